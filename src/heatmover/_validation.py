@@ -1,0 +1,101 @@
+"""Checks at the door: every public function validates here, everything inside trusts its input."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from heatmover.errors import InvalidInputError, MissingExtraError
+
+FloatArray = npt.NDArray[np.floating[Any]]
+IntArray = npt.NDArray[np.integer[Any]]
+
+
+def check_option(name: str, value: object, allowed: Iterable[str]) -> None:
+    """Raise unless ``value`` is one of the ``allowed`` words."""
+    words = list(allowed)
+    if not (isinstance(value, str) and value in words):
+        raise InvalidInputError(f"{name} to be one of {', '.join(map(repr, words))}", repr(value))
+
+
+def check_integer(name: str, value: object, *, minimum: int) -> int:
+    """Return ``value`` as an int, or raise if it is not a whole number of at least ``minimum``."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < minimum:  # type: ignore[operator]
+        raise InvalidInputError(f"{name} to be a whole number of at least {minimum}", repr(value))
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def check_number(name: str, value: object, *, above: float, at_most: float = math.inf) -> float:
+    """Return ``value`` as a float, or raise unless it lies in ``(above, at_most]``."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not above < float(value) <= at_most:  # type: ignore[arg-type]
+        upper = f"{at_most:g}]" if math.isfinite(at_most) else "infinity)"
+        raise InvalidInputError(f"{name} to be a number in ({above:g}, {upper}", repr(value))
+    result = float(value)  # type: ignore[arg-type]
+    if not math.isfinite(result):
+        raise InvalidInputError(f"{name} to be finite", repr(value))
+    return result
+
+
+def check_matrix(name: str, values: npt.ArrayLike, *, dtype: npt.DTypeLike = None) -> FloatArray:
+    """Return ``values`` as a C-ordered 2-d float array without NaN or infinity, or raise.
+
+    Floating types are kept unless ``dtype`` is given; everything else becomes float64.
+    """
+    try:
+        array = np.asarray(values)
+        if not np.issubdtype(array.dtype, np.floating):
+            array = array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"{name} to be a 2-d array of numbers", f"{type(values).__name__}: {error}") from error
+    if array.ndim != 2:
+        raise InvalidInputError(f"{name} to be a 2-d array", f"an array of shape {array.shape}")
+    if min(array.shape) == 0:
+        raise InvalidInputError(f"{name} to have at least one row and one column", f"shape {array.shape}")
+    check_finite(name, array)
+    return np.ascontiguousarray(array, dtype=dtype)
+
+
+def check_finite(name: str, array: FloatArray) -> None:
+    """Raise if a 2-d ``array`` holds NaN or infinity, with a count and the first such row."""
+    # One pass without a temporary of the array's size; a sum may overflow, so look closer only then.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(array.sum(dtype=np.float64)):
+            return
+    bad = ~np.isfinite(array)
+    if bad.any():
+        rows = np.flatnonzero(bad.any(axis=1))
+        raise InvalidInputError(
+            f"{name} without NaN or infinity",
+            f"{int(bad.sum())} such values in {rows.size} rows (first: row {rows[0]})",
+            "remove or impute those rows first",
+        )
+
+
+def check_threads(n_jobs: int | None) -> int:
+    """Return the number of threads to use: all available for None or -1, else ``n_jobs``.
+
+    Never more than the threads numba was started with (``NUMBA_NUM_THREADS``).
+    """
+    import numba
+
+    available = int(numba.config.NUMBA_NUM_THREADS)
+    if n_jobs is None or n_jobs == -1:
+        return available
+    return min(check_integer("n_jobs", n_jobs, minimum=1), available, os.cpu_count() or 1)
+
+
+def import_extra(module: str, *, package: str, extra: str) -> ModuleType:
+    """Import an optional module, or raise an error that names the extra to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(package, extra) from error
