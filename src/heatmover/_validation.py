@@ -81,16 +81,12 @@ def check_finite(name: str, array: FloatArray) -> None:
 
 
 def check_threads(n_jobs: int | None) -> int:
-    """Return the number of threads to use: all available for None or -1, else ``n_jobs``.
-
-    Never more than the threads numba was started with (``NUMBA_NUM_THREADS``).
-    """
-    import numba
-
-    available = int(numba.config.NUMBA_NUM_THREADS)
+    """Return the number of threads to use: every core this process may use for None or -1, else ``n_jobs``."""
     if n_jobs is None or n_jobs == -1:
-        return available
-    return min(check_integer("n_jobs", n_jobs, minimum=1), available, os.cpu_count() or 1)
+        # Containers and batch systems grant fewer cores than the machine has.
+        affinity = getattr(os, "sched_getaffinity", None)
+        return len(affinity(0)) if affinity else os.cpu_count() or 1
+    return check_integer("n_jobs", n_jobs, minimum=1)
 
 
 def import_extra(module: str, *, package: str, extra: str) -> ModuleType:
