@@ -45,10 +45,13 @@ def check_number(name: str, value: object, *, above: float, at_most: float = mat
     return result
 
 
-def check_matrix(name: str, values: npt.ArrayLike, *, dtype: npt.DTypeLike = None) -> FloatArray:
+def check_matrix(
+    name: str, values: npt.ArrayLike, *, dtype: npt.DTypeLike | None = None, finite: bool = True
+) -> FloatArray:
     """Return ``values`` as a C-ordered 2-d float array without NaN or infinity, or raise.
 
-    Floating types are kept unless ``dtype`` is given; everything else becomes float64.
+    Floating types are kept unless ``dtype`` is given; everything else becomes float64. ``finite=False`` lets
+    NaN and infinity pass, for callers who see them in their result: a pass over the data can cost as much.
     """
     try:
         array = np.asarray(values)
@@ -60,7 +63,8 @@ def check_matrix(name: str, values: npt.ArrayLike, *, dtype: npt.DTypeLike = Non
         raise InvalidInputError(f"{name} to be a 2-d array", f"an array of shape {array.shape}")
     if min(array.shape) == 0:
         raise InvalidInputError(f"{name} to have at least one row and one column", f"shape {array.shape}")
-    check_finite(name, array)
+    if finite:
+        check_finite(name, array)
     return np.ascontiguousarray(array, dtype=dtype)
 
 
