@@ -1,0 +1,56 @@
+# Everything a newcomer needs: `make demo` shows what heatmover does, `make test` checks it.
+# Each target prepares its own part of .venv once; later runs start at once.
+
+PYTHON ?= python3
+VENV ?= .venv
+PIP_FLAGS ?=
+PYTEST_FLAGS ?=
+
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench docs clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.installed-cohort ## simulate a cohort, compare its samples, write demo-output/
+	$(BIN)/heatmover demo --out demo-output
+
+# Every check runs even if an earlier one failed, so that one run shows all there is to mend; pytest comes
+# last because its closing line is the summary people and machines look for.
+test: $(VENV)/.installed-test ## ruff, mypy and pytest (PYTEST_FLAGS="--cov" adds coverage)
+	@failed=0; \
+	run() { echo "+ $$*"; "$$@" || failed=1; }; \
+	run $(BIN)/ruff check .; \
+	run $(BIN)/ruff format --check .; \
+	run $(BIN)/mypy; \
+	if [ $$failed = 1 ]; then echo "A check above failed, so this run will fail whatever the tests say."; fi; \
+	run $(BIN)/python -m pytest $(PYTEST_FLAGS); \
+	exit $$failed
+
+bench: $(VENV)/.installed-bench ## the benchmarks at small size
+	$(BIN)/python benchmarks/l1.py --small
+	$(BIN)/python benchmarks/race_swissroll.py --small
+	$(BIN)/python benchmarks/scaling.py --small
+
+# -E reads every page anew: an unchanged page may show a result that changed code no longer gives.
+docs: $(VENV)/.installed-docs ## the documentation, into docs/_build/html
+	$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+clean: ## remove what the other targets made, except .venv
+	rm -rf build dist demo-output benchmarks/output docs/_build docs/jupyter_execute
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp per extra. The constraints also bind what an extra pulls in: geomloss (bench) brings torch.
+# Asking for pip rather than for the directory also repairs a .venv whose creation was interrupted.
+$(VENV)/.installed-%: pyproject.toml constraints.txt
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Expected $(PYTHON) to be Python 3.11 or newer; try make PYTHON=python3.12." >&2; exit 1; }; \
+	  $(PYTHON) -m venv $(VENV); }
+	@echo "Installing heatmover[$*] into $(VENV) (once; it may take some minutes) ..."
+	$(BIN)/python -m pip install -q $(PIP_FLAGS) -c constraints.txt -e '.[$*]'
+	@touch $@

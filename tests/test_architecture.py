@@ -1,0 +1,278 @@
+"""The layers of the package: who may import whom, and what may be imported when a module loads."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "heatmover"
+
+# A name stands for the module and everything below it. A module imports from its own layer or an earlier one.
+LAYERS: list[set[str]] = [
+    {"errors", "_validation", "_progress", "_threads", "_compiled"},
+    {"measures", "graphs"},
+    {"diffusion"},
+    {"embedding", "estimator"},
+    {
+        "distances",
+        "neighbors",
+        "manifold",
+        "statistics",
+        "calibration",
+        "attribution",
+        "metrics",
+        "differentiable",
+        "baselines",
+        "datasets",
+    },
+    {"scale", "cohort", "tl", "pl", "report", "comparison", "cli", "__main__"},
+]
+
+# Installed with heatmover itself; every other package is an extra and must be imported inside a function.
+CORE = {"numpy", "scipy", "sklearn", "numba"}
+LOADS_EXTRAS = {"cli": {"typer", "rich"}}
+
+# What `import heatmover` must not load, so that it costs little.
+HEAVY = {"numba", "sklearn", "scipy.stats", "matplotlib", "pandas", "torch", "ot", "anndata", "typer", "rich"}
+
+TYPE_CHECKS = {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+DYNAMIC_IMPORTS = {"import_module", "import_extra", "__import__"}
+
+
+class Import(NamedTuple):
+    """One imported module, as an absolute dotted name, and whether it is imported when its importer loads."""
+
+    target: str
+    name: str
+    on_load: bool
+    line: int
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Every module below ``root`` by its absolute dotted name; a package has the name of its folder."""
+    named = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = [root.name, *path.relative_to(root).with_suffix("").parts]
+        named[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return named
+
+
+def children(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+    """The nodes directly below ``node``, each with whether it only runs later than ``node`` itself."""
+    checked_only = isinstance(node, ast.If) and ast.unparse(node.test) in TYPE_CHECKS
+    function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    for field, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                # Decorators and default values run when the function is defined.
+                yield child, (function or checked_only) and field == "body"
+
+
+def imports(name: str, path: Path) -> list[Import]:
+    """Every import in a module, wherever it stands, relative ones made absolute."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found: list[Import] = []
+
+    def visit(node: ast.AST, on_load: bool) -> None:
+        if isinstance(node, ast.Import):
+            found.extend(Import(alias.name, "", on_load, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = absolute(package, node.level, node.module)
+            found.extend(Import(base, alias.name, on_load, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Call) and (target := dynamic_target(node)):
+            found.append(Import(target, "", on_load, node.lineno))
+        for child, later in children(node):
+            visit(child, on_load and not later)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")), True)
+    return found
+
+
+def absolute(package: str, level: int, module: str | None) -> str:
+    if level == 0:
+        return module or ""
+    parents = package.split(".")[: len(package.split(".")) - level + 1]
+    return ".".join([*parents, *([module] if module else [])])
+
+
+def dynamic_target(call: ast.Call) -> str | None:
+    """The module named in ``import_module("...")`` and its kind, if it is written out."""
+    function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if function in DYNAMIC_IMPORTS and call.args and isinstance(call.args[0], ast.Constant):
+        return str(call.args[0].value)
+    return None
+
+
+def inner_target(found: Import, known: dict[str, Path]) -> str:
+    """The module that an import reaches: ``from a import b`` reaches ``a.b`` if that is a module."""
+    deepest = f"{found.target}.{found.name}"
+    return deepest if deepest in known else found.target
+
+
+def layers_of(inner: str, layers: list[set[str]]) -> list[int]:
+    """The layers that hold a module, given by its name inside the package."""
+    prefixes = {inner[:i] for i, c in enumerate(inner) if c == "."} | {inner}
+    return [level for level, names in enumerate(layers) if prefixes & names]
+
+
+def layer_violations(root: Path, layers: list[set[str]]) -> list[str]:
+    """Modules in no layer or in two, imports from a later layer, and imports through the public face."""
+    known = modules(root)
+    levels: dict[str, int] = {}
+    problems = []
+    for name in known.keys() - {root.name}:
+        places = layers_of(name.removeprefix(root.name + "."), layers)
+        if len(places) != 1:
+            problems.append(f"{name} is in {len(places)} layers")
+        else:
+            levels[name] = places[0]
+    for name, level in levels.items():
+        for found in imports(name, known[name]):
+            target = inner_target(found, known)
+            if levels.get(target, -1) > level:
+                problems.append(f"{name}:{found.line} imports {target} from a later layer")
+            # Through the face anything could be reached; only the front ends may use it.
+            if target == root.name and found.name != "__version__" and level < len(layers) - 1:
+                problems.append(f"{name}:{found.line} imports through the public face")
+    return sorted(problems)
+
+
+def cycle_violations(root: Path) -> list[str]:
+    """The first circle of imports, if there is one."""
+    known = modules(root)
+    reached = {
+        name: {inner_target(found, known) for found in imports(name, path)} & known.keys() - {name, root.name}
+        for name, path in known.items()
+        if name != root.name
+    }
+    try:
+        graphlib.TopologicalSorter(reached).prepare()
+    except graphlib.CycleError as error:
+        return ["imports run in a circle: " + " <- ".join(error.args[1])]
+    return []
+
+
+def package_violations(root: Path) -> list[str]:
+    """Imports of numba outside the compiled kernels, and of optional packages while a module loads."""
+    problems = []
+    for name, path in modules(root).items():
+        inner = name.removeprefix(root.name).removeprefix(".")
+        allowed = CORE | set(sys.stdlib_module_names) | {root.name} | LOADS_EXTRAS.get(inner, set())
+        for found in imports(name, path):
+            package = found.target.partition(".")[0]
+            if package in {"numba", "llvmlite"} and not f"{inner}.".startswith("_compiled."):
+                problems.append(f"{name}:{found.line} imports {package} outside _compiled")
+            elif found.on_load and package not in allowed:
+                problems.append(f"{name}:{found.line} imports {package} on load")
+    return sorted(problems)
+
+
+def all_violations(root: Path, layers: list[set[str]]) -> list[str]:
+    return layer_violations(root, layers) + cycle_violations(root) + package_violations(root)
+
+
+def test_every_module_is_in_one_layer_and_imports_downwards():
+    assert layer_violations(SOURCE, LAYERS) == []
+
+
+def test_imports_do_not_run_in_a_circle():
+    assert cycle_violations(SOURCE) == []
+
+
+def test_numba_stays_in_compiled_and_extras_are_imported_late():
+    assert package_violations(SOURCE) == []
+
+
+def test_the_architecture_page_names_every_top_level_module():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    top = {name.split(".")[1] for name in modules(SOURCE) if "." in name}
+    assert {name for name in top if f"`{name}" not in page} == set()
+
+
+def test_importing_heatmover_loads_nothing_heavy():
+    code = "import json, sys; import heatmover; print(json.dumps(sorted(sys.modules)))"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    loaded = set(json.loads(output))
+    assert "heatmover" in loaded
+    assert loaded & HEAVY == set()
+
+
+FAKE_LAYERS = [{"errors", "_compiled"}, {"graphs"}, {"cli"}]
+CLEAN = {
+    "__init__.py": "def __getattr__(name):\n    import heatmover.cli\n",
+    "errors.py": "import numpy as np\nfrom heatmover import __version__\n",
+    "_compiled/__init__.py": "",
+    "_compiled/loops.py": "import numba\n",
+    "graphs/__init__.py": "from .graph import Graph\n",
+    "graphs/graph.py": """
+from typing import TYPE_CHECKING
+from ..errors import Problem
+if TYPE_CHECKING:
+    import pandas
+def draw():
+    import matplotlib
+    from heatmover._compiled import loops
+""",
+    "cli.py": "import typer\nimport heatmover\nfrom heatmover.graphs import Graph\n",
+}
+PLANTED = {
+    "absolute import from above": ({"errors.py": "import heatmover.graphs.graph\n"}, "from a later layer"),
+    "submodule from above": ({"errors.py": "from heatmover.graphs import graph\n"}, "from a later layer"),
+    "relative import from above": ({"graphs/graph.py": "from ..cli import app\n"}, "from a later layer"),
+    "inside a function": ({"graphs/graph.py": "def f():\n    from .. import cli\n"}, "from a later layer"),
+    "by name": (
+        {"errors.py": "def f():\n    import_module('heatmover.cli')\n"},
+        "from a later layer",
+    ),
+    "through the face": ({"graphs/graph.py": "from heatmover import cli_app\n"}, "public face"),
+    "unknown module": ({"extra.py": ""}, "in 0 layers"),
+    "circle": (
+        {"graphs/a.py": "from . import b\n", "graphs/b.py": "def f():\n    from .a import x\n"},
+        "circle",
+    ),
+    "circle through a package": ({"graphs/graph.py": "from heatmover.graphs import Graph\n"}, "circle"),
+    "numba in a function": ({"cli.py": "def f():\n    import numba\n"}, "numba outside _compiled"),
+    "numba in a lookalike": ({"_compiled_not.py": "from numba import njit\n"}, "numba outside _compiled"),
+    "extra on load": ({"graphs/graph.py": "import matplotlib.pyplot as plt\n"}, "matplotlib on load"),
+    "extra in a try": (
+        {"errors.py": "try:\n    import ot\nexcept ImportError:\n    ot = None\n"},
+        "ot on load",
+    ),
+    "extra in a class": ({"errors.py": "class A:\n    from torch import nn\n"}, "torch on load"),
+    "extra as a default": ({"errors.py": "def f(x=import_extra('pandas')):\n    pass\n"}, "pandas on load"),
+    "extra in the face": ({"__init__.py": "import rich\n"}, "rich on load"),
+    "other extra in cli": ({"cli.py": "import plotly\n"}, "plotly on load"),
+}
+
+
+def write_package(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / "heatmover" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder / "heatmover"
+
+
+def test_the_checker_accepts_a_clean_package(tmp_path):
+    assert all_violations(write_package(tmp_path, CLEAN), FAKE_LAYERS) == []
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_the_checker_finds_a_planted_violation(tmp_path, case):
+    files, expected = PLANTED[case]
+    problems = all_violations(write_package(tmp_path, CLEAN | files), FAKE_LAYERS)
+    assert any(expected in problem for problem in problems), problems
+
+
+def test_a_module_in_two_layers_is_found(tmp_path):
+    root = write_package(tmp_path, CLEAN)
+    assert "heatmover.graphs.graph is in 2 layers" in layer_violations(root, [*FAKE_LAYERS, {"graphs.graph"}])
