@@ -1,0 +1,112 @@
+"""L1 distances between two small groups of rows, and the running list of the k smallest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from heatmover._validation import FloatArray
+
+# Speeds below: Zen 4 (AVX2), one thread, float32, in 10^9 feature pairs per second.
+
+# Rows of each side that one pass over the features compares; l1_tile spells them out. 3 x 3 sums and what
+# feeds them just fill the 16 vector registers of AVX2. 20,000 features: 3x3 19, 2x4 18, 4x2 17, 4x4 17, 3x4
+# 16, 2x5 14.
+REGISTER_ROWS = 3
+
+# Features summed in the data's own precision before float64 takes over. Longer is faster (512: 16, 1024:
+# 18.5, 2048: 20), but each of 8 float32 lanes then adds more terms: with 1024 these are 128, which bounds the
+# relative error by 128 * 2^-24 = 8e-6 for any data (and leaves about 1e-7 for ordinary ones).
+CHUNK = 1024
+
+# Sums may be reordered and products fused, else nothing vectorises. NaN and infinity keep their meaning: the
+# callers recognise bad input by them.
+REORDER = {"reassoc", "contract", "nsz"}
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def l1_tile(
+    rows: FloatArray, others: FloatArray, one: Any, upper: bool, tile: npt.NDArray[np.float64]
+) -> None:
+    """Write the distances between ``rows`` (n_rows, n_features) and ``others`` (n_others, n_features).
+
+    ``tile`` has both sides rounded up to multiples of ``REGISTER_ROWS``: groups at the edge repeat the last
+    row, so that every pair goes through the same instructions and its distance depends on its two rows alone.
+    ``upper`` promises that both sides are the same rows: the lower triangle is then copied, not computed.
+
+    ``one`` is 1 in the data's type. As an argument its value is unknown to the compiler, which turns ``sum +
+    one * term`` into a fused multiply-add: exact, and done by the multipliers while the adders subtract (22
+    against 20.4 with plain additions).
+    """
+    n_rows, n_features = rows.shape
+    n_others = others.shape[0]
+    tile[:] = 0
+    for start in range(0, n_features, CHUNK):
+        stop = min(start + CHUNK, n_features)
+        for j in range(0, n_others, 3):
+            b0 = others[j, start:stop]
+            b1 = others[min(j + 1, n_others - 1), start:stop]
+            b2 = others[min(j + 2, n_others - 1), start:stop]
+            for i in range(0, min(n_rows, j + 3) if upper else n_rows, 3):
+                a0 = rows[i, start:stop]
+                a1 = rows[min(i + 1, n_rows - 1), start:stop]
+                a2 = rows[min(i + 2, n_rows - 1), start:stop]
+                s00 = s01 = s02 = s10 = s11 = s12 = s20 = s21 = s22 = one - one
+                for f in range(stop - start):
+                    s00 += one * abs(a0[f] - b0[f])
+                    s01 += one * abs(a0[f] - b1[f])
+                    s02 += one * abs(a0[f] - b2[f])
+                    s10 += one * abs(a1[f] - b0[f])
+                    s11 += one * abs(a1[f] - b1[f])
+                    s12 += one * abs(a1[f] - b2[f])
+                    s20 += one * abs(a2[f] - b0[f])
+                    s21 += one * abs(a2[f] - b1[f])
+                    s22 += one * abs(a2[f] - b2[f])
+                tile[i, j] += s00
+                tile[i, j + 1] += s01
+                tile[i, j + 2] += s02
+                tile[i + 1, j] += s10
+                tile[i + 1, j + 1] += s11
+                tile[i + 1, j + 2] += s12
+                tile[i + 2, j] += s20
+                tile[i + 2, j + 1] += s21
+                tile[i + 2, j + 2] += s22
+    if upper:
+        for i in range(n_rows):
+            for j in range(i):
+                tile[i, j] = tile[j, i]
+
+
+@njit(cache=True, nogil=True)
+def keep_smallest(
+    tile: npt.NDArray[np.float64],
+    first: int,
+    distances: npt.NDArray[np.float64],
+    indices: npt.NDArray[np.int64],
+) -> None:
+    """Merge the distances in ``tile`` (n_rows, n_candidates) into sorted lists of the k smallest.
+
+    ``first`` is the index of the first candidate. The lists ``distances`` and ``indices`` have shape (n_rows,
+    k) and start as infinity. Candidates are ordered by distance, then by index, so the lists do not depend on
+    the order in which tiles arrive.
+    """
+    k = distances.shape[1]
+    for row in range(tile.shape[0]):
+        for column in range(tile.shape[1]):
+            distance = tile[row, column]
+            index = first + column
+            place = k
+            while place > 0 and (
+                distance < distances[row, place - 1]
+                or (distance == distances[row, place - 1] and index < indices[row, place - 1])
+            ):
+                place -= 1
+                if place < k - 1:
+                    distances[row, place + 1] = distances[row, place]
+                    indices[row, place + 1] = indices[row, place]
+            if place < k:
+                distances[row, place] = distance
+                indices[row, place] = index
