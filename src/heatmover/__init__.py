@@ -1,3 +1,62 @@
-"""Earth Mover's Distances between many distributions on one data graph, by heat diffusion."""
+"""Earth Mover's Distances between many distributions on one data graph, by heat diffusion.
+
+The public names load when they are first used, so that ``import heatmover`` costs little.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Comparison": "comparison",
+    "Diagnosis": "graphs",
+    "DiffusionEMD": "estimator",
+    "Graph": "graphs",
+    "GraphWarning": "errors",
+    "HeatmoverError": "errors",
+    "InvalidInputError": "errors",
+    "Measures": "measures",
+    "MissingExtraError": "errors",
+    "compare": "comparison",
+    "measures_from_labels": "measures",
+    "measures_from_weights": "measures",
+    "nearest": "neighbors",
+    "pairwise_distances": "distances",
+}
+_MODULES = ("datasets", "errors", "metrics")
+
+__all__ = ["__version__", *sorted(_HOMES), *_MODULES]
+
+if TYPE_CHECKING:
+    from heatmover import datasets as datasets
+    from heatmover import errors as errors
+    from heatmover import metrics as metrics
+    from heatmover.comparison import Comparison as Comparison
+    from heatmover.comparison import compare as compare
+    from heatmover.distances import pairwise_distances as pairwise_distances
+    from heatmover.errors import GraphWarning as GraphWarning
+    from heatmover.errors import HeatmoverError as HeatmoverError
+    from heatmover.errors import InvalidInputError as InvalidInputError
+    from heatmover.errors import MissingExtraError as MissingExtraError
+    from heatmover.estimator import DiffusionEMD as DiffusionEMD
+    from heatmover.graphs import Diagnosis as Diagnosis
+    from heatmover.graphs import Graph as Graph
+    from heatmover.measures import Measures as Measures
+    from heatmover.measures import measures_from_labels as measures_from_labels
+    from heatmover.measures import measures_from_weights as measures_from_weights
+    from heatmover.neighbors import nearest as nearest
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"heatmover.{name}")
+    if name in _HOMES:
+        return getattr(import_module(f"heatmover.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'heatmover' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,61 @@
+"""What every way to diffuse can do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from heatmover.diffusion.operator import DiffusionOperator
+
+__all__ = ["Diffuser"]
+
+Block = npt.NDArray[np.floating[Any]]
+
+
+class Diffuser(ABC):
+    """Pushes blocks of measures through powers of one diffusion operator.
+
+    A diffuser is built once for an operator and a tolerance and then applied to any number of blocks, from any
+    number of threads: it holds no state that a call changes.
+
+    Attributes
+    ----------
+    operator
+        The diffusion operator.
+    """
+
+    operator: DiffusionOperator
+
+    @abstractmethod
+    def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
+        """Yield the densities of ``masses`` at times ``2**k`` for every k in ``scales``.
+
+        Parameters
+        ----------
+        masses
+            ``(n_points, width)``, columns are measures.
+        scales
+            Consecutive non-negative scales.
+
+        Yields
+        ------
+        ndarray
+            ``(n_points, width)``, once per scale.
+        """
+
+    @abstractmethod
+    def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
+        """Yield the densities ``(n_points, width)`` at times ``2**0, 2**1, ...`` until the caller stops."""
+
+    @abstractmethod
+    def error_bound(self, scales: range) -> npt.NDArray[np.float64]:
+        """Return, per scale, the largest error of an eigenvalue's power, ``(n_scales,)``.
+
+        It bounds the error of a density f relative to its measure in the operator's own norm:
+        ``sqrt(sum(error**2 / pi)) <= bound * sqrt(sum(mass**2 / pi))`` for densities of the adjoint (pi is the
+        stationary law), with ``* pi`` in place of ``/ pi`` for ``density="function"``.
+        """

@@ -1,0 +1,183 @@
+"""Powers of the operator by Chebyshev polynomials whose degree follows from the tolerance, with a certificate.
+
+Map the spectrum [a, 1] of S onto [-1, 1]: S = (1 + a) / 2 + (1 - a) / 2 X. Then S^s is an expectation: a lazy
+random walk that stays with probability (1 + a) / 2 and else steps left or right with equal chance is at J_s after
+s steps, and S^s = E[T_|J_s|(X)], because X T_j = (T_{j+1} + T_{j-1}) / 2 moves the index like a coin. The
+coefficients are therefore non-negative and sum to one, so that the error of stopping at degree J is exactly the
+chance that |J_s| > J, on the whole spectrum, and it is attained at the eigenvalue 1. With a = -1 (nothing known)
+these are the binomial coefficients of the classical expansion of a monomial; with a = 0 (S positive
+semi-definite) the walk is half as restless and needs 0.7 of the degree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import count
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from heatmover.diffusion.base import Block, Diffuser
+from heatmover.diffusion.operator import DiffusionOperator
+
+__all__ = ["ChebyshevDiffuser", "power_coefficients"]
+
+Float64 = npt.NDArray[np.float64]
+
+# Columns of a block are padded to a multiple of a vector register's width.
+LANES = 8
+
+
+@lru_cache(maxsize=256)
+def power_coefficients(scale: int, lowest: float, tol: float) -> tuple[Float64, float]:
+    """Expand x -> x^(2^scale) on [lowest, 1] in Chebyshev polynomials, cut where the error passes ``tol``.
+
+    Parameters
+    ----------
+    scale
+        The power is ``2**scale``.
+    lowest
+        Lower end of the interval, in [-1, 0].
+    tol
+        Largest error allowed on the interval.
+
+    Returns
+    -------
+    coefficients
+        Of T_0 .. T_degree, ``(degree + 1,)``, non-negative.
+    bound
+        The error made: the sum of all coefficients left out.
+
+    Examples
+    --------
+    >>> coefficients, bound = power_coefficients(1, -1.0, 1e-3)  # x^2 = 1/2 T_0 + 1/2 T_2
+    >>> coefficients.round(12).tolist(), bound < 1e-15
+    ([0.5, 0.0, 0.5], True)
+    """
+    steps = 2**scale
+    # The walk passes `reach` with probability below 2 exp(-reach^2 / 2 steps) < 1e-17 (Hoeffding), so that a
+    # Fourier sum over 2 * reach angles gives its law to rounding.
+    reach = min(steps, int(np.ceil(np.sqrt(80.0 * steps)))) + 1
+    angles = np.pi * np.arange(2 * reach) / reach
+    characteristic = ((1 + lowest) / 2 + (1 - lowest) / 2 * np.cos(angles)) ** float(steps)
+    law = np.clip(np.fft.rfft(characteristic).real / (2 * reach), 0, None)
+    law[1:-1] *= 2
+    left_out = np.append(np.cumsum(law[::-1])[::-1][1:], 0.0)
+    degree = int(np.argmax(left_out <= tol))
+    coefficients = law[: degree + 1].copy()
+    coefficients.flags.writeable = False
+    return coefficients, float(left_out[degree])
+
+
+@final
+class ChebyshevDiffuser(Diffuser):
+    """One recurrence serves all scales; the mass in every component is restored exactly.
+
+    Parameters
+    ----------
+    operator
+        The diffusion operator.
+    adjoint
+        True for densities of the adjoint, False for the paper's literal P^t.
+    tol
+        Largest error of any eigenvalue's power, at every scale.
+    dtype
+        float32 or float64: the precision of the recurrence and of the densities.
+    """
+
+    def __init__(
+        self, operator: DiffusionOperator, *, adjoint: bool, tol: float, dtype: npt.DTypeLike = np.float64
+    ) -> None:
+        self.operator = operator
+        self.tol = tol
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        root = np.sqrt(operator.degree / operator.degree.max())
+        self._outward = root if adjoint else 1 / root
+        self._top = operator.top
+        self._data = operator.symmetric.data.astype(self.dtype, copy=False)
+
+    def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
+        """Yield the densities at the given scales; see `Diffuser.diffuse`."""
+        start = self._inward(masses)
+        target = self._parts(start)
+        densities = self._powers(start, [self._coefficients(scale) for scale in scales])
+        for density in densities:
+            self._project(density, target, self._outward)
+            yield self._in_graph_order(density, masses.shape[1])
+
+    def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
+        """Yield density after density; see `Diffuser.diffuse_progressively`."""
+        state = self._inward(masses)
+        target = self._parts(state)
+        for scale in count():
+            # The density at 2^k is the density at 2^(k-1), diffused for as long again.
+            state = self._powers(state, [self._coefficients(max(scale - 1, 0))])[0]
+            self._project(state, target, np.ones_like(self._outward))
+            density = state * self._outward.astype(self.dtype)[:, None]
+            yield self._in_graph_order(density, masses.shape[1])
+
+    def error_bound(self, scales: range) -> Float64:
+        """Return the sum of the coefficients left out, per scale; see `Diffuser.error_bound`."""
+        return np.array([power_coefficients(s, self.operator.lowest, self.tol)[1] for s in scales])
+
+    def degree(self, scale: int) -> int:
+        """Return the degree of the polynomial used at ``scale``: the number of products with the operator."""
+        return len(self._coefficients(scale)) - 1
+
+    def _coefficients(self, scale: int) -> Float64:
+        return power_coefficients(scale, self.operator.lowest, self.tol)[0]
+
+    def _powers(self, start: Block, parts: list[Float64]) -> Block:
+        """Apply polynomials of S to a block ``(n_points, width)`` -> ``(n_polynomials, n_points, width)``."""
+        from heatmover._compiled.recurrence import advance
+
+        table = np.zeros((len(parts), max(map(len, parts))), dtype=self.dtype)
+        for row, part in zip(table, parts, strict=True):
+            row[: len(part)] = part
+        sums: Block = start * table[:, 0, None, None]
+        # slope * S + offset is twice the map of [lowest, 1] onto [-1, 1].
+        slope = 4 / (1 - self.operator.lowest)
+        offset = 2 - slope
+        matrix = self.operator.symmetric
+        # T_1 = X T_0 is half of what the recurrence makes of T_{-1} = 0.
+        previous, current, halve = np.zeros_like(start), start, 0.5
+        for degree in range(1, table.shape[1]):
+            # A coarser scale needs a higher degree, so the finished scales are the first ones.
+            active = next(i for i, part in enumerate(parts) if len(part) > degree)
+            slope_, offset_ = self.dtype.type(slope * halve), self.dtype.type(offset * halve)
+            advance(
+                matrix.indptr, matrix.indices, self._data, current, previous, slope_, offset_,
+                table[active:, degree], sums[active:],
+            )  # fmt: skip
+            if degree == 1:
+                # The kernel overwrites the older of its two blocks; `start` belongs to the caller.
+                current, previous, halve = previous, start.copy(), 1.0
+            else:
+                current, previous = previous, current
+        return sums
+
+    def _inward(self, masses: Block) -> Block:
+        """Conjugate measures into the coordinates of S, in its order, padded to whole vector registers."""
+        width = -(-masses.shape[1] // LANES) * LANES
+        block = np.zeros((masses.shape[0], width), dtype=self.dtype)
+        block[:, : masses.shape[1]] = masses[self.operator.order] / self._outward[:, None]
+        return block
+
+    def _in_graph_order(self, block: Block, width: int) -> Block:
+        """Undo the operator's order and the padding."""
+        result = np.empty((len(block), width), dtype=self.dtype)
+        result[self.operator.order] = block[:, :width]
+        return result
+
+    def _parts(self, start: Block) -> Float64:
+        """Return each column's part in the top eigenvector of each component, which no power changes."""
+        target = np.zeros((self.operator.n_components, start.shape[1]))
+        np.add.at(target, self.operator.component, self._top[:, None] * start)
+        return target
+
+    def _project(self, block: Block, target: Float64, factor: Float64) -> None:
+        from heatmover._compiled.recurrence import project
+
+        project(block, self._top, self.operator.component, target, factor)

@@ -1,0 +1,260 @@
+"""The graph on which all measures live: an immutable symmetric affinity that knows where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from heatmover._validation import check_finite, check_integer, check_matrix, check_number
+from heatmover.errors import InvalidInputError
+from heatmover.graphs.grid import grid_affinity
+from heatmover.graphs.kernels import Bandwidth, KernelName, affinity_from_neighbors, choose_bandwidth
+from heatmover.graphs.neighbors import k_nearest, within_radius
+
+if TYPE_CHECKING:
+    from heatmover.graphs.diagnosis import Diagnosis
+
+__all__ = ["Graph"]
+
+RandomState = int | np.random.Generator | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Graph:
+    """A weighted graph over points: `Graph.from_points`, `Graph.from_affinity` or `Graph.from_grid` make one.
+
+    Attributes
+    ----------
+    affinity
+        Symmetric, non-negative, CSR ``(n_points, n_points)``, float64, read-only.
+    construction
+        How the graph was built, in words and numbers: algorithm, kernel, bandwidth, recall, ...
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> points = np.random.default_rng(0).normal(size=(200, 3))
+    >>> Graph.from_points(points, n_neighbors=10)
+    Graph(200 points, ... edges; gaussian kernel, bandwidth ..., 10 neighbours by tree)
+    """
+
+    affinity: sp.csr_array
+    construction: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "construction", MappingProxyType(dict(self.construction)))
+        for array in (self.affinity.data, self.affinity.indices, self.affinity.indptr):
+            array.flags.writeable = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"affinity": self.affinity, "construction": dict(self.construction)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+
+    def __copy__(self) -> Graph:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
+        return self  # immutable: estimators that are cloned share it
+
+    @classmethod
+    def from_points(
+        cls,
+        points: npt.ArrayLike,
+        n_neighbors: int = 30,
+        kernel: KernelName = "gaussian",
+        bandwidth: Bandwidth = "auto",
+        random_state: RandomState = 0,
+        *,
+        neighbors: str = "auto",
+        radius: float | None = None,
+    ) -> Graph:
+        """Join every point with its nearest neighbours and weigh the edges by a kernel of their length.
+
+        Parameters
+        ----------
+        points
+            ``(n_points, n_dimensions)``, finite; duplicates are allowed and count as neighbours at distance 0.
+        n_neighbors
+            Neighbours of each point; two points are joined if either is a neighbour of the other.
+        kernel
+            ``"gaussian"``: ``exp(-d^2 / b^2)`` with one width b for all, the paper's Eq. 4 and the right choice
+            for geometry. ``"adaptive"``: ``exp(-d^2 / (b_i b_j))``, for data whose density varies by orders of
+            magnitude. ``"box"``: 1 for every neighbour.
+        bandwidth
+            b. ``"auto"``: 1.5 times the median distance to the middle neighbour. For "adaptive" a factor on each
+            point's own distance to its middle neighbour.
+        random_state
+            Seed of the sample that chooses the neighbour search, and of the approximate search.
+        neighbors
+            ``"tree"`` or ``"blocked"`` (exact), ``"cells"`` (approximate), or ``"auto"``: exact where that is
+            fast. The choice, its reason and the recall measured are in `construction`.
+        radius
+            Join all points within this distance instead of a fixed number of neighbours.
+
+        Returns
+        -------
+        Graph
+            With ones on the diagonal of its affinity.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> graph = Graph.from_points(np.linspace(0, 1, 50)[:, None], n_neighbors=4, kernel="box")
+        >>> graph.n_points, graph.affinity.sum(axis=1)[:3].tolist()
+        (50, [5.0, 5.0, 5.0])
+        """
+        array = check_matrix("points", points)
+        rng = np.random.default_rng(random_state)
+        if radius is not None:
+            support = within_radius(array, check_number("radius", radius, above=0))
+        else:
+            support = k_nearest(array, _check_neighbors(n_neighbors, array), algorithm=neighbors, rng=rng)
+        widths = choose_bandwidth(support.middle, kernel, bandwidth)
+        construction = {
+            "source": "points",
+            "kernel": kernel,
+            "bandwidth": None if kernel == "box" else float(np.median(widths)),
+            "n_neighbors": None if radius is not None else int(n_neighbors),
+            "neighbors": support.search.algorithm,
+            "recall": support.search.recall,
+            "reason": support.search.reason,
+        }
+        return cls(affinity_from_neighbors(support.distances, kernel, widths), construction)
+
+    @classmethod
+    def from_affinity(cls, affinity: Any) -> Graph:
+        """Take a symmetric, non-negative affinity as it is.
+
+        Parameters
+        ----------
+        affinity
+            ``(n_points, n_points)``, dense or SciPy sparse. The diagonal is taken as given: a graph without loops
+            keeps none, and a point without any affinity keeps its mass forever.
+
+        Examples
+        --------
+        >>> Graph.from_affinity([[0, 1], [1, 0]])
+        Graph(2 points, 1 edges; given affinity)
+        """
+        return cls(_check_affinity(affinity), {"source": "affinity"})
+
+    @classmethod
+    def from_grid(
+        cls,
+        shape: Sequence[int],
+        *,
+        spacing: float | Sequence[float] = 1.0,
+        periodic: bool = False,
+        bandwidth: float = 1.5,
+        reach: int | None = None,
+    ) -> Graph:
+        """Join the cells of a regular grid, such as the pixels of an image, in any dimension.
+
+        Parameters
+        ----------
+        shape
+            Cells along each axis; points are numbered as ``np.ravel`` numbers them.
+        spacing
+            Distance between neighbouring cells, one number or one per axis.
+        periodic
+            Let every axis wrap around.
+        bandwidth
+            Width of the Gaussian kernel in units of the smallest spacing.
+        reach
+            Cells to join with in each direction along each axis; default 2 in one or two dimensions, else 1.
+
+        Examples
+        --------
+        >>> Graph.from_grid((28, 28)).n_points
+        784
+        """
+        affinity, construction = grid_affinity(
+            shape, spacing=spacing, periodic=periodic, bandwidth=bandwidth, reach=reach
+        )
+        return cls(affinity, construction)
+
+    @property
+    def n_points(self) -> int:
+        """Number of points."""
+        return int(self.affinity.shape[0])
+
+    @property
+    def n_edges(self) -> int:
+        """Number of edges between different points."""
+        return int((self.affinity.nnz - np.count_nonzero(self.affinity.diagonal())) // 2)
+
+    def diagnose(self) -> Diagnosis:
+        """Look for what would make distances on this graph misleading, and say what to do.
+
+        Returns
+        -------
+        Diagnosis
+            Components, isolated points, degrees, spectral gap, and advice in plain words; print it.
+
+        Examples
+        --------
+        >>> Graph.from_affinity([[1, 1, 0], [1, 1, 0], [0, 0, 1]]).diagnose().n_components
+        2
+        """
+        from heatmover.graphs.diagnosis import diagnose
+
+        return diagnose(self.affinity, recall=self.construction.get("recall", 1.0))
+
+    def __repr__(self) -> str:
+        how = self.construction
+        words = f"{how.get('source', 'given')} affinity" if how.get("source") != "affinity" else "given affinity"
+        if how.get("source") == "points":
+            width = "" if how["bandwidth"] is None else f", bandwidth {how['bandwidth']:.3g}"
+            count = "" if how["n_neighbors"] is None else f"{how['n_neighbors']} "
+            words = f"{how['kernel']} kernel{width}, {count}neighbours by {how['neighbors']}"
+        elif how.get("source") == "grid":
+            words = f"grid {'x'.join(map(str, how['shape']))}"
+        return f"Graph({self.n_points} points, {self.n_edges} edges; {words})"
+
+
+def _check_neighbors(n_neighbors: object, points: npt.NDArray[Any]) -> int:
+    count = check_integer("n_neighbors", n_neighbors, minimum=1)
+    if count >= len(points):
+        raise InvalidInputError(
+            f"more points than n_neighbors={count}",
+            f"{len(points)} points",
+            f"use n_neighbors of at most {len(points) - 1}" if len(points) > 1 else "give at least two points",
+        )
+    return count
+
+
+def _check_affinity(affinity: Any) -> sp.csr_array:
+    if not sp.issparse(affinity):
+        affinity = check_matrix("affinity", affinity, dtype=np.float64)
+    matrix = sp.csr_array(affinity, dtype=np.float64, copy=True)
+    matrix.sum_duplicates()
+    if matrix.shape[0] != matrix.shape[1]:
+        raise InvalidInputError("a square affinity (n_points, n_points)", f"shape {matrix.shape}")
+    if matrix.shape[0] == 0:
+        raise InvalidInputError("an affinity of at least one point", "shape (0, 0)")
+    check_finite("affinity", matrix.data[None])
+    if matrix.nnz and matrix.data.min() < 0:
+        raise InvalidInputError("a non-negative affinity", f"a smallest value of {matrix.data.min():g}")
+    difference = abs(matrix - matrix.T)
+    scale = float(matrix.data.max(initial=0.0))
+    if difference.nnz and difference.data.max() > 1e-10 * scale:
+        raise InvalidInputError(
+            "a symmetric affinity",
+            f"entries that differ from their mirror image by up to {difference.data.max():g}",
+            "use (A + A.T) / 2 or the maximum of both",
+        )
+    if difference.nnz:
+        matrix = sp.csr_array((matrix + matrix.T) / 2)
+    matrix.eliminate_zeros()
+    matrix.sort_indices()
+    return matrix

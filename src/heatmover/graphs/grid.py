@@ -1,0 +1,84 @@
+"""Regular grids in any dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from heatmover._validation import check_integer, check_number
+from heatmover.errors import InvalidInputError
+
+__all__ = ["grid_affinity"]
+
+
+def grid_affinity(
+    shape: Sequence[int],
+    *,
+    spacing: float | Sequence[float],
+    periodic: bool,
+    bandwidth: float,
+    reach: int | None,
+) -> tuple[sp.csr_array, dict[str, Any]]:
+    """Return the Gaussian affinity of a grid, CSR ``(n_points, n_points)``, and how it was built."""
+    sizes = _check_shape(shape)
+    steps = _check_spacing(spacing, len(sizes))
+    width = check_number("bandwidth", bandwidth, above=0) * steps.min()
+    span = (2 if len(sizes) <= 2 else 1) if reach is None else check_integer("reach", reach, minimum=1)
+    if periodic and min(sizes) <= 2 * span:
+        # A shorter ring would meet the same neighbour from both sides.
+        raise InvalidInputError(f"periodic axes longer than {2 * span} cells", f"shape {sizes}", "use a smaller reach")
+    coordinates = np.indices(sizes).reshape(len(sizes), -1)
+    pieces = [
+        _edges(coordinates, np.array(offset), sizes, periodic=periodic)
+        for offset in product(range(-span, span + 1), repeat=len(sizes))
+    ]
+    offsets = product(range(-span, span + 1), repeat=len(sizes))
+    weights = [np.exp(-(((np.array(offset) * steps) ** 2).sum()) / width**2) for offset in offsets]
+    values = np.concatenate([np.full(len(rows), w) for (rows, _), w in zip(pieces, weights, strict=True)])
+    rows = np.concatenate([rows for rows, _ in pieces])
+    columns = np.concatenate([columns for _, columns in pieces])
+    n_points = int(np.prod(sizes))
+    affinity = sp.csr_array((values, (rows, columns)), shape=(n_points, n_points))
+    affinity.sort_indices()
+    return affinity, {
+        "source": "grid",
+        "shape": sizes,
+        "periodic": periodic,
+        "bandwidth": float(width),
+        "reach": span,
+    }
+
+
+def _edges(
+    coordinates: npt.NDArray[np.int64],
+    offset: npt.NDArray[np.int64],
+    sizes: tuple[int, ...],
+    *,
+    periodic: bool,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return all cells that have a neighbour at ``offset``, and those neighbours."""
+    target = coordinates + offset[:, None]
+    limits = np.array(sizes)[:, None]
+    if periodic:
+        target %= limits
+    inside = ((target >= 0) & (target < limits)).all(axis=0)
+    return np.flatnonzero(inside), np.ravel_multi_index(tuple(target[:, inside]), sizes)
+
+
+def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not sizes:
+        raise InvalidInputError("the shape of a grid with at least one axis", repr(shape))
+    return tuple(check_integer("every axis of shape", size, minimum=1) for size in sizes)
+
+
+def _check_spacing(spacing: float | Sequence[float], n_axes: int) -> npt.NDArray[np.float64]:
+    steps = np.atleast_1d(np.asarray(spacing, dtype=np.float64))
+    if steps.size not in (1, n_axes) or not (np.isfinite(steps).all() and (steps > 0).all()):
+        raise InvalidInputError(f"one positive spacing or one per axis ({n_axes})", repr(spacing))
+    return np.broadcast_to(steps, (n_axes,))

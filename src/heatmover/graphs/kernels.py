@@ -1,0 +1,103 @@
+"""Kernels: from distances between neighbours to affinities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from heatmover._validation import check_number, check_option
+
+__all__ = ["KERNELS", "Bandwidth", "KernelName", "affinity_from_neighbors", "choose_bandwidth"]
+
+Float64 = npt.NDArray[np.float64]
+KernelName = Literal["gaussian", "adaptive", "box"]
+Bandwidth = float | Literal["auto"]
+
+# Bandwidth = this factor times the median distance to the middle neighbour. Measured on eight shapes (5 seeds):
+# between 1 and 2 accuracy is flat; at 4 the swiss roll's layers leak into each other (Spearman 0.99 -> 0.93).
+BANDWIDTH_FACTOR = 1.5
+
+
+def _gaussian(distances: sp.csr_array, widths: Float64) -> Float64:
+    return np.asarray(np.exp(-((distances.data / widths[0]) ** 2)))
+
+
+def _adaptive(distances: sp.csr_array, widths: Float64) -> Float64:
+    row = np.repeat(np.arange(distances.shape[0]), np.diff(distances.indptr))
+    return np.asarray(np.exp(-(distances.data**2) / (widths[row] * widths[distances.indices])))
+
+
+def _box(distances: sp.csr_array, widths: Float64) -> Float64:  # noqa: ARG001
+    return np.ones(distances.nnz)
+
+
+KERNELS: dict[str, Callable[[sp.csr_array, Float64], Float64]] = {
+    "gaussian": _gaussian,
+    "adaptive": _adaptive,
+    "box": _box,
+}
+
+
+def choose_bandwidth(middle: Float64, kernel: KernelName, bandwidth: Bandwidth) -> Float64:
+    """Return the widths a kernel uses: one number, or one per point for the adaptive kernel.
+
+    Parameters
+    ----------
+    middle
+        Distance of each point to its middle neighbour, ``(n_points,)``.
+    kernel
+        Name of the kernel.
+    bandwidth
+        ``"auto"`` or a positive number: the width itself for "gaussian", a factor on the distance to the middle
+        neighbour for "adaptive"; "box" has no width.
+    """
+    check_option("kernel", kernel, KERNELS)
+    automatic = isinstance(bandwidth, str)
+    if automatic:
+        check_option("bandwidth", bandwidth, ["auto"])
+    else:
+        bandwidth = check_number("bandwidth", bandwidth, above=0)
+    if kernel == "adaptive":
+        factor = 1.0 if automatic else float(bandwidth)
+        return factor * np.where(middle > 0, middle, _positive_median(middle))
+    if automatic:
+        return np.array([BANDWIDTH_FACTOR * _positive_median(middle)])
+    return np.array([float(bandwidth)])
+
+
+def _positive_median(middle: Float64) -> float:
+    """Return the median, or that of the positive distances where most points are duplicates, or 1 if all are."""
+    median = float(np.median(middle))
+    if median > 0:
+        return median
+    positive = middle[middle > 0]
+    return float(np.median(positive)) if positive.size else 1.0
+
+
+def affinity_from_neighbors(distances: sp.csr_array, kernel: KernelName, widths: Float64) -> sp.csr_array:
+    """Turn distances to neighbours into a symmetric affinity with ones on the diagonal.
+
+    Parameters
+    ----------
+    distances
+        CSR ``(n_points, n_points)``; stored entries are neighbours, explicit zeros are duplicates.
+    kernel
+        Name of the kernel.
+    widths
+        From `choose_bandwidth`.
+
+    Returns
+    -------
+    csr_array
+        ``(n_points, n_points)``. A pair is joined if either is a neighbour of the other.
+    """
+    values = KERNELS[kernel](distances, widths)
+    directed = sp.csr_array((values, distances.indices, distances.indptr), shape=distances.shape)
+    affinity = sp.csr_array(directed.maximum(directed.T.tocsr()) + sp.eye_array(distances.shape[0], format="csr"))
+    affinity.eliminate_zeros()  # the Gaussian of a far outlier underflows
+    affinity.sort_indices()
+    return affinity

@@ -1,0 +1,65 @@
+"""The normalised operator of an affinity and the ends of its spectrum."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+__all__ = ["lanczos", "normalise"]
+
+Float64 = npt.NDArray[np.float64]
+
+
+def normalise(affinity: sp.csr_array, anisotropy: float) -> tuple[sp.csr_array, Float64]:
+    """Return S as CSR and the degree d of the anisotropically normalised affinity (paper, Eq. 5)."""
+    row = np.repeat(np.arange(affinity.shape[0]), np.diff(affinity.indptr))
+    q = np.asarray(affinity.sum(axis=1)).ravel()
+    # Any common factor of K_n cancels in S; this one keeps q^-2a in range for weights of any magnitude.
+    inverse = (q / q.max()) ** -anisotropy
+    normed = affinity.data * inverse[row]
+    normed *= inverse[affinity.indices]
+    degree = np.asarray(np.bincount(row, weights=normed, minlength=q.size), dtype=np.float64)
+    root = 1 / np.sqrt(degree)
+    normed *= root[row]
+    normed *= root[affinity.indices]
+    return sp.csr_array((normed, affinity.indices, affinity.indptr), shape=affinity.shape), degree
+
+
+def lanczos(symmetric: sp.csr_array, steps: int, deflate: Float64 | None = None) -> tuple[Float64, Float64]:
+    """Return Ritz values of S in ascending order and their residual norms, ``(steps,)`` each.
+
+    Parameters
+    ----------
+    symmetric
+        S, ``(n_points, n_points)``.
+    steps
+        Number of products with S.
+    deflate
+        Orthonormal vectors to stay orthogonal to, ``(n_points, n_vectors)``.
+    """
+    # A fixed start: a spectrum is a fact about the graph and must not depend on a seed.
+    vector = np.random.default_rng(20210718).standard_normal(symmetric.shape[0])
+    known = np.zeros((vector.size, 0)) if deflate is None else deflate
+    basis = np.empty((steps, vector.size))
+    diagonal, beside = np.zeros(steps), np.zeros(steps)
+    count = steps
+    for step in range(steps):
+        for _ in range(2):  # once leaves a remnant of what was just removed
+            vector -= known @ (known.T @ vector)
+            vector -= basis[:step].T @ (basis[:step] @ vector)
+        length = np.linalg.norm(vector)
+        if length < 1e-9:  # the Krylov space is exhausted: its Ritz values are eigenvalues
+            count = step
+            break
+        beside[step] = length
+        basis[step] = vector / length
+        vector = symmetric @ basis[step]
+        diagonal[step] = basis[step] @ vector
+    if count == 0:
+        return np.zeros(1), np.zeros(1)
+    matrix = np.diag(diagonal[:count]) + np.diag(beside[1:count], 1) + np.diag(beside[1:count], -1)
+    values, vectors = np.linalg.eigh(matrix)
+    vector -= basis[:count].T @ (basis[:count] @ vector)
+    last = 0.0 if count < steps else float(np.linalg.norm(vector))
+    return values, np.abs(vectors[-1]) * last
