@@ -68,7 +68,7 @@ def cohort(
     """Simulate a single-cell cohort: samples of cells that differentiate along a tree, controls and cases.
 
     Branch 0 is the trunk; every branch splits in two, in order, until there are ``n_branches`` (an odd one out
-    joins the first split). Branches are curved and one unit long. Each sample has its own composition, the
+    makes the last split threefold). Branches are curved and one unit long. Each sample has its own composition, the
     shares of the branches among its cells: Dirichlet around equal shares. Cases, half of the samples, differ in
     the last branch.
 

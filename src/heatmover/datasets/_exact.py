@@ -41,8 +41,10 @@ def exact_emd(
         costs = ground_distance(supports[i], supports[j])
         value, log = ot.emd2(weights[i], weights[j], costs, numItermax=MAX_PIVOTS, log=True)
         if log["warning"] is not None:
-            names = f"{measures.names[i]!r} and {measures.names[j]!r}"
-            raise HeatmoverError(f"Expected POT to solve {names} to optimality, found: {log['warning']}.")
+            raise HeatmoverError(
+                f"Expected POT to solve {measures.names[i]!r} and {measures.names[j]!r} to optimality, "
+                f"found that it gave up: {log['warning'].rstrip('.')}."
+            )
         return float(value)
 
     pairs = list(combinations(range(len(measures)), 2))

@@ -11,9 +11,9 @@ import numpy.typing as npt
 __all__ = ["Tree", "grow_tree"]
 
 # Every branch is an arc of one radian of a unit circle and leaves its parent at this angle. Measured over trees
-# of 3 to 15 branches: no two points are closer in space than 0.35 of their way along the tree, so a graph of
+# of 3 to 15 branches: no two points are closer in space than 0.38 of their way along the tree, so a graph of
 # near points follows the branches.
-DEFLECTION = 0.9
+DEFLECTION = 0.8
 DIMENSIONS = 3
 
 
@@ -76,10 +76,10 @@ def grow_tree(n_branches: int) -> Tree:
 
 
 def _parents(n_branches: int) -> npt.NDArray[np.int64]:
-    """Split every branch in two, in order; an odd one out joins the first split."""
+    """Split every branch in two, in order; an odd one out makes the last split threefold."""
     parents = (np.arange(n_branches) - 1) // 2
     if n_branches % 2 == 0:
-        parents[-1] = 0
+        parents[-1] = parents[-2]
     return parents
 
 
