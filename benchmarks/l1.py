@@ -66,9 +66,7 @@ def report(shape: tuple[int, int], repeats: int, threads: int | None, seed: int)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="small shapes: seconds instead of minutes")
     parser.add_argument("--repeats", type=int, default=5, help="repetitions of which the best counts (5)")
     parser.add_argument("--threads", type=int, default=None, help="threads for heatmover (every core)")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, combinations, product
 
 import numpy as np
 import numpy.typing as npt
@@ -17,18 +17,19 @@ __all__ = ["pairwise_distances"]
 
 Consumer = Callable[[slice, slice, npt.NDArray[np.float64]], None]
 
-# Rows on each side of a tile. 2 x 48 rows of one feature chunk are 0.4 MB (float32): they stay in a 1 MB
-# second-level cache, and memory is read 48 times less often than without tiles. Measured, in 10^9 feature
-# pairs per second and thread (float32, 1,000 x 20,000), 24 / 36 / 48 / 63 / 96 rows: 16.1 / 17.1 / 17.4 /
-# 16.3 / 18.1.
-TILE_ROWS = 48
+# Rows on each side of a tile, at most. Memory is read as many times less often as a tile has rows, until the
+# rows of one feature chunk (96 of float32: 0.4 MB a side) overflow a second-level cache of 1 MB. Measured, in
+# 10^9 feature pairs per second and thread (float32, 60,000 features), 27 / 36 / 48 / 51 / 99 rows:
+# 15.4 / 16.6 / 17.3 / 17.7 / 18.9.
+TILE_ROWS = 96
 # Narrow rows leave room for more of them, and must use it: each tile costs some 30 microseconds of Python.
 # 3,000 x 300: 12.4 with 48 rows, 13.8 with 192; 4,000 x 30: 2.4 and 3.1.
 TILE_ROWS_NARROW = 192
-# Smaller tiles read memory more often than they are worth (24 rows already lose 8 %), even for idle threads.
+# Smaller tiles read memory more often than they are worth, even for idle threads.
 TILE_ROWS_LEAST = 12
-# Enough tiles per thread that the last one to finish does not keep the others waiting for long.
-TILES_PER_THREAD = 4
+# Tiles become smaller and more numerous until the threads have work for at least this share of the time.
+# 100 rows and two threads: 2 blocks (3 tiles) took 9.0 ms, 4 blocks (10 tiles) 9.8 ms.
+BUSY = 0.9
 # A millisecond's work: less is done before a second thread has started (0.5 ms alone, 1.0 ms together).
 FEATURE_PAIRS_PER_THREAD = 20_000_000
 
@@ -118,9 +119,7 @@ def _readable(array: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
     return view
 
 
-def _check_out(
-    out: object, shape: tuple[int, int], rows: FloatArray, others: FloatArray | None
-) -> FloatArray:
+def _check_out(out: object, shape: tuple[int, int], rows: FloatArray, others: FloatArray | None) -> FloatArray:
     if not isinstance(out, np.ndarray):
         raise InvalidInputError("out to be a numpy array", type(out).__name__)
     if out.shape != shape or out.dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
@@ -160,28 +159,41 @@ def for_each_tile(
             _explain(rows, others, limit)
         consume(i, j, tile[: len(left), : len(right)])
 
-    blocks = ((i, j) for i in row_blocks for j in target_blocks if others is not None or i.start <= j.start)
-    _in_threads(work, blocks, min(n_threads, len(row_blocks) * len(target_blocks)))
+    pairs: Iterator[tuple[slice, slice]] = product(row_blocks, target_blocks)
+    if others is None:
+        # The diagonal last: its tiles are half the work, so that all threads end at about the same time.
+        pairs = chain(combinations(row_blocks, 2), ((i, i) for i in row_blocks))
+    _in_threads(work, pairs, min(n_threads, len(row_blocks) * len(target_blocks)))
 
 
 def _blocks(rows: FloatArray, others: FloatArray | None, n_threads: int) -> tuple[list[slice], list[slice]]:
+    """Cut both sides into blocks: as few as keep the tiles in the cache and the threads busy."""
     from heatmover._compiled.l1 import CHUNK
 
-    chunk = min(rows.shape[1], CHUNK)
-    largest = min(TILE_ROWS * CHUNK // chunk, TILE_ROWS_NARROW)
-    tiles = TILES_PER_THREAD * n_threads
+    largest = min(TILE_ROWS * CHUNK // min(rows.shape[1], CHUNK), TILE_ROWS_NARROW)
     if others is None:
-        blocks = _cut(len(rows), largest, math.ceil(math.sqrt(2 * tiles)))
+        blocks = _cut(len(rows), largest, lambda count: _busy(count * (count - 1) // 2, count, n_threads))
         return blocks, blocks
-    row_blocks = _cut(len(rows), largest, math.isqrt(tiles))
-    return row_blocks, _cut(len(others), largest, -(-tiles // len(row_blocks)))
+    short, long = sorted([len(rows), len(others)])
+    whole = _cut(short, largest, lambda _: 1.0)
+    parts = _cut(long, largest, lambda count: _busy(count * len(whole), 0, n_threads))
+    return (whole, parts) if len(rows) == short else (parts, whole)
 
 
-def _cut(n_rows: int, largest: int, wanted: int) -> list[slice]:
-    """Cut into nearly equal blocks: ``wanted`` or more, unless they become too small to be worth it."""
+def _busy(n_full: int, n_half: int, n_threads: int) -> float:
+    """Share of the time for which threads have work that take full tiles first, then half ones."""
+    halves = 2 * n_full + n_half
+    duration = max(-(-halves // n_threads), 2 * -(-n_full // n_threads))
+    return halves / (n_threads * duration)
+
+
+def _cut(n_rows: int, largest: int, busy: Callable[[int], float]) -> list[slice]:
+    """Cut into the fewest nearly equal blocks that keep the threads busy, if blocks can be that small."""
     from heatmover._compiled.l1 import REGISTER_ROWS
 
-    count = max(-(-n_rows // largest), min(wanted, n_rows // TILE_ROWS_LEAST), 1)
+    count = -(-n_rows // largest)
+    while busy(count) < BUSY and (count + 1) * TILE_ROWS_LEAST <= n_rows:
+        count += 1
     size = -(-n_rows // (count * REGISTER_ROWS)) * REGISTER_ROWS
     return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
 
@@ -199,9 +211,7 @@ def _explain(rows: FloatArray, others: FloatArray | None, limit: float) -> None:
     )
 
 
-def _in_threads(
-    work: Callable[[slice, slice], None], tasks: Iterator[tuple[slice, slice]], n_threads: int
-) -> None:
+def _in_threads(work: Callable[[slice, slice], None], tasks: Iterator[tuple[slice, slice]], n_threads: int) -> None:
     """Do all tasks; the first error, or an interrupt, stops the threads at their next task."""
     lock, stop = threading.Lock(), threading.Event()
 
