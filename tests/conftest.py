@@ -1,0 +1,89 @@
+"""Shared tables: small graphs that have broken other implementations, and measures on them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from heatmover.graphs import Graph
+
+
+def path(n=40):
+    return sp.diags_array([np.ones(n - 1), np.ones(n), np.ones(n - 1)], offsets=[-1, 0, 1]).toarray()
+
+
+def star(n=30):
+    affinity = np.eye(n)
+    affinity[0, :] = affinity[:, 0] = 1
+    return affinity
+
+
+def bipartite(n=24):
+    """A cycle without loops: the spectrum of S reaches -1."""
+    return np.roll(np.eye(n), 1, axis=1) + np.roll(np.eye(n), -1, axis=1)
+
+
+def disconnected():
+    return np.kron(np.eye(3), np.ones((7, 7)) * 0.3 + np.eye(7))
+
+
+def isolated_with_loop():
+    affinity = path(21)
+    affinity[20, :] = affinity[:, 20] = 0
+    affinity[20, 20] = 1
+    return affinity
+
+
+def isolated_without_loop():
+    affinity = path(21)
+    affinity[10, :] = affinity[:, 10] = 0
+    return affinity
+
+
+def twelve_orders(n=30):
+    """Weights from 1e-12 to 1."""
+    rng = np.random.default_rng(5)
+    upper = np.triu(10.0 ** rng.uniform(-12, 0, size=(n, n)))
+    return upper + np.triu(upper, 1).T
+
+
+def random_points():
+    points = np.random.default_rng(3).normal(size=(90, 3))
+    return Graph.from_points(points, n_neighbors=8).affinity.toarray()
+
+
+AFFINITIES = {
+    "path": path,
+    "star": star,
+    "bipartite": bipartite,
+    "disconnected": disconnected,
+    "isolated with loop": isolated_with_loop,
+    "isolated without loop": isolated_without_loop,
+    "twelve orders of magnitude": twelve_orders,
+    "random points": random_points,
+    "single point": lambda: np.ones((1, 1)),
+    "two points": lambda: np.ones((2, 2)),
+}
+
+
+@pytest.fixture(params=AFFINITIES, ids=str)
+def affinity(request):
+    """A dense symmetric affinity, small and possibly hostile."""
+    return AFFINITIES[request.param]()
+
+
+@pytest.fixture()
+def graph(affinity):
+    return Graph.from_affinity(affinity)
+
+
+@pytest.fixture()
+def measures(affinity):
+    """Seven measures: two indicators, sparse ones and dense ones; rows sum to one."""
+    n_points = len(affinity)
+    rng = np.random.default_rng(11)
+    rows = rng.random((7, n_points)) ** 8
+    rows[:2] = 0
+    rows[0, 0] = rows[1, -1] = 1
+    return rows / rows.sum(axis=1, keepdims=True)

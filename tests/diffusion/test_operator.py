@@ -1,0 +1,70 @@
+"""The operator against dense formulas."""
+
+import numpy as np
+import pytest
+
+import heatmover.diffusion.operator as operator_module
+from heatmover.diffusion.chebyshev import ChebyshevDiffuser
+from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.graphs import Graph
+
+
+def test_no_eigenvalue_lies_below_the_bound_and_the_bound_is_tight(graph):
+    operator = DiffusionOperator.from_graph(graph)
+    values = np.linalg.eigvalsh(operator.symmetric.toarray())
+    assert -1 <= operator.lowest <= min(values[0], 0)
+    assert values[-1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("n_points", [100, 700])
+def test_the_lanczos_bound_holds_and_helps(n_points):
+    points = np.random.default_rng(n_points).normal(size=(n_points, 2))
+    operator = DiffusionOperator.from_graph(Graph.from_points(points, n_neighbors=20))
+    lowest = np.linalg.eigvalsh(operator.symmetric.toarray())[0]
+    assert lowest - 0.15 < operator.lowest <= lowest
+
+
+@pytest.mark.parametrize("anisotropy", [0.0, 0.5, 1.0])
+def test_anisotropic_normalisation(affinity, graph, anisotropy):
+    loops = affinity + np.diag(affinity.sum(axis=1) == 0)
+    q = loops.sum(axis=1)
+    normed = loops * (q[:, None] * q[None, :]) ** -anisotropy
+    d = normed.sum(axis=1)
+    operator = DiffusionOperator.from_graph(graph, anisotropy=anisotropy)
+    np.testing.assert_allclose(operator.symmetric.toarray(), normed / np.sqrt(np.outer(d, d)), rtol=1e-10)
+    np.testing.assert_allclose(operator.degree / operator.degree.sum(), d / d.sum(), rtol=1e-10)
+
+
+def test_top_vectors_are_eigenvectors_to_one(graph):
+    operator = DiffusionOperator.from_graph(graph)
+    np.testing.assert_allclose(operator.symmetric @ operator.top, operator.top, atol=1e-12)
+    assert operator.stationary.sum() == pytest.approx(operator.n_components)
+
+
+def test_a_reordered_operator_gives_the_same_densities(monkeypatch):
+    points = np.random.default_rng(1).normal(size=(300, 2))
+    graph = Graph.from_points(points, n_neighbors=10)
+    masses = np.eye(300)[:, [0, 17, 299]]
+    plain = DiffusionOperator.from_graph(graph)
+    monkeypatch.setattr(operator_module, "REORDER_ABOVE", 10)
+    moved = DiffusionOperator.from_graph(graph)
+    assert not np.array_equal(moved.order, np.arange(300))
+    assert sorted(moved.order) == list(range(300))
+    np.testing.assert_allclose(moved.stationary, plain.stationary)
+    np.testing.assert_allclose(moved.component_masses(masses.T), plain.component_masses(masses.T))
+    scales = range(8)
+    for here, there in zip(
+        ChebyshevDiffuser(plain, adjoint=True, tol=1e-10).diffuse(masses, scales),
+        ChebyshevDiffuser(moved, adjoint=True, tol=1e-10).diffuse(masses, scales),
+        strict=True,
+    ):
+        np.testing.assert_allclose(here, there, atol=1e-10)
+
+
+def test_component_masses_of_sparse_and_dense_rows(graph, measures):
+    import scipy.sparse as sp
+
+    operator = DiffusionOperator.from_graph(graph)
+    dense = operator.component_masses(measures)
+    np.testing.assert_allclose(dense.sum(axis=1), 1)
+    np.testing.assert_allclose(operator.component_masses(sp.csr_array(measures)), dense)

@@ -1,0 +1,98 @@
+"""Mixing curves and the choice of the coarsest scale."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heatmover.diffusion.choice import COARSEST, choose_max_scale
+from heatmover.diffusion.exact import ExactDiffuser
+from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.scales import finest_scale, mean_total_variation
+from heatmover.graphs import Graph
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.integers(1, 12))
+def test_mean_total_variation_is_the_mean_over_pairs(seed, n_measures, n_points):
+    columns = np.random.default_rng(seed).dirichlet(np.ones(n_points), size=n_measures).T
+    pairs = [
+        np.abs(columns[:, i] - columns[:, j]).sum() / 2 for i in range(n_measures) for j in range(n_measures) if i != j
+    ]
+    assert mean_total_variation(columns) == pytest.approx(np.mean(pairs), abs=1e-12)
+
+
+def test_total_variation_of_one_measure_is_zero():
+    assert mean_total_variation(np.ones((4, 1)) / 4) == 0
+
+
+def test_the_choice_is_the_first_half_mixed_scale():
+    """Against densities from the dense oracle."""
+    graph = Graph.from_grid((60,))
+    operator = DiffusionOperator.from_graph(graph)
+    rows = np.eye(60)[::6]
+    choice = choose_max_scale(operator, rows, rng())
+    curve = [mean_total_variation(d) for d in ExactDiffuser(operator, adjoint=True).diffuse(rows.T, range(14))]
+    assert choice.max_scale == np.argmax(np.array(curve) <= 0.5)
+    np.testing.assert_allclose(choice.decay, curve[: choice.max_scale + 1], atol=0.02)
+    assert (np.diff(choice.decay) < 0.01).all()
+    assert f"2^{choice.max_scale}" in choice.reason
+
+
+def test_a_longer_line_needs_a_coarser_scale():
+    """Twice as long takes four times as many steps: two scales more."""
+    scales = [
+        choose_max_scale(DiffusionOperator.from_graph(Graph.from_grid((n,))), np.eye(n)[:: n // 10], rng()).max_scale
+        for n in (50, 100, 200)
+    ]
+    assert np.diff(scales).tolist() == [2, 2]
+
+
+def test_measures_in_different_components_are_judged_by_what_can_mix():
+    block = Graph.from_grid((30,)).affinity
+    graph = Graph.from_affinity(sp.block_diag([block, block]))
+    together = choose_max_scale(DiffusionOperator.from_graph(Graph.from_grid((30,))), np.eye(30)[::5], rng())
+    apart = choose_max_scale(DiffusionOperator.from_graph(graph), np.eye(60)[::5], rng())
+    assert apart.limit == pytest.approx(np.mean([i // 6 != j // 6 for i in range(12) for j in range(12) if i != j]))
+    assert abs(apart.max_scale - together.max_scale) <= 1
+
+
+def test_one_measure_is_compared_with_its_own_limit():
+    choice = choose_max_scale(DiffusionOperator.from_graph(Graph.from_grid((60,))), np.eye(60)[:1], rng())
+    assert 4 < choice.max_scale < 12
+
+
+def test_equal_measures_give_the_smallest_choice():
+    choice = choose_max_scale(DiffusionOperator.from_graph(Graph.from_grid((30,))), np.ones((3, 30)) / 30, rng())
+    assert choice.max_scale == 1
+
+
+def test_a_graph_that_hangs_by_a_thread_ends_the_search():
+    affinity = np.kron(np.eye(2), np.ones((4, 4)))
+    affinity[3, 4] = affinity[4, 3] = 1e-9
+    rows = np.zeros((2, 8))
+    rows[0, 0] = rows[1, 7] = 1
+    choice = choose_max_scale(DiffusionOperator.from_graph(Graph.from_affinity(affinity)), rows, rng())
+    assert choice.max_scale == COARSEST
+    assert "by a thread" in choice.reason
+
+
+def test_many_measures_are_sampled_reproducibly():
+    operator = DiffusionOperator.from_graph(Graph.from_grid((80,)))
+    rows = np.eye(80)
+    first, again = (choose_max_scale(operator, rows, np.random.default_rng(4)) for _ in range(2))
+    np.testing.assert_array_equal(first.decay, again.decay)
+
+
+@pytest.mark.parametrize(("alpha", "dropped"), [(0.5, True), (0.05, False)])
+def test_scales_without_weight_are_dropped(alpha, dropped):
+    weights = 2.0 ** (-alpha * np.arange(20)[::-1])
+    first = finest_scale(weights)
+    assert (first > 0) == dropped
+    assert weights[:first].sum() <= 0.01 * weights.sum()
+    assert weights[: first + 1].sum() >= 0.01 * weights.sum()

@@ -1,0 +1,152 @@
+"""Every way to diffuse x every property, on every graph of the table; a new way is one row in DIFFUSERS.
+
+The oracle is written plainly here: P from its formula, and its powers by repeated squaring of a dense matrix.
+"""
+
+import numpy as np
+import pytest
+
+from heatmover.diffusion.chebyshev import ChebyshevDiffuser
+from heatmover.diffusion.exact import ExactDiffuser
+from heatmover.diffusion.operator import DiffusionOperator
+
+SCALES = range(13)
+
+
+def exact(operator, adjoint, tol):
+    return ExactDiffuser(operator, adjoint=adjoint)
+
+
+def chebyshev(operator, adjoint, tol):
+    return ChebyshevDiffuser(operator, adjoint=adjoint, tol=tol, dtype=np.float64)
+
+
+def chebyshev_single(operator, adjoint, tol):
+    return ChebyshevDiffuser(operator, adjoint=adjoint, tol=tol, dtype=np.float32)
+
+
+# way to diffuse, and the rounding it may add to its bound (relative, in the norm of `relative_error`)
+DIFFUSERS = {
+    "exact": (exact, 1e-9),
+    "chebyshev": (chebyshev, 1e-9),
+    "chebyshev float32": (chebyshev_single, 5e-6),
+}
+
+
+@pytest.fixture(params=DIFFUSERS)
+def way(request):
+    return DIFFUSERS[request.param]
+
+
+@pytest.fixture(params=[True, False], ids=["adjoint", "function"])
+def adjoint(request):
+    return request.param
+
+
+def random_walk(affinity):
+    """P and the degree d from the definition, one line each; a point without affinity keeps its mass."""
+    affinity = affinity + np.diag(affinity.sum(axis=1) == 0)
+    q = affinity.sum(axis=1)
+    normed = affinity / q[:, None] / q[None, :]
+    degree = normed.sum(axis=1)
+    return normed / degree[:, None], degree
+
+
+def dense_densities(affinity, rows, adjoint):
+    """mu^(2^k) for all scales by squaring, ``(n_scales, n_points, n_measures)``."""
+    power = random_walk(affinity)[0]
+    densities = []
+    for _ in SCALES:
+        densities.append((power.T if adjoint else power) @ rows.T)
+        power = power @ power
+    return np.array(densities)
+
+
+def relative_error(densities, expected, rows, affinity, adjoint):
+    """Error of each density in the operator's own norm, relative to its measure: what `error_bound` bounds."""
+    degree = random_walk(affinity)[1]
+    weight = (1 / degree if adjoint else degree)[:, None]
+    error = np.sqrt(((densities - expected) ** 2 * weight).sum(axis=-2))
+    return error / np.sqrt((rows.T**2 * weight).sum(axis=0))
+
+
+@pytest.mark.parametrize("tol", [1e-1, 1e-2, 1e-3, 1e-5, 1e-8])
+def test_densities_are_within_tol_of_the_dense_oracle(way, affinity, graph, measures, adjoint, tol):
+    make, rounding = way
+    diffuser = make(DiffusionOperator.from_graph(graph), adjoint, tol)
+    densities = np.array(list(diffuser.diffuse(measures.T, SCALES)))
+    bound = diffuser.error_bound(SCALES)
+    assert (bound <= tol).all()
+    error = relative_error(densities, dense_densities(affinity, measures, adjoint), measures, affinity, adjoint)
+    assert (error <= bound[:, None] + rounding).all()
+
+
+def test_mass_is_exact_in_every_component(way, graph, measures):
+    make, _ = way
+    operator = DiffusionOperator.from_graph(graph)
+    diffuser = make(operator, True, 1e-1)
+    expected = operator.component_masses(measures)
+    for density in diffuser.diffuse(measures.T, SCALES):
+        unit = np.finfo(density.dtype).eps * graph.n_points
+        np.testing.assert_allclose(density.sum(axis=0, dtype=np.float64), 1, atol=10 * unit)
+        parts = operator.component_masses(density.T.astype(np.float64))
+        np.testing.assert_allclose(parts, expected, atol=10 * unit)
+
+
+def test_the_stationary_law_stays(way, graph):
+    make, rounding = way
+    operator = DiffusionOperator.from_graph(graph)
+    law = operator.stationary[:, None] / operator.n_components
+    for density in make(operator, True, 1e-2).diffuse(law, SCALES):
+        np.testing.assert_allclose(density, law, atol=10 * rounding)
+
+
+def test_constants_stay_as_functions(way, graph):
+    make, rounding = way
+    constant = np.ones((graph.n_points, 1))
+    for density in make(DiffusionOperator.from_graph(graph), False, 1e-2).diffuse(constant, SCALES):
+        np.testing.assert_allclose(density, 1, rtol=0, atol=100 * rounding * graph.n_points)
+
+
+def test_diffusion_is_linear(way, graph, measures, adjoint):
+    make, rounding = way
+    diffuser = make(DiffusionOperator.from_graph(graph), adjoint, 1e-4)
+    mixture = measures[:3].mean(axis=0)[:, None]
+    parts = diffuser.diffuse(measures[:3].T, SCALES)
+    size = max(1.0, np.abs(random_walk(graph.affinity.toarray())[0]).max()) * graph.n_points
+    for mixed, part in zip(diffuser.diffuse(mixture, SCALES), parts, strict=True):
+        np.testing.assert_allclose(mixed[:, 0], part.mean(axis=1), atol=rounding * size * np.abs(part).max())
+
+
+def test_bits_of_a_column_do_not_depend_on_its_block(graph, measures, adjoint):
+    for make in (chebyshev, chebyshev_single):
+        diffuser = make(DiffusionOperator.from_graph(graph), adjoint, 1e-3)
+        together = list(diffuser.diffuse(measures.T, SCALES))
+        for column in range(len(measures)):
+            alone = diffuser.diffuse(measures[column : column + 1].T, SCALES)
+            for one, all_ in zip(alone, together, strict=True):
+                np.testing.assert_array_equal(one[:, 0], all_[:, column])
+
+
+def test_progressive_densities_agree_with_direct_ones(way, affinity, graph, measures):
+    make, rounding = way
+    diffuser = make(DiffusionOperator.from_graph(graph), True, 1e-6)
+    expected = dense_densities(affinity, measures, True)
+    progressive = diffuser.diffuse_progressively(measures.T)
+    for scale in SCALES:
+        error = relative_error(next(progressive), expected[scale], measures, affinity, True)
+        # Every step adds its own error.
+        assert (error <= (scale + 1) * (1e-6 + rounding)).all()
+
+
+def test_a_permutation_of_the_points_permutes_the_densities(way, affinity, measures):
+    from heatmover.graphs import Graph
+
+    make, rounding = way
+    order = np.random.default_rng(2).permutation(len(affinity))
+    plain = make(DiffusionOperator.from_graph(Graph.from_affinity(affinity)), True, 1e-8)
+    mixed = make(DiffusionOperator.from_graph(Graph.from_affinity(affinity[order][:, order])), True, 1e-8)
+    pairs = zip(plain.diffuse(measures.T, SCALES), mixed.diffuse(measures[:, order].T, SCALES), strict=True)
+    for scale, (here, there) in enumerate(pairs):
+        error = relative_error(there, here[order], measures[:, order], affinity[order][:, order], True)
+        assert error.max() <= 2 * (plain.error_bound(SCALES)[scale] + rounding)

@@ -1,0 +1,289 @@
+"""`DiffusionEMD` as its users meet it: options, bad input, pipelines, and the defects of its peers."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+
+import heatmover as hm
+from heatmover.errors import GraphWarning, InvalidInputError
+
+
+@pytest.fixture(scope="module")
+def points():
+    return np.random.default_rng(7).normal(size=(120, 2))
+
+
+@pytest.fixture(scope="module")
+def grid(points):
+    return hm.Graph.from_points(points, n_neighbors=10)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return np.random.default_rng(8).dirichlet(np.full(120, 0.1), size=9)
+
+
+def manhattan(embedding):
+    return np.abs(embedding[:, None].astype(float) - embedding[None].astype(float)).sum(axis=2)
+
+
+# --- what it learns ---------------------------------------------------------------------------------------------
+
+
+def test_fitted_attributes_explain_the_choices(grid, rows):
+    model = hm.DiffusionEMD(grid).fit(rows)
+    assert model.method_ == "chebyshev"
+    assert model.method_reason_
+    assert len(model.decay_) == model.max_scale_ + 1
+    assert f"2^{model.max_scale_}" in model.max_scale_reason_
+    assert model.scales_[-1] == model.max_scale_
+    assert model.n_scales_ == len(model.scales_) == len(model.error_bound_)
+    assert (model.error_bound_ <= model.tol).all()
+    assert model.n_features_in_ == 120
+
+
+@pytest.mark.parametrize("norm", ["levels", "increments", "coarsest"])
+@pytest.mark.parametrize("density", ["adjoint", "function"])
+def test_chebyshev_distances_agree_with_exact_ones(grid, rows, norm, density):
+    options = {"max_scale": 8, "norm": norm, "density": density}
+    exact = manhattan(hm.DiffusionEMD(grid, method="exact", **options).fit_transform(rows))
+    for tol in (1e-2, 1e-4, 1e-8):
+        close = manhattan(hm.DiffusionEMD(grid, tol=tol, **options).fit_transform(rows))
+        # The certificate is in a weighted 2-norm; on these measures its L1 counterpart is within a factor of 20.
+        np.testing.assert_allclose(close, exact, atol=20 * tol * exact.max() + 1e-7)
+
+
+def test_n_scales_keeps_the_coarsest(grid, rows):
+    everything = hm.DiffusionEMD(grid, max_scale=6, n_scales=7).fit_transform(rows)
+    some = hm.DiffusionEMD(grid, max_scale=6, n_scales=3).fit(rows)
+    assert some.scales_.tolist() == [4, 5, 6]
+    np.testing.assert_array_equal(some.transform(rows), everything[:, 4 * 120 :])
+    assert hm.DiffusionEMD(grid, max_scale=2, n_scales=10).fit(rows).n_scales_ == 3
+
+
+def test_without_a_graph_columns_are_bins_in_a_row():
+    """Distances from the first bin grow with the bin."""
+    model = hm.DiffusionEMD()
+    distances = manhattan(model.fit_transform(np.eye(30)))[0]
+    assert (np.diff(distances) > 0).all()
+    assert model.graph_.construction["source"] == "grid"
+
+
+def test_precision_follows_the_tolerance(grid, rows):
+    assert hm.DiffusionEMD(grid, max_scale=3).fit_transform(rows).dtype == np.float32
+    assert hm.DiffusionEMD(grid, max_scale=3, tol=1e-6).fit_transform(rows).dtype == np.float64
+    assert hm.DiffusionEMD(grid, max_scale=3, dtype="float64").fit_transform(rows).dtype == np.float64
+    assert hm.DiffusionEMD(grid, max_scale=3, tol=1e-6, dtype="float32").fit_transform(rows).dtype == np.float32
+
+
+# --- scikit-learn -----------------------------------------------------------------------------------------------
+
+
+def test_pipeline_with_a_manhattan_classifier():
+    data = hm.datasets.ring(24, points_per_measure=20)
+    side = (data.annotations["center"].ravel() % (2 * np.pi) > np.pi).astype(int)
+    graph = hm.Graph.from_points(data.points, n_neighbors=10)
+    chain = make_pipeline(hm.DiffusionEMD(graph), KNeighborsClassifier(3, metric="manhattan"))
+    chain.fit(data.measures().masses, side)
+    assert chain.score(data.measures().masses, side) > 0.85
+
+
+def test_clone_shares_the_graph_and_gives_the_same_bits(grid, rows):
+    model = hm.DiffusionEMD(grid, alpha=0.4)
+    twin = clone(model)
+    assert twin.graph is grid
+    np.testing.assert_array_equal(model.fit_transform(rows), twin.fit_transform(rows))
+
+
+def test_set_output_pandas_carries_names(grid, rows):
+    frame = hm.DiffusionEMD(grid, max_scale=2).set_output(transform="pandas").fit_transform(rows)
+    assert list(frame.columns[:2]) == ["scale0_x0", "scale0_x1"]
+    assert frame.columns[-1] == "scale2_x119"
+
+
+def test_feature_names_follow_a_data_frame(grid, rows):
+    import pandas as pd
+
+    frame = pd.DataFrame(rows, columns=[f"cell{i}" for i in range(120)])
+    model = hm.DiffusionEMD(grid, max_scale=1).fit(frame)
+    assert model.get_feature_names_out()[0] == "scale0_cell0"
+    with pytest.raises(ValueError, match="feature_names_in_"):
+        model.get_feature_names_out([f"other{i}" for i in range(120)])
+    with pytest.raises(ValueError, match="120"):
+        model.get_feature_names_out(["a"])
+
+
+def test_mistyped_keywords_are_refused(grid):
+    with pytest.raises(TypeError, match="max_scales"):
+        hm.DiffusionEMD(grid, max_scales=3)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"method": "magic"}, "method to be one of 'auto', 'chebyshev', 'exact', found 'magic'"),
+        ({"norm": "l2"}, "norm to be one of"),
+        ({"density": "left"}, "density to be one of"),
+        ({"dtype": "float16"}, "dtype to be one of"),
+        ({"alpha": 0}, "alpha to be a number in"),
+        ({"alpha": 1.5}, "alpha to be a number in"),
+        ({"alpha": float("nan")}, "alpha to be a number in"),
+        ({"tol": 0}, "tol to be a number in"),
+        ({"tol": 0.9}, "tol to be a number in"),
+        ({"max_scale": -1}, "max_scale to be a whole number"),
+        ({"max_scale": 3.5}, "max_scale to be a whole number"),
+        ({"max_scale": 31}, "max_scale of at most 30"),
+        ({"max_scale": "biggest"}, "max_scale to be one of 'auto'"),
+        ({"n_scales": 0}, "n_scales to be a whole number"),
+        ({"n_jobs": 0}, "n_jobs to be a whole number"),
+        ({"graph": np.eye(3)}, "graph to be a heatmover.Graph, found ndarray; use Graph.from_affinity"),
+    ],
+)
+def test_bad_options_are_named(grid, rows, option, message):
+    with pytest.raises(InvalidInputError, match=message):
+        hm.DiffusionEMD(**{"graph": grid, **option}).fit_transform(rows)
+
+
+def test_transform_before_fit(grid, rows):
+    with pytest.raises(NotFittedError):
+        hm.DiffusionEMD(grid).transform(rows)
+
+
+def test_measures_of_another_width_than_the_graph(grid, rows):
+    with pytest.raises(InvalidInputError, match="graph's 120 points, found rows of width 119"):
+        hm.DiffusionEMD(grid).fit(rows[:, :-1])
+    model = hm.DiffusionEMD(grid, max_scale=2).fit(rows)
+    with pytest.raises(ValueError, match="119 features"):
+        model.transform(rows[:, :-1])
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array, sp.csc_array])
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda x: np.where(x == x.max(), np.nan, x), "NaN"),
+        (lambda x: np.where(x == x.max(), np.inf, x), "infinity"),
+        (lambda x: x - 0.001, "non-negative"),
+        (lambda x: x * 2, "sum to one"),
+        (lambda x: x * (np.arange(len(x)) > 0)[:, None], "sum to zero"),
+    ],
+    ids=["nan", "infinity", "negative", "unnormalised", "zero mass"],
+)
+def test_bad_measures_are_refused(grid, rows, form, spoil, message):
+    with pytest.raises(InvalidInputError, match=message):
+        hm.DiffusionEMD(grid).fit(form(spoil(rows)))
+
+
+def test_normalize_divides_rows_by_their_sums(grid, rows):
+    scale = np.arange(1, len(rows) + 1)[:, None]
+    expected = hm.DiffusionEMD(grid).fit_transform(rows)
+    np.testing.assert_allclose(hm.DiffusionEMD(grid, normalize=True).fit_transform(rows * scale), expected, atol=1e-7)
+
+
+# --- the defects of peers, each a test ----------------------------------------------------------------------------
+
+
+def test_an_isolated_point_gives_finite_distances_and_a_warning():
+    affinity = np.pad(np.ones((6, 6)), (0, 1))
+    graph = hm.Graph.from_affinity(affinity)
+    with pytest.warns(GraphWarning, match=r"2 components \(1 isolated points\) with 14.3% of the measures' mass"):
+        embedding = hm.DiffusionEMD(graph).fit_transform(np.eye(7))
+    distances = manhattan(embedding)
+    assert np.isfinite(distances).all()
+    assert distances[6, :6].min() > distances[:6, :6].max()
+
+
+def test_sparse_dense_named_and_framed_input_agree(grid, rows):
+    import pandas as pd
+
+    model = hm.DiffusionEMD(grid)
+    expected = model.fit_transform(rows)
+    named = hm.measures_from_weights(rows)
+    for form in (sp.csr_array(rows), sp.csr_matrix(rows), sp.csc_array(rows), sp.coo_array(rows), named):
+        np.testing.assert_allclose(hm.DiffusionEMD(grid).fit_transform(form), expected, rtol=1e-6, atol=1e-9)
+    framed = hm.DiffusionEMD(grid).fit_transform(pd.DataFrame(rows, columns=[str(i) for i in range(120)]))
+    np.testing.assert_array_equal(framed, expected)
+
+
+@pytest.mark.parametrize("n_measures", [1, 2, 3, 5, 200])
+def test_shape_never_depends_on_coincidences(grid, n_measures):
+    """One measure, as many measures as scales, more measures than points."""
+    rows = np.random.default_rng(0).dirichlet(np.ones(120), size=n_measures)
+    model = hm.DiffusionEMD(grid, max_scale=4, n_scales=3)
+    assert model.fit_transform(rows).shape == (n_measures, 3 * 120)
+    auto = hm.DiffusionEMD(grid)
+    assert auto.fit_transform(rows).shape == (n_measures, auto.n_scales_ * 120)
+
+
+def test_same_seed_same_bits_whatever_the_threads(grid):
+    rows = np.random.default_rng(1).dirichlet(np.ones(120), size=90)
+    runs = [hm.DiffusionEMD(grid, n_jobs=n, random_state=3).fit_transform(rows) for n in (1, 2, 4, None)]
+    for run in runs[1:]:
+        np.testing.assert_array_equal(run, runs[0])
+
+
+def test_mass_is_kept_at_every_scale(grid, rows):
+    model = hm.DiffusionEMD(grid, tol=1e-1, dtype="float64").fit(rows)
+    blocks = model.transform(rows).reshape(len(rows), model.n_scales_, 120).sum(axis=2)
+    np.testing.assert_allclose(blocks, np.broadcast_to(2.0 ** (-(model.max_scale_ - model.scales_) / 2), blocks.shape))
+
+
+def test_the_input_is_left_alone(grid, rows):
+    before = rows.copy()
+    hm.DiffusionEMD(grid, normalize=True).fit_transform(rows)
+    np.testing.assert_array_equal(rows, before)
+
+
+def test_no_warning_on_a_connected_graph(grid, rows):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hm.DiffusionEMD(grid).fit_transform(rows)
+
+
+# --- invariants ---------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 2**32 - 1), norm=st.sampled_from(["levels", "increments", "coarsest"]))
+def test_it_is_a_metric(grid, seed, norm):
+    rng = np.random.default_rng(seed)
+    rows = rng.dirichlet(np.full(120, rng.choice([0.02, 0.5])), size=4)
+    distances = manhattan(hm.DiffusionEMD(grid, max_scale=6, norm=norm).fit_transform(rows))
+    assert (distances[~np.eye(4, dtype=bool)] > 0).all()
+    np.testing.assert_allclose(distances, distances.T)
+    assert (distances[:, :, None] <= distances[:, None, :] + distances.T[None, :, :] + 1e-6).all()
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 2**32 - 1), share=st.floats(0, 1))
+def test_distances_are_those_of_a_norm(grid, seed, share):
+    """Mixing both measures with a third shrinks their distance by exactly its share."""
+    first, second, third = np.random.default_rng(seed).dirichlet(np.ones(120), size=3)
+    rows = np.array([first, second, (1 - share) * first + share * third, (1 - share) * second + share * third])
+    distances = manhattan(hm.DiffusionEMD(grid, max_scale=6, tol=1e-6).fit_transform(rows))
+    assert distances[2, 3] == pytest.approx((1 - share) * distances[0, 1], abs=1e-9)
+
+
+def test_levels_never_exceed_the_transport_of_their_own_ground_distance():
+    """|| . || of 'levels' is at most the exact EMD whose ground distance it is between points; see definition.md."""
+    ot = pytest.importorskip("ot")
+    rng = np.random.default_rng(5)
+    graph = hm.Graph.from_points(rng.normal(size=(60, 2)), n_neighbors=8)
+    model = hm.DiffusionEMD(graph, method="exact", max_scale=6, dtype="float64")
+    ground = manhattan(model.fit_transform(np.eye(60)))
+    rows = rng.dirichlet(np.full(60, 0.1), size=8)
+    ours = manhattan(model.fit_transform(rows))
+    exact = np.array([[ot.emd2(a, b, ground) for b in rows] for a in rows])
+    assert (ours <= exact + 1e-9).all()
+    assert (ours >= 0.3 * exact).all()
