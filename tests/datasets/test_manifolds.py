@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
@@ -193,6 +194,16 @@ def test_swiss_roll_and_s_curve_never_cross_themselves():
     assert np.abs(s_curve(20, spread=10).coordinates[:, 0]).max() <= 2 * np.pi
 
 
+def test_s_curve_is_two_circles_that_turn_opposite_ways():
+    data = s_curve(20, points_per_measure=20)
+    x, _, z = data.points.T
+    arc = data.coordinates[:, 0]
+    np.testing.assert_allclose(np.hypot(x, z + np.sign(arc)), 1)
+    assert (z * arc <= 0).all()
+    assert (arc > 4).any()
+    assert (arc < -4).any()
+
+
 def test_star_goes_through_the_centre():
     truth = star(2, points_per_measure=2).ground_distance
     here = np.array([[2.0, 0.5]])
@@ -206,6 +217,8 @@ def test_star_passes_on_to_every_other_arm():
     np.testing.assert_array_equal(arms, np.arange(6))
     assert counts.argmax() == home
     others = np.delete(counts, home)
+    passing = scipy.stats.norm.cdf(-data.annotations["center"][0, 1])
+    assert others.sum() / 2000 == pytest.approx(passing, abs=5 * np.sqrt(passing * (1 - passing) / 2000))
     # Equal shares, within five standard deviations of a multinomial count.
     assert (np.abs(others - others.mean()) < 5 * np.sqrt(others.mean())).all()
 
