@@ -17,8 +17,9 @@ from sklearn.metrics.pairwise import manhattan_distances
 
 from heatmover.distances import pairwise_distances
 
-SHAPES = [(100, 60_000), (1_000, 20_000)]
-SMALL_SHAPES = [(50, 5_000), (200, 2_000)]
+# Repetitions by shape: a time of ten milliseconds needs more of them than one of ten seconds.
+SHAPES = {(100, 60_000): 20, (1_000, 20_000): 4}
+SMALL_SHAPES = {(100, 6_000): 20, (300, 3_000): 10}
 
 Contenders = dict[str, Callable[[], np.ndarray]]
 
@@ -68,8 +69,8 @@ def report(shape: tuple[int, int], repeats: int, threads: int | None, seed: int)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="small shapes: seconds instead of minutes")
-    parser.add_argument("--repeats", type=int, default=5, help="repetitions of which the best counts (5)")
-    parser.add_argument("--threads", type=int, default=None, help="threads for heatmover (every core)")
+    parser.add_argument("--repeats", type=int, help="repetitions of which the best counts (4 to 20)")
+    parser.add_argument("--threads", type=int, help="threads for heatmover (every core)")
     parser.add_argument("--seed", type=int, default=0, help="of the random rows (0)")
     args = parser.parse_args()
     warm_up = np.zeros((2, 2))
@@ -77,8 +78,8 @@ def main() -> None:
     pairwise_distances(warm_up)
     pairwise_distances(warm_up.astype(np.float32))
     print(f"compilation, or loading what an earlier run compiled: {time.perf_counter() - start:.1f} s")
-    for shape in SMALL_SHAPES if args.small else SHAPES:
-        report(shape, args.repeats, args.threads, args.seed)
+    for shape, repeats in (SMALL_SHAPES if args.small else SHAPES).items():
+        report(shape, args.repeats or repeats, args.threads, args.seed)
 
 
 if __name__ == "__main__":
