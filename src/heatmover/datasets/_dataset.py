@@ -60,7 +60,7 @@ class Dataset:
 
     name: str
     points: npt.NDArray[np.float64]
-    labels: npt.NDArray[np.int64] | npt.NDArray[np.str_]
+    labels: npt.NDArray[Any]
     coordinates: npt.NDArray[np.float64]
     annotations: Mapping[str, npt.NDArray[Any]]
     ground_distance: GroundDistance
