@@ -11,7 +11,7 @@ from heatmover.graphs import Graph
 def test_too_large_a_graph_is_refused_before_any_work(monkeypatch):
     monkeypatch.setattr(exact_module, "LARGEST", 5)
     operator = DiffusionOperator.from_graph(Graph.from_grid((6,)))
-    with pytest.raises(InvalidInputError, match="at most 5 points.*found 6.*chebyshev"):
+    with pytest.raises(InvalidInputError, match=r"at most 5 points.*found 6.*chebyshev"):
         ExactDiffuser(operator, adjoint=True)
 
 

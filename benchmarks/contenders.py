@@ -1,0 +1,110 @@
+"""The contenders of the races: from points and labels to all-pairs distances, in stages that can be timed.
+
+heatmover runs with its default settings. MultiscaleEMD (the package of the paper's authors) runs with its default
+settings on the graph its documentation builds, graphtools' default, and scipy's pdist, as in its examples.
+Each run happens in a process of its own, one after the other, so that peak memory is each contender's own and no
+cache of one helps the other; imports and compilation are warmed up on a small problem and not counted.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Run:
+    distances: np.ndarray
+    seconds: dict[str, float]
+    peak_megabytes: float
+    data_megabytes: float
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds.values())
+
+
+def heatmover_stages(points: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, dict[str, float], float]:
+    import heatmover as hm
+
+    clock = [time.perf_counter()]
+    graph = hm.Graph.from_points(points)
+    clock.append(time.perf_counter())
+    embedding = hm.DiffusionEMD(graph).fit_transform(hm.measures_from_labels(labels))
+    clock.append(time.perf_counter())
+    distances = hm.pairwise_distances(embedding)
+    clock.append(time.perf_counter())
+    matrix = graph.affinity
+    size = embedding.nbytes + matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
+    return distances, _stages(clock), size / 2**20
+
+
+def multiscale_stages(points: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, dict[str, float], float]:
+    import graphtools
+    from MultiscaleEMD import DiffusionCheb
+    from scipy.spatial.distance import pdist, squareform
+
+    names, column = np.unique(labels, return_inverse=True)
+    clock = [time.perf_counter()]
+    adjacency = graphtools.Graph(points, use_pygsp=True, n_jobs=-1, verbose=False).W
+    clock.append(time.perf_counter())
+    masses = np.zeros((len(points), len(names)))
+    masses[np.arange(len(points)), column] = 1
+    embedding = DiffusionCheb().fit_transform(adjacency, masses / masses.sum(axis=0))
+    clock.append(time.perf_counter())
+    distances = squareform(pdist(embedding, "cityblock"))
+    clock.append(time.perf_counter())
+    return distances, _stages(clock), np.asarray(embedding).nbytes / 2**20
+
+
+CONTENDERS: dict[str, Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, dict[str, float], float]]] = {
+    "heatmover": heatmover_stages,
+    "MultiscaleEMD": multiscale_stages,
+}
+
+
+def run(name: str, points: np.ndarray, labels: np.ndarray) -> Run:
+    """Run one contender in a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(sender, name, points, labels))
+    process.start()
+    try:
+        return receiver.recv()
+    finally:
+        process.join()
+
+
+def _child(sender, name: str, points: np.ndarray, labels: np.ndarray) -> None:  # noqa: ANN001
+    warnings.filterwarnings("ignore")  # the peer's dependencies deprecate things; nobody here can act on it
+    rng = np.random.default_rng(0)
+    CONTENDERS[name](rng.normal(size=(300, points.shape[1])), np.arange(300) % 5)
+    before = start_of_peak()
+    distances, seconds, size = CONTENDERS[name](points, labels)
+    sender.send(Run(np.asarray(distances), seconds, peak_megabytes() - before, size))
+
+
+def _stages(clock: list[float]) -> dict[str, float]:
+    return dict(zip(("graph", "embedding", "all pairs"), np.diff(clock).tolist(), strict=True))
+
+
+def start_of_peak() -> float:
+    """Forget the peak so far (compilation needs more memory than the work) and return the memory in use."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def peak_megabytes() -> float:
+    """Return the peak resident memory since `start_of_peak`."""
+    return _status("VmHWM")
+
+
+def _status(field: str) -> float:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) / 1024
