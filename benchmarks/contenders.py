@@ -81,7 +81,7 @@ def run(name: str, points: np.ndarray, labels: np.ndarray) -> Run:
         process.join()
 
 
-def _child(sender, name: str, points: np.ndarray, labels: np.ndarray) -> None:  # noqa: ANN001
+def _child(sender, name: str, points: np.ndarray, labels: np.ndarray) -> None:
     warnings.filterwarnings("ignore")  # the peer's dependencies deprecate things; nobody here can act on it
     rng = np.random.default_rng(0)
     CONTENDERS[name](rng.normal(size=(300, points.shape[1])), np.arange(300) % 5)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ import scipy.sparse as sp
 
 from heatmover._progress import SILENT, Progress
 from heatmover.diffusion.base import Diffuser
+from heatmover.diffusion.chebyshev import LANES
 
 __all__ = ["NORMS", "combination", "embed"]
 
@@ -136,6 +138,14 @@ def embed(
 
 
 def _blocks(n_measures: int, n_threads: int) -> list[slice]:
-    """Cut the measures into blocks: as wide as useful, and enough of them to keep every thread busy."""
-    width = int(np.clip(-(-n_measures // n_threads), 8, WIDEST_BLOCK))
-    return [slice(start, min(start + width, n_measures)) for start in range(0, n_measures, width)]
+    """Cut the measures into blocks of whole vector registers, equal to within one.
+
+    At least two blocks per thread, so that no more than about half of the embedding is ever in the making; else as
+    few as the widest block allows.
+    """
+    units = -(-n_measures // LANES)
+    fewest = -(-n_measures // WIDEST_BLOCK)
+    rounds = max(2, -(-fewest // n_threads))
+    count = min(rounds * n_threads, units)
+    edges = [min(LANES * (units * i // count), n_measures) for i in range(count + 1)]
+    return [slice(start, stop) for start, stop in pairwise(edges)]
