@@ -34,7 +34,7 @@ LAYERS: list[set[str]] = [
         "baselines",
         "datasets",
     },
-    {"scale", "cohort", "tl", "pl", "report", "comparison", "cli", "__main__"},
+    {"scale", "cohort", "tl", "pl", "report", "comparison", "_picture", "cli", "__main__"},
 ]
 
 # Installed with heatmover itself; every other package is an extra and must be imported inside a function.

@@ -1,0 +1,399 @@
+"""`compare`: one call from points and labels to the distances between samples, and what one asks of them."""
+
+from __future__ import annotations
+
+import csv
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import clone
+
+from heatmover._progress import SILENT, Progress
+from heatmover._validation import check_integer, check_matrix, check_threads
+from heatmover.distances import pairwise_distances
+from heatmover.errors import InvalidInputError
+from heatmover.estimator import DiffusionEMD
+from heatmover.graphs import Diagnosis, Graph
+from heatmover.measures import Measures, measures_from_labels
+
+__all__ = ["Comparison", "Separation", "compare"]
+
+Float64 = npt.NDArray[np.float64]
+Groups = Sequence[object] | npt.NDArray[Any] | Mapping[str, object]
+
+
+@final
+@dataclass(frozen=True)
+class Separation:
+    """How well a grouping of the samples explains the distances between them; ``print`` it.
+
+    Attributes
+    ----------
+    within, between
+        Mean distance between two samples of the same group and of different groups, over all such pairs.
+    agreement
+        Share of the samples whose nearest other sample is of the same group; of samples that are equally near
+        each counts in part.
+    chance
+        What that share would be on average if the groups were dealt out at random.
+    n_samples
+        Number of samples.
+
+    Examples
+    --------
+    >>> print(Separation(within=1.0, between=1.5, agreement=0.9, chance=0.4, n_samples=20))
+    Samples of different groups are 50 % further apart than samples of one group (mean distance 1.50 against 1.00).
+    The nearest sample is of the same group for 18 of 20 samples (8.0 expected by chance).
+    """
+
+    within: float
+    between: float
+    agreement: float
+    chance: float
+    n_samples: int
+
+    def describe(self, kind: str = "group") -> str:
+        """Return the figures in two plain sentences, with ``kind`` for what the groups are."""
+        # Rounded first, so that the words never contradict the number they come with.
+        excess = round(100 * (self.between / self.within - 1)) if self.within else 0
+        words = f"{abs(excess)} % {'further apart' if excess > 0 else 'nearer'} than" if excess else "as far apart as"
+        return (
+            f"Samples of different {kind}s are {words} samples of one {kind} "
+            f"(mean distance {self.between:.2f} against {self.within:.2f}).\n"
+            f"The nearest sample is of the same {kind} for {self.agreement * self.n_samples:.3g} of {self.n_samples} "
+            f"samples ({self.chance * self.n_samples:.1f} expected by chance)."
+        )
+
+    def __str__(self) -> str:
+        return self.describe()
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Distances between samples, with everything they were made from; `compare` makes one.
+
+    Attributes
+    ----------
+    names
+        Name of each sample, in the order of all rows and columns below.
+    sizes
+        ``(n_samples,)``: number of points of each sample.
+    distances
+        ``(n_samples, n_samples)``, float64, symmetric, zero on the diagonal. The unit is arbitrary: compare
+        distances with each other.
+    embedding
+        ``(n_samples, n_features)``: the L1 distance between two rows is the distance between the samples.
+    graph
+        The graph over the points.
+    model
+        The fitted `DiffusionEMD`: it embeds further samples, and its attributes explain what it chose.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(12, cells_per_sample=50, effect=4.0)
+    >>> result = hm.compare(data.points, data.labels)
+    >>> result
+    Comparison(12 samples of 50 points; distances ... to ...; scales up to 2^... steps)
+    >>> distances, indices = result.nearest(3)
+    >>> [result.names[i] for i in indices[0]]
+    ['case-...', ...]
+    >>> result.separation(data.annotations["condition"]).agreement > 0.8
+    True
+    """
+
+    names: tuple[str, ...]
+    sizes: npt.NDArray[np.int64]
+    distances: Float64
+    embedding: npt.NDArray[np.floating[Any]]
+    graph: Graph
+    model: DiffusionEMD
+
+    def __post_init__(self) -> None:
+        for array in (self.sizes, self.distances, self.embedding):
+            array.flags.writeable = False
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        """What the graph looks like to the heat, and advice; computed at the first request."""
+        return self.graph.diagnose()
+
+    def nearest(self, k: int = 10) -> tuple[Float64, npt.NDArray[np.int64]]:
+        """Return the k nearest samples of each sample.
+
+        Parameters
+        ----------
+        k
+            How many; at most ``n_samples - 1``, for a sample is not its own neighbour.
+
+        Returns
+        -------
+        distances : ndarray of shape (n_samples, k)
+            Ascending in each row.
+        indices : ndarray of shape (n_samples, k)
+            Into ``names``. Of equal distances the smaller index comes first.
+        """
+        k = self._check_count("k", k)
+        candidates = self.distances.copy()
+        np.fill_diagonal(candidates, np.inf)
+        indices = np.argsort(candidates, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(candidates, indices, axis=1), indices
+
+    def coordinates(self, n: int = 2) -> Float64:
+        """Return a map of the samples: classical multidimensional scaling of the distances.
+
+        The axes are centred at zero and ordered by how much of the variation they show; of the two possible
+        directions of an axis, the one in which its largest coordinate is positive.
+
+        Parameters
+        ----------
+        n
+            Number of axes; at most ``n_samples - 1``.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n)
+            In the unit of the distances; an axis that the distances do not need is zero.
+        """
+        return self._scaling(self._check_count("n", n))[0]
+
+    def separation(self, groups: Groups) -> Separation:
+        """Return how well a grouping of the samples explains the distances.
+
+        It describes, it does not test: with few samples a difference may well be chance.
+
+        Parameters
+        ----------
+        groups
+            ``(n_samples,)``: the group of each sample in the order of ``names``, or a mapping (or pandas Series)
+            from names to groups. There must be two groups, and one of them must have two samples.
+        """
+        codes, _ = self._check_groups(groups)
+        n_samples = len(codes)
+        same = codes[:, None] == codes
+        pairs = np.triu(np.ones_like(same), 1)
+        if not (same & pairs).any() or same.all():
+            raise InvalidInputError(
+                "at least two groups, one of them with at least two samples",
+                f"{codes.max() + 1} groups of {n_samples} samples",
+            )
+        candidates = self.distances.copy()
+        np.fill_diagonal(candidates, np.inf)
+        tied = candidates == candidates.min(axis=1, keepdims=True)
+        counts = np.bincount(codes)
+        return Separation(
+            within=float(self.distances[same & pairs].mean()),
+            between=float(self.distances[~same & pairs].mean()),
+            agreement=float(((tied & same).sum(axis=1) / tied.sum(axis=1)).mean()),
+            chance=float((counts * (counts - 1)).sum() / (n_samples * (n_samples - 1))),
+            n_samples=n_samples,
+        )
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the distances as CSV, names in the first row and the first column.
+
+        The numbers are written with all digits. The file appears complete or not at all.
+
+        Parameters
+        ----------
+        path
+            Where to; a file that is there already is replaced.
+        """
+        target = Path(path)
+        # In the same folder, for only there a rename is one indivisible step.
+        temporary = target.with_name(f".heatmover-{uuid.uuid4().hex}.tmp")
+        try:
+            with temporary.open("x", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file, lineterminator="\n")
+                writer.writerow(["sample", *self.names])
+                writer.writerows([name, *row.tolist()] for name, row in zip(self.names, self.distances, strict=True))
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def plot(self, groups: Groups | None = None, ax: Any = None) -> Any:
+        """Draw the map of the samples; needs matplotlib (extra ``cohort``).
+
+        A thin line joins each sample with its nearest one, which the map, being flat, may show too far away.
+
+        Parameters
+        ----------
+        groups
+            Colour and shape: the group of each sample, as in `separation`.
+        ax
+            Matplotlib axes to draw into; default new ones.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            With the map.
+        """
+        from heatmover._picture import SampleMap, new_axes
+
+        codes, found = (None, ()) if groups is None else self._check_groups(groups)
+        coordinates, shares = self._scaling(self._check_count("the number of axes", 2))
+        sample_map = SampleMap(self.names, coordinates, shares, self.nearest(1)[1][:, 0], codes, found)
+        return sample_map.draw(new_axes() if ax is None else ax)
+
+    def __repr__(self) -> str:
+        low, high = self.sizes.min(), self.sizes.max()
+        size = f"{low}" if low == high else f"{low} to {high}"
+        apart = self.distances[np.triu_indices(len(self.names), 1)]
+        return (
+            f"Comparison({len(self.names)} samples of {size} points; distances {apart.min():.3g} to "
+            f"{apart.max():.3g}; scales up to 2^{self.model.max_scale_} steps)"
+        )
+
+    def _check_count(self, name: str, value: object) -> int:
+        count = check_integer(name, value, minimum=1)
+        if count >= len(self.names):
+            raise InvalidInputError(
+                f"{name} of at most {len(self.names) - 1}", f"{count} for {len(self.names)} samples"
+            )
+        return count
+
+    def _scaling(self, n: int) -> tuple[Float64, Float64]:
+        """Return the map ``(n_samples, n)`` and the share of the variation that each axis shows, ``(n,)``."""
+        squares = self.distances**2
+        means = squares.mean(axis=0)
+        # Twice-centred squared distances are inner products if the distances are those of a flat space.
+        values, vectors = np.linalg.eigh((means[:, None] + means - squares - means.mean()) / 2)
+        values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+        coordinates = vectors[:, :n] * np.sqrt(values[:n])
+        largest = np.abs(coordinates).max(axis=0)
+        # The first of those that are largest but for rounding, or the sign could differ between machines.
+        leaders = (np.abs(coordinates) >= (1 - 1e-6) * largest).argmax(axis=0)
+        signs = np.where(coordinates[leaders, np.arange(n)] < 0, -1.0, 1.0)
+        return coordinates * signs, values[:n] / (values.sum() or 1.0)
+
+    def _check_groups(self, groups: Groups) -> tuple[npt.NDArray[np.intp], tuple[str, ...]]:
+        """Return the group of each sample as an index, ``(n_samples,)``, and the names of the groups, sorted."""
+        values = np.asarray(_by_name(groups, self.names), dtype=object)
+        if values.shape != (len(self.names),):
+            raise InvalidInputError(f"one group per sample ({len(self.names)})", f"shape {values.shape}")
+        missing = [name for name, value in zip(self.names, values, strict=True) if _is_missing(value)]
+        if missing:
+            raise InvalidInputError("a group for every sample", f"none for {', '.join(map(repr, missing[:5]))}")
+        found, codes = np.unique([str(value) for value in values], return_inverse=True)
+        return codes, tuple(found.tolist())
+
+
+def compare(
+    points: npt.ArrayLike | Graph,
+    labels: npt.ArrayLike | Measures,
+    *,
+    n_neighbors: int = 30,
+    model: DiffusionEMD | None = None,
+    random_state: int | None = 0,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare samples: from points and the sample each belongs to, to the distances between all samples.
+
+    It joins the points to a graph, makes one measure per label, embeds the measures and measures their distances,
+    with the defaults of `Graph.from_points` and `DiffusionEMD`.
+
+    Parameters
+    ----------
+    points
+        ``(n_points, n_dimensions)``, finite; or a `Graph` over the points, if it is to be made in another way.
+    labels
+        ``(n_points,)``: the sample of each point; or `Measures`, to name, choose or weigh the samples. At least
+        two samples.
+    n_neighbors
+        Neighbours of each point in the graph; a `Graph` that is given stays as it is.
+    model
+        Settings other than the defaults: a `DiffusionEMD` without a graph. It is copied and stays unfitted.
+    random_state
+        Seed of the search for neighbours and, unless ``model`` is given, of the choice of scales.
+    n_jobs
+        Threads; None for those of ``model``, else all cores. The result does not depend on it.
+    progress
+        Told of the stages "find neighbours", "choose scales", "diffuse measures" and "compare".
+
+    Returns
+    -------
+    Comparison
+        Distances, embedding, graph and fitted model; nearest samples, a map, the separation of groups, CSV.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.ring(6, points_per_measure=40)
+    >>> result = hm.compare(data.points, data.labels, n_neighbors=10)
+    >>> result.names, result.distances.shape
+    (('0', '1', '2', '3', '4', '5'), (6, 6))
+
+    Other settings come as a graph and a model:
+
+    >>> graph = hm.Graph.from_points(data.points, n_neighbors=10, kernel="adaptive")
+    >>> hm.compare(graph, data.labels, model=hm.DiffusionEMD(max_scale=6)).model.max_scale_
+    6
+    """
+    measures = _check_samples(labels)
+    places = points if isinstance(points, Graph) else check_matrix("points", points)
+    n_points = places.n_points if isinstance(places, Graph) else len(places)
+    if n_points != measures.shape[1]:
+        raise InvalidInputError(f"one label for each of the {n_points} points", f"{measures.shape[1]} labels")
+    copy = _check_model(model, random_state=random_state, n_jobs=n_jobs)
+    watcher = SILENT if progress is None else progress
+
+    if isinstance(places, Graph):
+        graph = places
+    else:
+        watcher.stage("find neighbours", 1)
+        graph = Graph.from_points(places, n_neighbors=n_neighbors, random_state=random_state)
+        watcher.advance()
+    watcher.stage("choose scales", 1)
+    fitted = copy.set_params(graph=graph).fit(measures)
+    watcher.advance()
+    embedding = fitted._embed(fitted._check_rows(measures, reset=False), watcher)
+    watcher.stage("compare", 1)
+    distances = np.asarray(pairwise_distances(embedding, n_jobs=fitted.n_jobs), dtype=np.float64)
+    watcher.advance()
+    sizes = np.diff(measures.masses.indptr).astype(np.int64)
+    return Comparison(measures.names, sizes, distances, embedding, graph, fitted)
+
+
+def _check_samples(labels: npt.ArrayLike | Measures) -> Measures:
+    measures = labels if isinstance(labels, Measures) else measures_from_labels(labels)
+    if len(measures) < 2:
+        raise InvalidInputError("at least two samples to compare", f"one, {measures.names[0]!r}")
+    return measures
+
+
+def _check_model(model: object, *, random_state: int | None, n_jobs: int | None) -> DiffusionEMD:
+    """Return an unfitted copy of the model, or the default one, with its parameters checked."""
+    check_threads(n_jobs)
+    if model is None:
+        model = DiffusionEMD(random_state=random_state)
+    if not isinstance(model, DiffusionEMD):
+        raise InvalidInputError("model to be a DiffusionEMD", type(model).__name__)
+    if model.graph is not None:
+        raise InvalidInputError("model without a graph", repr(model.graph), "pass the graph in place of the points")
+    copy: DiffusionEMD = clone(model)
+    if n_jobs is not None:
+        copy.set_params(n_jobs=n_jobs)
+    copy._check_parameters()
+    return copy
+
+
+def _by_name(groups: Any, names: tuple[str, ...]) -> Any:
+    """Return the groups in the order of ``names`` if they are labelled with them, else as they are."""
+    index = getattr(groups, "index", None)
+    if index is not None and not callable(index) and set(names) <= set(map(str, index)):
+        groups = dict(zip(map(str, index), groups, strict=True))
+    return [groups.get(name) for name in names] if isinstance(groups, Mapping) else groups
+
+
+def _is_missing(value: object) -> bool:
+    # A string of this spelling is a name like any other.
+    return not isinstance(value, str) and str(value) in {"None", "nan", "NaN", "NaT", "<NA>"}
