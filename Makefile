@@ -14,8 +14,8 @@ BIN := $(VENV)/bin
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.installed-cohort ## simulate a cohort, compare its samples, write demo-output/
-	$(BIN)/heatmover demo --out demo-output
+demo: $(VENV)/.installed-demo ## simulate a cohort, compare its samples, write demo-output/
+	$(BIN)/heatmover demo --out demo-output --force
 
 # Every check runs even if an earlier one failed, so that one run shows all there is to mend; pytest comes
 # last because its closing line is the summary people and machines look for.

@@ -1,0 +1,27 @@
+"""The command ``heatmover``, also as ``python -m heatmover``."""
+
+from __future__ import annotations
+
+import sys
+
+from heatmover._validation import import_extra
+from heatmover.errors import MissingExtraError
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line, or say which extra to install for it."""
+    try:
+        for package in ("typer", "rich"):
+            import_extra(package, package=package, extra="demo")
+    except MissingExtraError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(2) from None
+    from heatmover.cli import app
+
+    app()
+
+
+if __name__ == "__main__":
+    main()
