@@ -28,7 +28,8 @@ TILE_ROWS_NARROW = 192
 # Smaller tiles read memory more often than they are worth, even for idle threads.
 TILE_ROWS_LEAST = 12
 # Tiles become smaller and more numerous until the threads have work for at least this share of the time.
-# 100 rows and two threads: 2 blocks (3 tiles) took 9.0 ms, 4 blocks (10 tiles) 9.8 ms.
+# 100 rows of 60,000, two threads, best times of several runs on a shared machine: 2 blocks (3 tiles) 9.0 to
+# 10.4 ms, 4 blocks (10 tiles) 9.6 to 10.8 ms.
 BUSY = 0.9
 # A millisecond's work: less is done before a second thread has started (0.5 ms alone, 1.0 ms together).
 FEATURE_PAIRS_PER_THREAD = 20_000_000

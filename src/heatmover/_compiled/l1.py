@@ -10,16 +10,20 @@ from numba import njit
 
 from heatmover._validation import FloatArray
 
-# Speeds below: Zen 4 (AVX2), one thread, float32, in 10^9 feature pairs per second.
+# Speeds below: Zen 4 (AVX2), one thread, float32, 20,000 features unless said otherwise, in 10^9 feature
+# pairs per second. The machine was shared: differences below some 5 % mean little.
 
 # Rows of each side that one pass over the features compares; l1_tile spells them out. 3 x 3 sums and what
-# feeds them just fill the 16 vector registers of AVX2. 20,000 features: 3x3 19, 2x4 18, 4x2 17, 4x4 17, 3x4
-# 16, 2x5 14.
+# feeds them just fill the 16 vector registers of AVX2. Tiles of 32 rows, with or without the fused product
+# below, whichever was faster: 3x3 22.2, 2x4 22.0, 4x2 21.5, 4x4 19.2, 1x8 18.8, 4x3 17.2, 2x3 16.9, 3x4 16.7,
+# 2x6 15.7, 2x5 14.2. Interleaved again, tiles of 24 / 36 / 48 rows: 3x3 17.4 / 19.4 / 19.3, 2x4 15.4 / 18.8 /
+# 18.2.
 REGISTER_ROWS = 3
 
-# Features summed in the data's own precision before float64 takes over. Longer is faster (512: 16, 1024:
-# 18.5, 2048: 20), but each of 8 float32 lanes then adds more terms: with 1024 these are 128, which bounds the
-# relative error by 128 * 2^-24 = 8e-6 for any data (and leaves about 1e-7 for ordinary ones).
+# Features summed in the data's own precision before float64 takes over. Longer is faster (60,000 features,
+# tiles of 48 rows: 512 17.0, 1024 18.2, 2048 19.2), but each of 8 float32 lanes then adds more terms: with
+# 1024 these are 128, which bounds the relative error by 128 * 2^-24 = 8e-6 for any data (and leaves about
+# 1e-7 for ordinary ones).
 CHUNK = 1024
 
 # Sums may be reordered and products fused, else nothing vectorises. NaN and infinity keep their meaning: the
@@ -28,7 +32,8 @@ REORDER = {"reassoc", "contract", "nsz"}
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER)
-def l1_tile(rows: FloatArray, others: FloatArray, one: Any, upper: bool, tile: npt.NDArray[np.float64]) -> None:
+def l1_tile(rows: FloatArray, others: FloatArray, one: Any, upper: bool, tile: npt.NDArray[np.float64]) ->
+None:
     """Write the distances between ``rows`` (n_rows, n_features) and ``others`` (n_others, n_features).
 
     ``tile`` has both sides rounded up to multiples of ``REGISTER_ROWS``: groups at the edge repeat the last
@@ -36,8 +41,8 @@ def l1_tile(rows: FloatArray, others: FloatArray, one: Any, upper: bool, tile: n
     ``upper`` promises that both sides are the same rows: the lower triangle is then copied, not computed.
 
     ``one`` is 1 in the data's type. As an argument its value is unknown to the compiler, which turns ``sum +
-    one * term`` into a fused multiply-add: exact, and done by the multipliers while the adders subtract (22
-    against 20.4 with plain additions).
+    one * term`` into a fused multiply-add: exact, and done by the multipliers while the adders subtract
+    (2x4 rows: 22.0 against 20.4 with plain additions).
     """
     n_rows, n_features = rows.shape
     n_others = others.shape[0]
