@@ -32,8 +32,7 @@ REORDER = {"reassoc", "contract", "nsz"}
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER)
-def l1_tile(rows: FloatArray, others: FloatArray, one: Any, upper: bool, tile: npt.NDArray[np.float64]) ->
-None:
+def l1_tile(rows: FloatArray, others: FloatArray, one: Any, upper: bool, tile: npt.NDArray[np.float64]) -> None:
     """Write the distances between ``rows`` (n_rows, n_features) and ``others`` (n_others, n_features).
 
     ``tile`` has both sides rounded up to multiples of ``REGISTER_ROWS``: groups at the edge repeat the last
