@@ -79,7 +79,7 @@ class SampleMap:
                 edgecolor="white",
                 linewidth=0.9,
                 zorder=3,
-                label=f"{_shortened(self.groups[code])} ({x.size})" if self.groups else None,
+                label=_legend_label(self.groups[code], x.size) if self.groups else None,
             )
 
     def _draw_frame(self, axes: Any) -> None:
@@ -123,6 +123,12 @@ def save(draw: Any, path: Path) -> None:
 def _draw_nearest(axes: Any, coordinates: npt.NDArray[np.float64], nearest: npt.NDArray[np.int64]) -> None:
     for start, end in zip(coordinates, coordinates[nearest], strict=True):
         axes.plot(*zip(start, end, strict=True), color=FAINT, linewidth=1.0, zorder=1)
+
+
+def _legend_label(group: str, n_samples: int) -> str:
+    label = f"{_shortened(group)} ({n_samples})"
+    # Matplotlib leaves out what begins with an underscore.
+    return f" {label}" if label.startswith("_") else label
 
 
 def _draw_legend(axes: Any, columns: int) -> None:

@@ -239,7 +239,7 @@ class Comparison:
         from heatmover._picture import SampleMap, new_axes
 
         codes, found = (None, ()) if groups is None else self._check_groups(groups)
-        coordinates, shares = self._scaling(self._check_count("the number of axes", 2))
+        coordinates, shares = self._scaling(2)
         sample_map = SampleMap(self.names, coordinates, shares, self.nearest(1)[1][:, 0], codes, found)
         return sample_map.draw(new_axes() if ax is None else ax)
 
@@ -254,10 +254,9 @@ class Comparison:
 
     def _check_count(self, name: str, value: object) -> int:
         count = check_integer(name, value, minimum=1)
-        if count >= len(self.names):
-            raise InvalidInputError(
-                f"{name} of at most {len(self.names) - 1}", f"{count} for {len(self.names)} samples"
-            )
+        most = len(self.names) - 1
+        if count > most:
+            raise InvalidInputError(f"{name} of at most {most}", f"{count} with {most + 1} samples")
         return count
 
     def _scaling(self, n: int) -> tuple[Float64, Float64]:
