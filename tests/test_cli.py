@@ -1,0 +1,308 @@
+"""The command line: its files are right, it overwrites nothing unasked, and it fails with one sentence."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import heatmover as hm
+from heatmover.cli import FILES, app
+
+SMALL = ["--samples", "6", "--cells", "30"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "100"})
+
+
+def demo(out, *arguments):
+    return run("demo", "--out", out, *SMALL, *arguments)
+
+
+def fails_with(result, sentence):
+    """Exit code 2, one line on stderr that matches, nothing on stdout."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert re.search(sentence, result.stderr), result.stderr
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo") / "deep" / "results"
+    result = demo(out, "--seed", 3)
+    assert result.exit_code == 0, result.output
+    return out, result
+
+
+@pytest.fixture(scope="module")
+def expected():
+    data = hm.datasets.cohort(6, cells_per_sample=30, effect=2.0, random_state=3)
+    return data, hm.compare(data.points, data.labels, random_state=3)
+
+
+def test_demo_writes_its_files_and_nothing_else(finished):
+    out, _ = finished
+    assert sorted(contents(out)) == sorted(FILES)
+    assert [path.name for path in out.parent.iterdir()] == ["results"]
+
+
+def test_the_csv_is_the_matrix(finished, expected):
+    _, comparison = expected
+    with (finished[0] / "distances.csv").open(newline="", encoding="utf-8") as file:
+        header, *rows = list(csv.reader(file))
+    assert tuple(header[1:]) == comparison.names
+    assert tuple(row[0] for row in rows) == comparison.names
+    np.testing.assert_array_equal([[float(value) for value in row[1:]] for row in rows], comparison.distances)
+
+
+def test_the_picture_is_a_png_of_1200_pixels(finished):
+    start = (finished[0] / "sample-map.png").read_bytes()[:24]
+    assert start[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", start[16:24]) == (1200, 900)
+
+
+def test_the_record_says_how_it_was_made(finished, expected):
+    data, comparison = expected
+    record = json.loads((finished[0] / "run.json").read_text(encoding="utf-8"))
+    assert record["parameters"] == {"samples": 6, "cells": 30, "effect": 2.0, "seed": 3}
+    assert record["versions"]["heatmover"] == hm.__version__
+    assert record["versions"]["numpy"] == np.__version__
+    assert record["graph"]["n_neighbors"] == 30
+    assert record["max_scale"]["value"] == comparison.model.max_scale_
+    assert record["separation"]["between"] == comparison.separation(data.annotations["condition"]).between
+
+
+def test_the_terminal_shows_neighbours_condition_graph_and_scales(finished, expected):
+    data, comparison = expected
+    text = finished[1].stdout
+    distances, indices = comparison.nearest(3)
+    for sample, name in enumerate(comparison.names):
+        row = next(line for line in text.splitlines() if line.startswith(name))
+        shown = [f"{comparison.names[i]}  {d:.3f}" for i, d in zip(indices[sample], distances[sample], strict=True)]
+        assert re.sub(r"\s{2,}", "  ", row).strip() == "  ".join([name, *shown])
+    flowing = " ".join(text.split())
+    separation = comparison.separation(data.annotations["condition"])
+    assert " ".join(separation.describe("condition").split()) in flowing
+    assert f"180 points, {comparison.graph.n_edges} edges, one component. All is well." in flowing
+    assert " ".join(comparison.model.max_scale_reason_.split()) in flowing
+    assert "Wrote distances.csv, sample-map.png, run.json into" in flowing
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(finished):
+    assert finished[1].stderr.splitlines() == [
+        "simulate cohort ...",
+        "find neighbours ...",
+        "choose scales ...",
+        "diffuse measures ...",
+        "compare ...",
+        "diagnose graph ...",
+        "write results ...",
+    ]
+
+
+def test_many_samples_are_cut_short(tmp_path):
+    text = run("demo", "--out", tmp_path / "out", "--samples", 14, "--cells", 12).stdout
+    rows = re.findall(r"^(case|control)-\d\d", text, flags=re.MULTILINE)
+    assert rows == ["case"] * 6 + ["control"] * 6
+    assert "2 more samples are in distances.csv" in text
+
+
+def test_the_same_seed_gives_the_same_bytes_for_any_number_of_threads(finished, tmp_path):
+    demo(tmp_path / "again", "--seed", 3, "--threads", 1)
+    demo(tmp_path / "other", "--seed", 4)
+    again, other = contents(tmp_path / "again"), contents(tmp_path / "other")
+    assert again == contents(finished[0])
+    assert other["distances.csv"] != again["distances.csv"]
+
+
+def test_quiet_prints_nothing(tmp_path):
+    result = demo(tmp_path / "out", "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+    assert sorted(contents(tmp_path / "out")) == sorted(FILES)
+    fails_with(demo(tmp_path / "out", "--quiet"), "use --force")
+
+
+def test_results_are_replaced_only_by_force(tmp_path):
+    out = tmp_path / "out"
+    demo(out, "--seed", 1)
+    before = contents(out)
+    fails_with(
+        demo(out, "--seed", 2), "Expected no results in .*out yet, found distances.csv, .*; use --force to replace them"
+    )
+    assert contents(out) == before
+    assert demo(out, "--seed", 2, "--force").exit_code == 0
+    after = contents(out)
+    assert after.keys() == before.keys()
+    assert after["distances.csv"] != before["distances.csv"]
+
+
+def test_force_leaves_files_of_others_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    (tmp_path / "run.json").write_text("{}")
+    fails_with(demo(tmp_path), "found run.json;")
+    assert demo(tmp_path, "--force").exit_code == 0
+    assert sorted(contents(tmp_path)) == sorted([*FILES, "thesis.tex"])
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_failure_half_way_leaves_nothing(tmp_path, monkeypatch):
+    def break_down(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("heatmover._picture.save", break_down)
+    result = demo(tmp_path / "new", "--quiet")
+    fails_with(result, r"Could not write the results \(No space left on device\)")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "run.json").write_text("before")
+    fails_with(demo(tmp_path, "--quiet", "--force"), "No space left")
+    assert contents(tmp_path) == {"run.json": b"before"}
+
+
+def test_a_defect_keeps_its_traceback_and_leaves_nothing(tmp_path, monkeypatch):
+    def break_down(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("heatmover._picture.save", break_down)
+    result = demo(tmp_path / "new")
+    assert isinstance(result.exception, ZeroDivisionError)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_way(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("here")
+    for out in (file, file / "below" / "it"):
+        fails_with(demo(out), "--out to name a folder, found the file .*file in its way")
+    assert file.read_text() == "here"
+
+
+def test_a_folder_called_like_a_result(tmp_path):
+    (tmp_path / "distances.csv").mkdir()
+    fails_with(demo(tmp_path, "--force"), "found folders called distances.csv")
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which not even root can write")
+def test_a_folder_that_cannot_be_written():
+    fails_with(demo("/proc/results"), "--out where one can write, found /proc: ")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--samples", 3, "--samples to be a whole number of at least 4, found 3"),
+        ("--cells", 9, "--cells to be a whole number of at least 10, found 9"),
+        ("--effect", -1, r"--effect to be a number in \(-1, 1000\], found -1.0"),
+        ("--effect", "nan", "--effect .* found nan"),
+        ("--seed", -1, "--seed to be a whole number of at least 0, found -1"),
+        ("--threads", 0, "--threads to be a whole number of at least 1, found 0"),
+        ("--samples", 100_000, "fits the memory .* found 100000 samples of 30 cells; use fewer"),
+    ],
+)
+def test_bad_values_are_refused_before_any_work(tmp_path, option, value, sentence):
+    fails_with(demo(tmp_path / "out", option, value), sentence)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["--seed", "many"], ["--colour", "red"], ["left over"]])
+def test_unknown_options_are_usage_errors(tmp_path, arguments):
+    result = demo(tmp_path / "out", *arguments)
+    assert result.exit_code == 2
+    assert "Usage: heatmover demo" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_matplotlib_is_found_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    fails_with(demo(tmp_path / "out"), r"'matplotlib'.*pip install 'heatmover\[demo\]'")
+
+
+def test_a_disconnected_graph_is_diagnosed_not_warned_about(tmp_path, monkeypatch):
+    data = hm.datasets.cohort(6, cells_per_sample=60)
+    far = data.points + 1000 * (np.arange(len(data.points)) % 2)[:, None]
+    split = hm.datasets.Dataset("split", far, data.labels, data.coordinates, data.annotations, data.ground_distance)
+    monkeypatch.setattr("heatmover.datasets.cohort", lambda *_, **__: split)
+    result = demo(tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "2 components" in result.stdout
+    assert "2 parts are not joined" in " ".join(result.stdout.split())
+
+
+def test_help_has_examples():
+    text = run("demo", "--help").stdout
+    assert "heatmover demo --out results --seed 7" in text
+    for option in ("--out", "--seed", "--samples", "--cells", "--effect", "--threads", "--quiet", "--force"):
+        assert option in text
+    assert "demo" in run("--help").stdout
+
+
+def test_version():
+    assert run("--version").stdout == f"heatmover {hm.__version__}\n"
+
+
+def test_as_a_module_with_ascii_output(tmp_path):
+    command = [sys.executable, "-m", "heatmover", "demo", *SMALL, "--out", str(tmp_path / "out")]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=True)
+    assert b"case-01" in done.stdout
+    assert b"\x1b" not in done.stdout + done.stderr
+    assert sorted(contents(tmp_path / "out")) == sorted(FILES)
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert again.returncode == 2
+    assert again.stderr.startswith("Error: Expected no results in ")
+
+
+def test_bars_in_a_terminal(tmp_path):
+    """Every stage ends with its mark, and the cursor is given back."""
+    pty = pytest.importorskip("pty", reason="needs the terminals of Unix")
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "heatmover", "demo", *SMALL, "--out", str(tmp_path / "out")]
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=terminal, env=environment) as process:
+        os.close(terminal)
+        output = b""
+        while chunk := read_some(controller):
+            output += chunk
+    os.close(controller)
+    assert process.returncode == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode())
+    for stage in (
+        "simulate cohort",
+        "find neighbours",
+        "choose scales",
+        "diffuse measures",
+        "compare",
+        "write results",
+    ):
+        assert re.search(rf"✓ {stage} +━+ +\d+\.\d s", text)
+    assert b"\x1b[?25h" in output
+
+
+def read_some(descriptor):
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # what Linux says when the other side has closed
+        return b""
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_without_its_packages_the_command_names_the_extra(package):
+    code = f"import sys; sys.modules[{package!r}] = None; from heatmover.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == f"Expected the package '{package}', found it missing; pip install 'heatmover[demo]'.\n"
