@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import numbers
 import os
 from collections.abc import Iterable
 from types import ModuleType
@@ -35,7 +36,7 @@ def check_integer(name: str, value: object, *, minimum: int) -> int:
 
 def check_number(name: str, value: object, *, above: float, at_most: float = math.inf) -> float:
     """Return ``value`` as a float, or raise unless it lies in ``(above, at_most]``."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not above < float(value) <= at_most:  # type: ignore[arg-type]
         upper = f"{at_most:g}]" if math.isfinite(at_most) else "infinity)"
         raise InvalidInputError(f"{name} to be a number in ({above:g}, {upper}", repr(value))
@@ -53,12 +54,16 @@ def check_matrix(
     Floating types are kept unless ``dtype`` is given; everything else becomes float64. ``finite=False`` lets
     NaN and infinity pass, for callers who see them in their result: a pass over the data can cost as much.
     """
+    if hasattr(values, "toarray"):
+        raise InvalidInputError(f"{name} to be dense", f"a sparse {type(values).__name__}", "pass its .toarray()")
     try:
         array = np.asarray(values)
-        if not np.issubdtype(array.dtype, np.floating):
+        if array.dtype.kind == "O":
             array = array.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"{name} to be a 2-d array of numbers", f"{type(values).__name__}: {error}") from error
+    if not np.issubdtype(array.dtype, np.floating):
+        array = array.astype(check_real(name, array.dtype))
     if array.ndim != 2:
         raise InvalidInputError(f"{name} to be a 2-d array", f"an array of shape {array.shape}")
     if min(array.shape) == 0:
@@ -68,18 +73,29 @@ def check_matrix(
     return np.ascontiguousarray(array, dtype=dtype)
 
 
-def check_finite(name: str, array: FloatArray) -> None:
-    """Raise if a 2-d ``array`` holds NaN or infinity, with a count and the first such row."""
+def check_real(name: str, dtype: np.dtype[Any]) -> np.dtype[np.float64]:
+    """Return float64, or raise if values of type ``dtype`` would change their meaning in it."""
+    # NumPy would parse strings, count the days of a date and drop imaginary parts.
+    if dtype.kind not in "fiub":
+        raise InvalidInputError(f"{name} to be real numbers", f"values of type {dtype.name}")
+    return np.dtype(np.float64)
+
+
+def check_finite(name: str, array: Any) -> None:
+    """Raise if a 2-d array, dense or CSR, holds NaN or infinity, with a count and the first such row."""
+    sparse = hasattr(array, "indptr")
+    values = array.data if sparse else array
     # One pass without a temporary of the array's size; a sum may overflow, so look closer only then.
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(array.sum(dtype=np.float64)):
+        if np.isfinite(values.sum(dtype=np.float64)):
             return
-    bad = ~np.isfinite(array)
-    if bad.any():
-        rows = np.flatnonzero(bad.any(axis=1))
+    bad = np.nonzero(~np.isfinite(values))[0]
+    if bad.size:
+        # A stored value of a CSR array lies in the row whose part of the values begins last before it.
+        rows = np.unique(np.searchsorted(array.indptr, bad, side="right") - 1 if sparse else bad)
         raise InvalidInputError(
             f"{name} without NaN or infinity",
-            f"{int(bad.sum())} such values in {rows.size} rows (first: row {rows[0]})",
+            f"{bad.size} such values in {rows.size} rows (first: row {rows[0]})",
             "remove or impute those rows first",
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._validation import check_finite, check_matrix
+from heatmover._validation import check_finite, check_matrix, check_real
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Measures", "measures_from_labels", "measures_from_weights"]
@@ -58,6 +58,10 @@ class Measures:
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _frozen(self.masses)  # a pickle forgets that its arrays were read-only
 
     def __repr__(self) -> str:
         shown = ", ".join(self.names[:3]) + (", ..." if len(self.names) > 3 else "")
@@ -125,7 +129,8 @@ def measures_from_weights(weights: Any, *, names: Sequence[object] | None = None
         names = names_of(weights, masses.shape[0])
     if len(names) != masses.shape[0]:
         raise InvalidInputError(f"one name per row ({masses.shape[0]})", f"{len(names)} names")
-    return Measures(_frozen(sp.csr_array(masses)), tuple(str(name) for name in names))
+    # A copy: the rows still share their structure with the caller's matrix, which is not ours to freeze.
+    return Measures(_frozen(sp.csr_array(masses, copy=True)), tuple(str(name) for name in names))
 
 
 def check_measures(
@@ -150,25 +155,16 @@ def check_measures(
             "rows are measures, columns are points: pass the transpose if it is the other way round",
         )
     values = masses.data if sp.issparse(masses) else masses
-    check_finite("measures", np.atleast_2d(values))
+    check_finite("measures", masses)
     if values.size and values.min() < 0:
         raise InvalidInputError(
             "non-negative measures",
             f"a smallest value of {values.min():g}",
             "Negative values in data are not masses: shift or clip them first if that is what you mean",
         )
-    totals = np.asarray(masses.sum(axis=1), dtype=np.float64).ravel()
-    if (totals == 0).any():
-        empty = np.flatnonzero(totals == 0)
-        raise InvalidInputError(
-            "every measure to have mass",
-            f"{empty.size} rows that sum to zero (first: row {empty[0]})",
-            "drop them",
-        )
-    if normalize:
-        return _divide_rows(masses, totals)
+    totals = _check_totals(masses)
     off = np.abs(totals - 1) > MASS_TOLERANCE
-    if off.any():
+    if off.any() and not normalize:
         first = int(np.flatnonzero(off)[0])
         raise InvalidInputError(
             "measures that sum to one",
@@ -191,16 +187,33 @@ def names_of(measures: Any, n_measures: int) -> tuple[str, ...]:
 def _as_rows(measures: Any) -> Any:
     """Bring whatever holds measures into a float64 array or a canonical CSR array, values unchecked."""
     if isinstance(measures, Measures):
-        return measures.masses
+        measures = measures.masses
     if not sp.issparse(measures):
         return check_matrix("measures (n_measures, n_points)", measures, dtype=np.float64, finite=False)
-    rows = sp.csr_array(measures, dtype=np.float64)
-    if rows.ndim != 2 or min(rows.shape) == 0:
-        raise InvalidInputError("measures of shape (n_measures, n_points)", f"shape {rows.shape}")
+    if measures.ndim != 2 or min(measures.shape) == 0:
+        raise InvalidInputError("measures of shape (n_measures, n_points)", f"shape {measures.shape}")
+    rows = sp.csr_array(measures, dtype=check_real("measures", measures.dtype))
     if not rows.has_canonical_format:
         rows = rows.copy()  # sum_duplicates works in place and the caller's matrix is not ours
         rows.sum_duplicates()
     return rows
+
+
+def _check_totals(masses: Any) -> npt.NDArray[np.float64]:
+    """Return the sum of every row, or raise if one is zero or too large for a float."""
+    with np.errstate(over="ignore"):
+        totals = np.asarray(masses.sum(axis=1), dtype=np.float64).ravel()
+    if (totals == 0).any():
+        empty = np.flatnonzero(totals == 0)
+        raise InvalidInputError(
+            "every measure to have mass",
+            f"{empty.size} rows that sum to zero (first: row {empty[0]})",
+            "drop them",
+        )
+    if not np.isfinite(totals).all():
+        endless = np.flatnonzero(~np.isfinite(totals))
+        raise InvalidInputError("weights with a finite sum", f"an overflow in row {endless[0]}", "rescale them")
+    return totals
 
 
 def _divide_rows(masses: Any, totals: npt.NDArray[np.float64]) -> Any:
@@ -214,30 +227,42 @@ def _check_labels(labels: npt.ArrayLike) -> npt.NDArray[Any]:
     array = np.asarray(labels)
     if array.ndim != 1 or array.size == 0:
         raise InvalidInputError("one label per point, shape (n_points,)", f"an array of shape {array.shape}")
-    missing = _missing(array)
+    # In a list of strings NumPy has already spelt NaN as "nan": look at the list itself.
+    missing = _missing(np.asarray(labels, dtype=object) if isinstance(labels, list | tuple) else array)
     if missing.any():
         raise InvalidInputError(
             "a label for every point",
             f"{int(missing.sum())} missing (first: point {int(np.flatnonzero(missing)[0])})",
             "drop those points, or give them a label of their own",
         )
-    return array
+    return array.astype(str) if array.dtype.kind == "M" else array  # a date's name is the date, not its nanoseconds
 
 
 def _missing(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     if array.dtype.kind == "f":
         return np.asarray(np.isnan(array))
-    if array.dtype.kind == "O":
-        # None, float NaN and pandas' NA; NA refuses to be compared, so look at what it is.
-        return np.array([x is None or type(x).__name__ == "NAType" or (isinstance(x, float) and x != x) for x in array])
+    if array.dtype.kind in "mM":
+        return np.asarray(np.isnat(array))
+    if array.dtype.kind in "OT":
+        return np.fromiter(map(_is_missing, array), dtype=bool, count=array.size)
     return np.zeros(array.shape, dtype=bool)
+
+
+def _is_missing(label: object) -> bool:
+    """Recognise None, NaN of any float type, and pandas' NA and NaT, which refuse or differ from themselves."""
+    return (
+        label is None
+        or type(label).__name__ in ("NAType", "NaTType")
+        or (isinstance(label, float | np.floating) and bool(np.isnan(label)))
+    )
 
 
 def _distinct(labels: npt.NDArray[Any]) -> tuple[list[Any], npt.NDArray[np.int64]]:
     """Return the sorted distinct labels and each point's position among them."""
-    if labels.dtype.kind == "O":
-        labels = np.array([str(label) for label in labels])
-    values, inverse = np.unique(labels, return_inverse=True)
+    try:
+        values, inverse = np.unique(labels, return_inverse=True)
+    except TypeError:  # labels of several types have no order but that of their names
+        values, inverse = np.unique([str(label) for label in labels], return_inverse=True)
     return values.tolist(), np.asarray(inverse, dtype=np.int64)
 
 
@@ -246,6 +271,8 @@ def _select(
 ) -> tuple[list[Any], npt.NDArray[np.int64]]:
     """Keep the measures called ``names``, in that order; other points get position -1."""
     wanted = list(names)
+    if not wanted:
+        raise InvalidInputError("at least one name", "none", "leave names out to get every label")
     place = {str(name): position for position, name in enumerate(wanted)}
     if len(place) != len(wanted):
         raise InvalidInputError("distinct names", f"{len(wanted) - len(place)} repeated")
