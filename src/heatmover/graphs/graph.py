@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._validation import check_finite, check_integer, check_matrix, check_number
+from heatmover._validation import check_finite, check_integer, check_matrix, check_number, check_option, check_real
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.grid import grid_affinity
-from heatmover.graphs.kernels import Bandwidth, KernelName, affinity_from_neighbors, choose_bandwidth
-from heatmover.graphs.neighbors import k_nearest, within_radius
+from heatmover.graphs.kernels import Bandwidth, KernelName, affinity_from_neighbors, check_kernel, choose_bandwidth
+from heatmover.graphs.neighbors import SEARCHES, k_nearest, within_radius
 
 if TYPE_CHECKING:
     from heatmover.graphs.diagnosis import Diagnosis
@@ -99,7 +99,8 @@ class Graph:
             ``"tree"`` or ``"blocked"`` (exact), ``"cells"`` (approximate), or ``"auto"``: exact where that is
             fast. The choice, its reason and the recall measured are in `construction`.
         radius
-            Join all points within this distance instead of a fixed number of neighbours.
+            Join all points within this distance instead of a fixed number of neighbours; ``n_neighbors`` and
+            ``neighbors`` then have no effect.
 
         Returns
         -------
@@ -113,7 +114,9 @@ class Graph:
         >>> graph.n_points, graph.affinity.sum(axis=1)[:3].tolist()
         (50, [5.0, 5.0, 5.0])
         """
-        array = check_matrix("points", points)
+        check_kernel(kernel, bandwidth)
+        check_option("neighbors", neighbors, SEARCHES)
+        array = _check_points(points)
         rng = np.random.default_rng(random_state)
         if radius is not None:
             support = within_radius(array, check_number("radius", radius, above=0))
@@ -222,6 +225,14 @@ class Graph:
         return f"Graph({self.n_points} points, {self.n_edges} edges; {words})"
 
 
+def _check_points(points: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    array = np.asarray(check_matrix("points", points), dtype=np.float64)
+    largest = max(float(array.max()), -float(array.min()))
+    if largest > 0 and not 1e-150 < largest < 1e150:  # squares of distances must stay in the range of a float
+        raise InvalidInputError("coordinates between 1e-150 and 1e150", f"a largest of {largest:g}", "rescale them")
+    return array
+
+
 def _check_neighbors(n_neighbors: object, points: npt.NDArray[Any]) -> int:
     count = check_integer("n_neighbors", n_neighbors, minimum=1)
     if count >= len(points):
@@ -235,26 +246,37 @@ def _check_neighbors(n_neighbors: object, points: npt.NDArray[Any]) -> int:
 
 def _check_affinity(affinity: Any) -> sp.csr_array:
     if not sp.issparse(affinity):
-        affinity = check_matrix("affinity", affinity, dtype=np.float64)
-    matrix = sp.csr_array(affinity, dtype=np.float64, copy=True)
-    matrix.sum_duplicates()
-    if matrix.shape[0] != matrix.shape[1]:
-        raise InvalidInputError("a square affinity (n_points, n_points)", f"shape {matrix.shape}")
-    if matrix.shape[0] == 0:
+        affinity = check_matrix("affinity", affinity, finite=False)
+    if affinity.ndim != 2 or affinity.shape[0] != affinity.shape[1]:
+        raise InvalidInputError("a square affinity (n_points, n_points)", f"shape {affinity.shape}")
+    if affinity.shape[0] == 0:
         raise InvalidInputError("an affinity of at least one point", "shape (0, 0)")
-    check_finite("affinity", matrix.data[None])
+    matrix = sp.csr_array(affinity, dtype=check_real("affinity", affinity.dtype), copy=True)
+    matrix.sum_duplicates()
+    check_finite("affinity", matrix)
     if matrix.nnz and matrix.data.min() < 0:
         raise InvalidInputError("a non-negative affinity", f"a smallest value of {matrix.data.min():g}")
-    difference = abs(matrix - matrix.T)
-    scale = float(matrix.data.max(initial=0.0))
-    if difference.nnz and difference.data.max() > 1e-10 * scale:
+    if matrix.nnz and matrix.data.max() > 1e300 / affinity.shape[0]:
+        raise InvalidInputError("an affinity with finite sums", f"values up to {matrix.data.max():g}", "rescale it")
+    matrix = _check_symmetry(matrix, affinity.dtype)
+    matrix.eliminate_zeros()
+    matrix.sort_indices()
+    return matrix
+
+
+def _check_symmetry(matrix: sp.csr_array, precision: np.dtype[Any]) -> sp.csr_array:
+    """Return the mean of a matrix and its mirror image, or raise if they differ by more than rounding."""
+    difference = sp.coo_array(abs(matrix - matrix.T))
+    if difference.nnz == 0:
+        return matrix
+    # Against the largest entries of both rows: a faint corner of the graph may be asymmetric all by itself.
+    scale = np.sqrt(matrix.max(axis=1).toarray().ravel())
+    rounding = max(1e-10, 100 * np.finfo(precision).eps if precision.kind == "f" else 0)
+    rows, columns = difference.coords
+    if (difference.data > rounding * scale[rows] * scale[columns]).any():
         raise InvalidInputError(
             "a symmetric affinity",
             f"entries that differ from their mirror image by up to {difference.data.max():g}",
             "use (A + A.T) / 2 or the maximum of both",
         )
-    if difference.nnz:
-        matrix = sp.csr_array((matrix + matrix.T) / 2)
-    matrix.eliminate_zeros()
-    matrix.sort_indices()
-    return matrix
+    return sp.csr_array((matrix + matrix.T) / 2)

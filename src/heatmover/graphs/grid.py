@@ -26,6 +26,8 @@ def grid_affinity(
 ) -> tuple[sp.csr_array, dict[str, Any]]:
     """Return the Gaussian affinity of a grid, CSR ``(n_points, n_points)``, and how it was built."""
     sizes = _check_shape(shape)
+    if not isinstance(periodic, bool | np.bool_):
+        raise InvalidInputError("periodic to be True or False", repr(periodic))
     steps = _check_spacing(spacing, len(sizes))
     width = check_number("bandwidth", bandwidth, above=0) * steps.min()
     span = (2 if len(sizes) <= 2 else 1) if reach is None else check_integer("reach", reach, minimum=1)
@@ -33,22 +35,20 @@ def grid_affinity(
         # A shorter ring would meet the same neighbour from both sides.
         raise InvalidInputError(f"periodic axes longer than {2 * span} cells", f"shape {sizes}", "use a smaller reach")
     coordinates = np.indices(sizes).reshape(len(sizes), -1)
-    pieces = [
-        _edges(coordinates, np.array(offset), sizes, periodic=periodic)
-        for offset in product(range(-span, span + 1), repeat=len(sizes))
-    ]
-    offsets = product(range(-span, span + 1), repeat=len(sizes))
-    weights = [np.exp(-(((np.array(offset) * steps) ** 2).sum()) / width**2) for offset in offsets]
+    offsets = [np.array(offset) for offset in product(range(-span, span + 1), repeat=len(sizes))]
+    pieces = [_edges(coordinates, offset, sizes, periodic=periodic) for offset in offsets]
+    weights = [np.exp(-((offset * steps / width) ** 2).sum()) for offset in offsets]
     values = np.concatenate([np.full(len(rows), w) for (rows, _), w in zip(pieces, weights, strict=True)])
     rows = np.concatenate([rows for rows, _ in pieces])
     columns = np.concatenate([columns for _, columns in pieces])
     n_points = int(np.prod(sizes))
     affinity = sp.csr_array((values, (rows, columns)), shape=(n_points, n_points))
+    affinity.eliminate_zeros()  # a narrow kernel underflows, and an edge without weight is none
     affinity.sort_indices()
     return affinity, {
         "source": "grid",
         "shape": sizes,
-        "periodic": periodic,
+        "periodic": bool(periodic),
         "bandwidth": float(width),
         "reach": span,
     }
@@ -71,14 +71,15 @@ def _edges(
 
 
 def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    # A bare number is a grid with one axis; whether it is a whole number, the check of every axis says.
+    sizes = tuple(shape) if np.iterable(shape) else (shape,)
     if not sizes:
         raise InvalidInputError("the shape of a grid with at least one axis", repr(shape))
     return tuple(check_integer("every axis of shape", size, minimum=1) for size in sizes)
 
 
 def _check_spacing(spacing: float | Sequence[float], n_axes: int) -> npt.NDArray[np.float64]:
-    steps = np.atleast_1d(np.asarray(spacing, dtype=np.float64))
-    if steps.size not in (1, n_axes) or not (np.isfinite(steps).all() and (steps > 0).all()):
-        raise InvalidInputError(f"one positive spacing or one per axis ({n_axes})", repr(spacing))
-    return np.broadcast_to(steps, (n_axes,))
+    steps = list(spacing) if isinstance(spacing, Sequence | np.ndarray) else [spacing] * n_axes
+    if len(steps) != n_axes:
+        raise InvalidInputError(f"one spacing or one per axis ({n_axes})", repr(spacing))
+    return np.array([check_number("spacing", step, above=0) for step in steps])

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from heatmover._validation import check_number, check_option
 
-__all__ = ["KERNELS", "Bandwidth", "KernelName", "affinity_from_neighbors", "choose_bandwidth"]
+__all__ = ["KERNELS", "Bandwidth", "KernelName", "affinity_from_neighbors", "check_kernel", "choose_bandwidth"]
 
 Float64 = npt.NDArray[np.float64]
 KernelName = Literal["gaussian", "adaptive", "box"]
@@ -23,12 +23,15 @@ BANDWIDTH_FACTOR = 1.5
 
 
 def _gaussian(distances: sp.csr_array, widths: Float64) -> Float64:
-    return np.asarray(np.exp(-((distances.data / widths[0]) ** 2)))
+    with np.errstate(over="ignore"):  # the square of a far outlier may overflow; its affinity is 0
+        return np.asarray(np.exp(-((distances.data / widths[0]) ** 2)))
 
 
 def _adaptive(distances: sp.csr_array, widths: Float64) -> Float64:
     row = np.repeat(np.arange(distances.shape[0]), np.diff(distances.indptr))
-    return np.asarray(np.exp(-(distances.data**2) / (widths[row] * widths[distances.indices])))
+    with np.errstate(over="ignore"):
+        # Divided one by one: squares and products of small numbers underflow to 0 / 0.
+        return np.asarray(np.exp(-(distances.data / widths[row]) * (distances.data / widths[distances.indices])))
 
 
 def _box(distances: sp.csr_array, widths: Float64) -> Float64:  # noqa: ARG001
@@ -40,6 +43,15 @@ KERNELS: dict[str, Callable[[sp.csr_array, Float64], Float64]] = {
     "adaptive": _adaptive,
     "box": _box,
 }
+
+
+def check_kernel(kernel: KernelName, bandwidth: Bandwidth) -> None:
+    """Raise unless this is a kernel and a width for it."""
+    check_option("kernel", kernel, KERNELS)
+    if isinstance(bandwidth, str):
+        check_option("bandwidth", bandwidth, ["auto"])
+    else:
+        check_number("bandwidth", bandwidth, above=0)
 
 
 def choose_bandwidth(middle: Float64, kernel: KernelName, bandwidth: Bandwidth) -> Float64:
@@ -55,25 +67,16 @@ def choose_bandwidth(middle: Float64, kernel: KernelName, bandwidth: Bandwidth) 
         ``"auto"`` or a positive number: the width itself for "gaussian", a factor on the distance to the middle
         neighbour for "adaptive"; "box" has no width.
     """
-    check_option("kernel", kernel, KERNELS)
-    automatic = isinstance(bandwidth, str)
-    if automatic:
-        check_option("bandwidth", bandwidth, ["auto"])
-    else:
-        bandwidth = check_number("bandwidth", bandwidth, above=0)
     if kernel == "adaptive":
-        factor = 1.0 if automatic else float(bandwidth)
+        factor = 1.0 if bandwidth == "auto" else float(bandwidth)
         return factor * np.where(middle > 0, middle, _positive_median(middle))
-    if automatic:
+    if bandwidth == "auto":
         return np.array([BANDWIDTH_FACTOR * _positive_median(middle)])
     return np.array([float(bandwidth)])
 
 
 def _positive_median(middle: Float64) -> float:
-    """Return the median, or that of the positive distances where most points are duplicates, or 1 if all are."""
-    median = float(np.median(middle))
-    if median > 0:
-        return median
+    """Return the median of the positive distances, or 1 where every neighbour of every point is a duplicate."""
     positive = middle[middle > 0]
     return float(np.median(positive)) if positive.size else 1.0
 

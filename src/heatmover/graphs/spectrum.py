@@ -15,8 +15,9 @@ def normalise(affinity: sp.csr_array, anisotropy: float) -> tuple[sp.csr_array, 
     """Return S as CSR and the degree d of the anisotropically normalised affinity (paper, Eq. 5)."""
     row = np.repeat(np.arange(affinity.shape[0]), np.diff(affinity.indptr))
     q = np.asarray(affinity.sum(axis=1)).ravel()
-    # Any common factor of K_n cancels in S; this one keeps q^-2a in range for weights of any magnitude.
-    inverse = (q / q.max()) ** -anisotropy
+    # Any common factor of K_n cancels in S; this one keeps q^-2a in range for weights of any magnitude. Only points
+    # fainter than 1e-150 of the strongest are normalised less than they should be.
+    inverse = np.maximum(q / q.max(), 1e-150) ** -anisotropy
     normed = affinity.data * inverse[row]
     normed *= inverse[affinity.indices]
     degree = np.asarray(np.bincount(row, weights=normed, minlength=q.size), dtype=np.float64)
@@ -27,7 +28,7 @@ def normalise(affinity: sp.csr_array, anisotropy: float) -> tuple[sp.csr_array, 
 
 
 def lanczos(symmetric: sp.csr_array, steps: int, deflate: Float64 | None = None) -> tuple[Float64, Float64]:
-    """Return Ritz values of S in ascending order and their residual norms, ``(steps,)`` each.
+    """Return Ritz values of S in ascending order and their residual norms, at most ``(steps,)`` each.
 
     Parameters
     ----------
