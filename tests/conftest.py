@@ -73,12 +73,12 @@ def affinity(request):
     return AFFINITIES[request.param]()
 
 
-@pytest.fixture()
+@pytest.fixture
 def graph(affinity):
     return Graph.from_affinity(affinity)
 
 
-@pytest.fixture()
+@pytest.fixture
 def measures(affinity):
     """Seven measures: two indicators, sparse ones and dense ones; rows sum to one."""
     n_points = len(affinity)

@@ -98,7 +98,5 @@ def test_every_public_name_has_an_example():
         if callable(found) and not (inspect.isclass(found) and issubclass(found, BaseException | Warning))
     }
     assert objects
-    without = [
-        name for name, found in objects.items() if "Examples\n---" not in (inspect.getdoc(found) or "")
-    ]
+    without = [name for name, found in objects.items() if "Examples\n---" not in (inspect.getdoc(found) or "")]
     assert without == []

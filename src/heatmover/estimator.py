@@ -43,7 +43,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         ``"chebyshev"``: polynomials with a certified error, near-linear in the size of the graph.
         ``"exact"``: a dense eigendecomposition, for up to 10,000 points. ``"auto"`` chooses.
     max_scale
-        K: the coarsest diffusion time is ``2**K``. ``"auto"``: the first at which two measures have half mixed;
+        K: the coarsest diffusion time is ``2**K``. ``"auto"``: the first at which two points have half mixed;
         `max_scale_reason_` and `decay_` explain it.
     n_scales
         Number of scales compared, counted from the coarsest. None: all that carry weight.
@@ -63,7 +63,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     n_jobs
         Threads; None for all cores. The result does not depend on it.
     random_state
-        Seed of the sample of measures that ``max_scale="auto"`` looks at.
+        Seed of the sample of points that ``max_scale="auto"`` looks at.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     max_scale_reason_ : str
         Where K comes from, in words.
     decay_ : ndarray
-        Mean total variation between diffused measures at times 1, 2, 4, ...; empty if ``max_scale`` was given.
+        Mean total variation between the heat of two points at times 1, 2, 4, ...; empty if ``max_scale`` was given.
     scales_ : ndarray of shape (n_scales_,)
         The scales k compared; block b of the embedding belongs to ``scales_[b]``.
     n_scales_ : int
@@ -245,7 +245,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
 
     def _choose_scale(self, operator: DiffusionOperator, rows: Any) -> ScaleChoice:
         if self.max_scale == "auto":
-            return choose_max_scale(operator, rows, np.random.default_rng(self.random_state))
+            rng = np.random.default_rng(self.random_state)
+            return choose_max_scale(operator, rows, rng, n_threads=check_threads(self.n_jobs))
         return ScaleChoice(int(self.max_scale), np.empty(0), np.nan, "as asked for")
 
     def _kept_scales(self, max_scale: int) -> range:

@@ -1,4 +1,4 @@
-"""Dyadic scales: which diffusion times are compared, and how far measures have mixed at each."""
+"""Dyadic scales: which diffusion times are compared, and how far heat has mixed at each."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 __all__ = ["MIXED", "ScaleChoice", "finest_scale", "mean_total_variation"]
 
-# max_scale="auto" stops at the first scale where two measures share half of their mass on average. Measured on
-# eight shapes with known truth (5 seeds each, see docs/decisions/0009): 0.7 leaves the swiss roll at a
-# P@10 of 0.81 because far measures still look alike, 0.3 lets the longest axis of the S-curve dominate (0.88).
+# max_scale="auto" stops at the first scale where the heat of two points overlaps by half on average. Measured on eight
+# shapes with known truth and a cohort (docs/decisions/0010): 0.7 leaves the swiss roll at a P@10 of 0.85, because far
+# measures still all look equally far; 0.4 lets the long axis of the S-curve dominate (0.89 instead of 0.91).
 MIXED = 0.5
 
 # Fine scales that together weigh less than this share of all weights are dropped when n_scales is None: they
@@ -29,7 +29,7 @@ class ScaleChoice:
     max_scale
         K: the coarsest diffusion time is ``2**K``.
     decay
-        Mean total variation between the diffused measures at times ``2**0, 2**1, ...`` as far as it was
+        Mean total variation between the heat of two points at times ``2**0, 2**1, ...`` as far as it was
         computed; empty if ``max_scale`` was given.
     limit
         Its value after infinite time: zero on a connected graph.
