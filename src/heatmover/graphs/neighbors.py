@@ -225,15 +225,17 @@ def _by_cells(points: Float64, k: int, rng: np.random.Generator) -> Found:
     n_cells = len(nearby)
     members = np.split(np.argsort(cell, kind="stable"), np.cumsum(np.bincount(cell, minlength=n_cells))[:-1])
     probes = _count_probes(points, cell, nearby, k, rng)
-    tasks = []
-    for own, others in zip(members, nearby, strict=True):
-        candidates = np.concatenate([members[other] for other in others[:probes]])
+    tasks = [(block, others[:probes]) for own, others in zip(members, nearby, strict=True) for block in _blocks(own)]
+
+    def search(task: tuple[Indices, Indices]) -> Found:
+        block, cells = task
+        candidates = np.concatenate([members[other] for other in cells])
         if candidates.size < k:
             candidates = np.arange(len(points))
-        tasks += [(block, candidates) for block in _blocks(own)]
+        return _compare(points, block, candidates, k, np.float32)[:2]
+
     distances, indices = np.empty((len(points), k)), np.empty((len(points), k), dtype=np.intp)
-    found = _in_threads(lambda task: _compare(points, *task, k, np.float32), tasks)
-    for (block, _), (lengths, near, _) in zip(tasks, found, strict=True):
+    for (block, _), (lengths, near) in zip(tasks, _in_threads(search, tasks), strict=True):
         distances[block], indices[block] = lengths, near
     return distances, indices
 
