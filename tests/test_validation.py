@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import os
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from heatmover._validation import (
+    check_finite,
+    check_integer,
+    check_matrix,
+    check_number,
+    check_option,
+    check_real,
+    check_threads,
+    import_extra,
+)
+from heatmover.errors import InvalidInputError, MissingExtraError
+
+
+def test_option_is_one_of_the_words():
+    check_option("kernel", "box", ["gaussian", "box"])
+    for bad in ["bx", "Box", "", None, 1, ["box"]]:
+        with pytest.raises(InvalidInputError, match=r"Expected kernel to be one of 'gaussian', 'box', found"):
+            check_option("kernel", bad, ["gaussian", "box"])
+
+
+@pytest.mark.parametrize("value", [3, np.int32(3), np.uint8(3)])
+def test_integer_of_any_type_becomes_an_int(value):
+    result = check_integer("k", value, minimum=3)
+    assert result == 3
+    assert type(result) is int
+
+
+@pytest.mark.parametrize("bad", [2, -3, 3.0, np.float64(3), True, np.True_, "3", None, [3]])
+def test_integer_refuses(bad):
+    with pytest.raises(InvalidInputError, match="Expected k to be a whole number of at least 3, found"):
+        check_integer("k", bad, minimum=3)
+
+
+@pytest.mark.parametrize("value", [0.5, np.float32(0.5), Fraction(1, 2), np.float64(0.5)])
+def test_number_of_any_type_becomes_a_float(value):
+    result = check_number("tol", value, above=0, at_most=0.5)
+    assert result == 0.5
+    assert type(result) is float
+
+
+@pytest.mark.parametrize(
+    "bad", [0, -1, 0.6, np.nan, np.inf, True, "0.5", None, 0.5j, np.complex128(0.5), Decimal("0.5")]
+)
+def test_number_refuses(bad):
+    with pytest.raises(InvalidInputError, match=r"Expected tol to be a number in \(0, 0.5\], found"):
+        check_number("tol", bad, above=0, at_most=0.5)
+
+
+def test_number_without_upper_end_is_still_finite():
+    assert check_number("radius", 1e300, above=0) == 1e300
+    with pytest.raises(InvalidInputError, match="radius to be finite, found inf"):
+        check_number("radius", np.inf, above=0)
+    with pytest.raises(InvalidInputError, match=r"number in \(0, infinity\), found nan"):
+        check_number("radius", np.nan, above=0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_matrix_keeps_floating_types(dtype):
+    assert check_matrix("x", np.ones((2, 3), dtype)).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[1, 2], [3, 4]],
+        np.array([[1, 2], [3, 4]], dtype=np.uint8),
+        np.array([[1, 2], [3, 4]], dtype=object),
+        pd.DataFrame({"a": [1, 3], "b": [2.0, 4.0]}),
+        np.asfortranarray([[1.0, 2.0], [3.0, 4.0]]),
+        np.array([[1.0, 0.0, 2.0], [3.0, 0.0, 4.0]])[:, ::2],
+    ],
+    ids=["list", "uint8", "object", "DataFrame", "Fortran order", "view"],
+)
+def test_matrix_is_ordered_float64(values):
+    result = check_matrix("x", values)
+    assert result.dtype == np.float64
+    assert result.flags.c_contiguous
+    np.testing.assert_array_equal(result, [[1, 2], [3, 4]])
+
+
+def test_booleans_are_zeros_and_ones():
+    np.testing.assert_array_equal(check_matrix("x", [[True, False]]), [[1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([1.0, 2.0], r"2-d array, found an array of shape \(2,\)"),
+        (1.0, r"2-d array, found an array of shape \(\)"),
+        (np.ones((2, 2, 2)), r"2-d array, found an array of shape \(2, 2, 2\)"),
+        (np.ones((0, 3)), r"at least one row and one column, found shape \(0, 3\)"),
+        (np.ones((3, 0)), r"at least one row and one column, found shape \(3, 0\)"),
+        ([[1, 2], [3]], "2-d array of numbers, found list"),
+        ([["a", "b"]], "real numbers, found values of type str"),
+        ([["1", "2"]], "real numbers, found values of type str"),
+        ([[1 + 1j]], "real numbers, found values of type complex128"),
+        (np.array([["2020-01-01"]], dtype="M8[D]"), "real numbers, found values of type datetime64"),
+        (pd.DataFrame({"a": [1, 2], "b": ["x", "y"]}), "2-d array of numbers, found DataFrame"),
+        (
+            pd.DataFrame({"a": pd.array([1, None], dtype="Int64")}).astype(object),
+            "2-d array of numbers, found DataFrame",
+        ),
+        ({"a": 1}, "2-d array of numbers, found dict"),
+        (None, "2-d array, found an array of shape"),
+        (sp.csr_array(np.eye(2)), r"dense, found a sparse csr_array; pass its .toarray\(\)"),
+        ([[1, np.nan]], r"without NaN or infinity, found 1 such values in 1 rows \(first: row 0\)"),
+        ([[1, None]], "without NaN or infinity"),
+    ],
+)
+def test_matrix_refuses(values, words):
+    with pytest.raises(InvalidInputError, match=f"Expected x .*{words}"):
+        check_matrix("x", values)
+
+
+def test_matrix_lets_nan_pass_if_asked():
+    assert np.isnan(check_matrix("x", [[np.nan]], finite=False)).all()
+
+
+def test_matrix_in_the_type_wanted():
+    assert check_matrix("x", [[1]], dtype=np.float32).dtype == np.float32
+
+
+def test_real_numbers_only():
+    for dtype in [bool, np.int8, np.uint64, np.float16, np.float32, np.float64]:
+        assert check_real("x", np.dtype(dtype)) == np.float64
+    for dtype in [complex, "U3", "S3", "M8[s]", "m8[s]", object]:
+        with pytest.raises(InvalidInputError, match="Expected x to be real numbers, found values of type"):
+            check_real("x", np.dtype(dtype))
+
+
+BAD = np.array([[0.0, 1.0, 2.0], [np.nan, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, np.inf, -np.inf]])
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array], ids=["dense", "sparse"])
+def test_finite_counts_and_locates(form):
+    with pytest.raises(InvalidInputError, match=r"found 3 such values in 2 rows \(first: row 1\); remove or impute"):
+        check_finite("x", form(BAD))
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array], ids=["dense", "sparse"])
+def test_finite_values_whose_sum_overflows_are_finite(form):
+    check_finite("x", form(np.full((2, 2), 1e308)))
+
+
+def test_threads():
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert check_threads(None) == check_threads(-1) == available
+    assert check_threads(3) == 3
+    for bad in [0, -2, 1.5, "2", True]:
+        with pytest.raises(InvalidInputError, match="n_jobs to be a whole number of at least 1"):
+            check_threads(bad)
+
+
+def test_threads_where_the_system_does_not_tell(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert check_threads(None) == 1
+
+
+def test_extra():
+    assert import_extra("math", package="math", extra="none").sqrt(4) == 2
+    with pytest.raises(MissingExtraError, match=r"pip install 'heatmover\[exact\]'"):
+        import_extra("no_such_module_anywhere", package="POT", extra="exact")
