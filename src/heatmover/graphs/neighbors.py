@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.spatial import cKDTree
-from scipy.spatial.distance import cdist
+from threadpoolctl import threadpool_limits
 
 from heatmover._validation import check_threads
+from heatmover.graphs.descent import descend
 
 __all__ = ["SEARCHES", "Search", "Support", "k_nearest", "within_radius"]
 
-SEARCHES = ("auto", "tree", "blocked", "cells")
+SEARCHES = ("auto", "tree", "blocked", "descent")
 
 Float64 = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -26,25 +27,22 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 # A k-d tree visits a share of the points that grows exponentially with the dimension of the data itself, not of
-# the space. Measured (30 neighbours, 2 cores): it beats the blocked products up to about this dimension.
-TREE_DIMENSION = 7.0
-# Blocked products cost n^2: about 4 s for 20,000 points in 50 dimensions on 2 cores.
-BLOCKED_BELOW = 20_000
-SAMPLE = 1_000
+# the space. Measured (100,000 points, 30 neighbours, 2 cores): 2.4 s at 5 dimensions, 12 s at 8,
+# where descent takes 4 and 6 s.
+TREE_DIMENSION = 6.0
+# Blocked products cost n^2: about 1 s for 10,000 points on 2 cores.
+BLOCKED_BELOW = 10_000
+# Up to here a tree is instant in any dimension.
+FEW = 1_000
+# Queries of a block, and the most scores that one block may compute at once (128 MB).
 BLOCK = 512
+MOST_SCORES = 2**25
 # A few more candidates than needed: where float32 swaps near ties, all of them are still kept.
 SPARE = 4
 # Distances whose squares differ by this share are equal.
 TIE = 1e-9
-# Points per cell, as long as there are not too many cells to compare with: small cells follow the data closely.
-# Measured (100,000 points, 8- and 10-dimensional): 128 points need half the candidates that 600 need.
-CELL = 128
-MOST_CELLS = 2_000
-# Cells look far enough for a sample to find this share of its neighbours, but compare a point with no more than
-# MOST_CANDIDATES: independent noise in 50 dimensions would need nearly all, and exact search would be as fast.
-RECALL = 0.95
-RECALL_SAMPLE = 200
-MOST_CANDIDATES = 40_000
+# Points whose exact neighbours tell the dimension of the data, and the recall of an approximate search.
+SAMPLE = 200
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Search:
     Attributes
     ----------
     algorithm
-        ``"tree"`` and ``"blocked"`` are exact, ``"cells"`` is approximate, ``"radius"`` takes all within a radius.
+        ``"tree"`` and ``"blocked"`` are exact, ``"descent"`` is approximate, ``"radius"`` takes all within a radius.
     recall
         Share of true neighbours found, measured on a sample; 1.0 if exact.
     reason
@@ -98,17 +96,16 @@ def k_nearest(points: Float64, k: int, *, algorithm: str = "auto", rng: np.rando
     algorithm
         One of `SEARCHES`.
     rng
-        Used by the sample that chooses the algorithm and by the cells.
+        Used by the sample that chooses the algorithm and by the approximate search.
     """
     search = _choose(points, rng) if algorithm == "auto" else Search(algorithm, 1.0, "as asked for")
-    if search.algorithm == "tree":
-        distances, indices = _by_tree(points, points, k + 1)
-    elif search.algorithm == "blocked":
-        distances, indices = _by_blocks(points, np.arange(len(points)), k + 1)
+    if search.algorithm == "descent":
+        distances, indices = descend(points, k, rng)
+        search = Search("descent", _measure_recall(points, distances, rng), search.reason)
+    elif search.algorithm == "tree":
+        distances, indices = _without_self(*_by_tree(points, points, k + 1))
     else:
-        distances, indices = _by_cells(points, k + 1, rng)
-        search = Search("cells", _measure_recall(points, distances, rng), search.reason)
-    distances, indices = _without_self(distances, indices)
+        distances, indices = _without_self(*_by_blocks(points, np.arange(len(points)), k + 1))
     n_points = len(points)
     offsets = np.arange(0, n_points * k + 1, k)
     matrix = sp.csr_array((distances.ravel(), indices.ravel().astype(np.int32), offsets), shape=(n_points, n_points))
@@ -139,20 +136,20 @@ def _middle(distances: sp.csr_array) -> Float64:
 
 def _choose(points: Float64, rng: np.random.Generator) -> Search:
     n_points, n_dimensions = points.shape
-    if n_points <= SAMPLE:
+    if n_points <= FEW:
         return Search("tree", 1.0, f"{n_points} points: exact search is instant")
     dimension = n_dimensions if n_dimensions <= 3 else _intrinsic_dimension(points, rng)
     if dimension <= TREE_DIMENSION:
         return Search("tree", 1.0, f"the data look {dimension:.1f}-dimensional: an exact tree is fast")
     if n_points <= BLOCKED_BELOW:
         return Search("blocked", 1.0, f"the data look {dimension:.1f}-dimensional, {n_points} points: exact products")
-    return Search("cells", np.nan, f"{n_points} points that look {dimension:.1f}-dimensional: exact search is slow")
+    return Search("descent", np.nan, f"{n_points} points that look {dimension:.1f}-dimensional: exact search is slow")
 
 
 def _intrinsic_dimension(points: Float64, rng: np.random.Generator) -> float:
     """Estimate the dimension of the data from how distances grow with rank (Levina and Bickel 2004)."""
-    some = points[np.sort(rng.choice(len(points), SAMPLE, replace=False))]
-    distances, _ = _by_tree(some, some, 21)
+    # Among all points, not within a sample: noise that is thin from afar fills the space at the scale of neighbours.
+    distances, _ = _by_blocks(points, rng.choice(len(points), SAMPLE, replace=False), 21)
     distances = distances[distances[:, 1] > 0, 1:]
     if len(distances) == 0:
         return 0.0
@@ -171,7 +168,7 @@ def _by_blocks(points: Float64, queries: Indices, k: int) -> Found:
     everyone = np.arange(len(points))
     unsure = np.arange(queries.size)
     for precision in (np.float32, np.float64):
-        blocks = _blocks(unsure)
+        blocks = _blocks(unsure, max(min(BLOCK, MOST_SCORES // len(points)), 1))
         found = _in_threads(lambda block: _compare(points, queries[block], everyone, k, precision), blocks)  # noqa: B023
         for block, (lengths, near, _) in zip(blocks, found, strict=True):
             distances[block], indices[block] = lengths, near
@@ -219,66 +216,15 @@ def _compare(
     return distances, indices, sure
 
 
-def _by_cells(points: Float64, k: int, rng: np.random.Generator) -> Found:
-    """Compare every point with the points of the cells nearest to its own cell's centre."""
-    cell, nearby = _cells(points, rng)
-    n_cells = len(nearby)
-    members = np.split(np.argsort(cell, kind="stable"), np.cumsum(np.bincount(cell, minlength=n_cells))[:-1])
-    probes = _count_probes(points, cell, nearby, k, rng)
-    tasks = [(block, others[:probes]) for own, others in zip(members, nearby, strict=True) for block in _blocks(own)]
-
-    def search(task: tuple[Indices, Indices]) -> Found:
-        block, cells = task
-        candidates = np.concatenate([members[other] for other in cells])
-        if candidates.size < k:
-            candidates = np.arange(len(points))
-        return _compare(points, block, candidates, k, np.float32)[:2]
-
-    distances, indices = np.empty((len(points), k)), np.empty((len(points), k), dtype=np.intp)
-    for (block, _), (lengths, near) in zip(tasks, _in_threads(search, tasks), strict=True):
-        distances[block], indices[block] = lengths, near
-    return distances, indices
-
-
-def _cells(points: Float64, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """Return the cell of each point ``(n_points,)`` and each cell's cells by distance ``(n_cells, n_cells)``."""
-    n_cells = min(max(len(points) // CELL, 1), MOST_CELLS)
-    centres = points[np.sort(rng.choice(len(points), n_cells, replace=False))]
-    for _ in range(2):  # two rounds of k-means even the cells out; more did not raise the recall
-        cell = _nearest_centre(points, centres)
-        counts = np.bincount(cell, minlength=n_cells)
-        for axis in range(points.shape[1]):
-            sums = np.bincount(cell, weights=points[:, axis], minlength=n_cells)
-            centres[:, axis] = np.where(counts > 0, sums / np.maximum(counts, 1), centres[:, axis])
-    gaps = cdist(centres, centres)
-    np.fill_diagonal(gaps, -1)  # a cell comes before its duplicates
-    return _nearest_centre(points, centres), np.argsort(gaps, axis=1, kind="stable")
-
-
-def _count_probes(points: Float64, cell: Indices, nearby: Indices, k: int, rng: np.random.Generator) -> int:
-    """Return how many cells to look into so that a sample of points finds `RECALL` of its neighbours."""
-    sample = rng.choice(len(points), min(RECALL_SAMPLE, len(points)), replace=False)
-    _, indices = _by_blocks(points, sample, k)
-    rank = np.argsort(nearby, axis=1)
-    needed = rank[cell[sample][:, None], cell[indices]]
-    most = MOST_CANDIDATES * len(nearby) // len(points)
-    return min(int(np.quantile(needed, RECALL, method="higher")) + 1, max(most, 1))
-
-
-def _nearest_centre(points: Float64, centres: Float64) -> Indices:
-    nearest = np.empty(len(points), dtype=np.intp)
-    half = (centres**2).sum(axis=1) / 2
-    for block in _blocks(np.arange(len(points)), 4096):
-        nearest[block] = np.argmin(half - points[block] @ centres.T, axis=1)
-    return nearest
-
-
 def _in_threads(work: Callable[[Task], Result], tasks: list[Task]) -> list[Result]:
-    with ThreadPoolExecutor(check_threads(None)) as pool:
+    """Return the result of every task; its bits depend on the task alone."""
+    # A product's last bits depend on the threads of the linear algebra library, and so would the choice among
+    # duplicates; with a core for each task it has no use for more than one.
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(check_threads(None)) as pool:
         return list(pool.map(work, tasks))
 
 
-def _blocks(indices: Indices, size: int = BLOCK) -> list[Indices]:
+def _blocks(indices: Indices, size: int) -> list[Indices]:
     return [indices[start : start + size] for start in range(0, len(indices), size)]
 
 
@@ -292,7 +238,7 @@ def _without_self(distances: Float64, indices: Indices) -> Found:
 
 def _measure_recall(points: Float64, found: Float64, rng: np.random.Generator) -> float:
     """Compare distances found with exact ones on a fresh sample; neighbours at equal distance count as found."""
-    sample = rng.choice(len(points), min(RECALL_SAMPLE, len(points)), replace=False)
-    distances, _ = _by_blocks(points, sample, found.shape[1])
-    # The first is the point itself.
-    return float((found[sample, 1:] <= distances[:, -1:] * (1 + TIE)).mean())
+    sample = rng.choice(len(points), min(SAMPLE, len(points)), replace=False)
+    # The nearest is the point itself.
+    distances, _ = _by_blocks(points, sample, found.shape[1] + 1)
+    return float((found[sample] <= distances[:, -1:] * (1 + TIE)).mean())
