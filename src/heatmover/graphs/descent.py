@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
+from threadpoolctl import threadpool_limits
 
 from heatmover._validation import check_threads
 
@@ -62,7 +63,8 @@ def descend(points: Float64, k: int, rng: np.random.Generator) -> tuple[Float64,
     lists = np.full((n_points, k), -1, dtype=np.int32)
     nearby = np.empty((n_points, k + REVERSE), dtype=np.int32)
     edges = np.linspace(0, n_points, PIECES + 1).astype(int)
-    with ThreadPoolExecutor(check_threads(None)) as pool:
+    # The last bits of a rotation depend on the threads of the linear algebra library, and with them the cells.
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(check_threads(None)) as pool:
         _first_lists(single, squares, lists, rng, pool)
         for _ in range(MOST_ROUNDS):
             with_reverse(lists, nearby)
