@@ -52,26 +52,29 @@ def descend(points: Float64, k: int, rng: np.random.Generator) -> tuple[Float64,
     distances, indices
         ``(n_points, k)`` each, nearest first.
     """
+    # Points that lie close together in space lie close together in memory.
+    order = cKDTree(points).indices
+    return _in_full_precision(points, order, _settled_lists(_single_precision(points[order]), k, rng))
+
+
+def _settled_lists(points: npt.NDArray[np.float32], k: int, rng: np.random.Generator) -> npt.NDArray[np.int32]:
+    """Return each point's list ``(n_points, k)`` when hardly anything changes any more."""
     from heatmover._compiled.descent import improve, with_reverse
 
     n_points = len(points)
-    # Points that lie close together in space lie close together in memory.
-    order = cKDTree(points).indices
-    placed = points[order]
-    single = _single_precision(placed)
     squares = np.full((n_points, k), np.inf, dtype=np.float32)
     lists = np.full((n_points, k), -1, dtype=np.int32)
     nearby = np.empty((n_points, k + REVERSE), dtype=np.int32)
     edges = np.linspace(0, n_points, PIECES + 1).astype(int)
     # The last bits of a rotation depend on the threads of the linear algebra library, and with them the cells.
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(check_threads(None)) as pool:
-        _first_lists(single, squares, lists, rng, pool)
+        _first_lists(points, squares, lists, rng, pool)
         for _ in range(MOST_ROUNDS):
             with_reverse(lists, nearby)
-            changes = pool.map(lambda piece: improve(single, nearby, *piece, squares, lists), pairwise(edges))
+            changes = pool.map(lambda piece: improve(points, nearby, *piece, squares, lists), pairwise(edges))
             if sum(changes) < SETTLED * lists.size:
                 break
-    return _in_full_precision(points, order, lists)
+    return lists
 
 
 def _single_precision(points: Float64) -> npt.NDArray[np.float32]:

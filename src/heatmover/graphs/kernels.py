@@ -24,7 +24,11 @@ BANDWIDTH_FACTOR = 1.5
 
 def _gaussian(distances: sp.csr_array, widths: Float64) -> Float64:
     with np.errstate(over="ignore"):  # the square of a far outlier may overflow; its affinity is 0
-        return np.asarray(np.exp(-((distances.data / widths[0]) ** 2)))
+        # In place: these arrays are among the largest of all.
+        values: Float64 = distances.data / widths[0]
+        np.square(values, out=values)
+    np.negative(values, out=values)
+    return np.exp(values, out=values)
 
 
 def _adaptive(distances: sp.csr_array, widths: Float64) -> Float64:
@@ -100,7 +104,9 @@ def affinity_from_neighbors(distances: sp.csr_array, kernel: KernelName, widths:
     """
     values = KERNELS[kernel](distances, widths)
     directed = sp.csr_array((values, distances.indices, distances.indptr), shape=distances.shape)
-    affinity = sp.csr_array(directed.maximum(directed.T.tocsr()) + sp.eye_array(distances.shape[0], format="csr"))
+    # Loops first: the symmetric matrix is larger, and adding them to it would need its memory twice.
+    directed = sp.csr_array(directed + sp.eye_array(distances.shape[0], format="csr"))
+    affinity = sp.csr_array(directed.maximum(directed.T.tocsr()))
     affinity.eliminate_zeros()  # the Gaussian of a far outlier underflows
     affinity.sort_indices()
     return affinity
