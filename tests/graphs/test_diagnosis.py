@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+from scipy.sparse.csgraph import connected_components
+
+from heatmover.graphs import Graph
+from heatmover.graphs.diagnosis import diagnose
+
+
+def dense_gap(affinity):
+    """1 - the second largest eigenvalue of S of the largest component."""
+    _, component = connected_components(affinity, directed=False)
+    inside = component == np.argmax(np.bincount(component))
+    part = affinity[np.ix_(inside, inside)]
+    q = part.sum(axis=1)
+    normed = part / np.outer(q, q)
+    degree = normed.sum(axis=1)
+    values = np.linalg.eigvalsh(normed / np.sqrt(np.outer(degree, degree)))
+    return 1 - values[-2] if len(values) > 1 else 0.0
+
+
+def test_figures_of_every_small_graph(affinity):
+    result = Graph.from_affinity(affinity).diagnose()
+    n_components, component = connected_components(affinity, directed=False)
+    neighbors = (affinity > 0).sum(axis=1) - (np.diag(affinity) > 0)
+    degree = affinity.sum(axis=1)
+    assert result.n_points == len(affinity)
+    assert result.n_edges == ((affinity > 0) & ~np.eye(len(affinity), dtype=bool)).sum() // 2
+    assert result.n_components == n_components
+    assert result.largest_component == np.bincount(component).max() / len(affinity)
+    assert result.n_isolated == (neighbors == 0).sum()
+    assert result.neighbors == (neighbors.min(), np.median(neighbors), neighbors.max())
+    np.testing.assert_allclose(result.degree, [degree.min(), np.median(degree), degree.max()], rtol=1e-12)
+    assert result.spectral_gap == pytest.approx(dense_gap(affinity), rel=1e-6, abs=1e-10)
+    assert result.spectral_gap_error < 1e-6
+
+
+def test_spectral_gap_of_a_larger_graph_lies_within_its_error():
+    affinity = Graph.from_points(np.random.default_rng(0).normal(size=(250, 2)), 12).affinity
+    result = diagnose(affinity)
+    assert abs(result.spectral_gap - dense_gap(affinity.toarray())) <= result.spectral_gap_error + 1e-10
+
+
+def test_spectral_gap_of_a_ring_in_closed_form():
+    """Eigenvalues of a ring of n cells with weights 1, w, w^4 are sums of cosines."""
+    n, w = 50, np.exp(-1 / 1.5**2)
+    result = Graph.from_grid((n,), periodic=True).diagnose()
+    angle = 2 * np.pi / n
+    second = (1 + 2 * w * np.cos(angle) + 2 * w**4 * np.cos(2 * angle)) / (1 + 2 * w + 2 * w**4)
+    assert result.spectral_gap == pytest.approx(1 - second, rel=1e-6)
+    steps = 1 / (1 - second)
+    assert f"mixes in about {steps:.0f} steps (scale {np.ceil(np.log2(steps)):.0f})" in str(result)
+
+
+def test_a_good_graph_needs_no_advice():
+    result = Graph.from_grid((6, 6)).diagnose()
+    assert result.advice == ()
+    assert str(result).endswith("All is well.")
+    assert "36 points" in str(result)
+    assert "one component" in str(result)
+    assert "Neighbours per point: 8 to 24" in str(result)
+    assert "Spectral gap about" in str(result)
+
+
+def test_isolated_points():
+    affinity = np.eye(6)
+    affinity[:4, :4] = 1
+    result = Graph.from_affinity(affinity).diagnose()
+    assert (result.n_isolated, result.n_components) == (2, 3)
+    assert len(result.advice) == 1
+    assert result.advice[0].startswith("2 points have no neighbour: their mass never moves.")
+    assert "3 components" in str(result)
+    assert f"- {result.advice[0]}" in str(result)
+    assert "All is well" not in str(result)
+
+
+def test_several_parts():
+    result = Graph.from_affinity(np.kron(np.eye(2), np.ones((3, 3)))).diagnose()
+    assert (result.n_isolated, result.n_components, result.largest_component) == (0, 2, 0.5)
+    assert result.advice[0].startswith("2 parts are not joined (the largest holds 50.0% of the points)")
+
+
+def test_parts_and_isolated_points_together():
+    affinity = np.zeros((7, 7))
+    affinity[:3, :3] = affinity[3:6, 3:6] = 1
+    result = Graph.from_affinity(affinity).diagnose()
+    assert [line.split()[0] + line.split()[1] for line in result.advice] == ["1points", "2parts"]
+    assert result.largest_component == pytest.approx(3 / 7)
+
+
+def test_weak_points():
+    points = np.random.default_rng(0).normal(size=(80, 2))
+    points[3] = [12, 0]
+    points[4] = [0, 15]
+    graph = Graph.from_points(points, 8, bandwidth=3.0)
+    others = graph.affinity.toarray()
+    np.fill_diagonal(others, 0)
+    expected = (others.sum(axis=1) < 1e-4) & (others.sum(axis=1) > 0)
+    result = graph.diagnose()
+    assert result.n_weak == expected.sum() == 2
+    assert "2 points (2.5%) are so far from their neighbours" in str(result)
+
+
+def test_a_graph_without_loops_has_no_weak_points():
+    """A point without a loop passes all its mass on, however small its weights are."""
+    affinity = np.array([[0, 1, 1e-9], [1, 0, 0], [1e-9, 0, 0]])
+    result = Graph.from_affinity(affinity).diagnose()
+    assert result.n_weak == 0
+    assert result.advice == ()
+
+
+@pytest.mark.parametrize(("recall", "warned"), [(1.0, False), (0.9, False), (0.89, True)])
+def test_low_recall_is_mentioned(recall, warned):
+    result = diagnose(Graph.from_grid((9,)).affinity, recall=recall)
+    assert any("approximate search found 89%" in line for line in result.advice) is warned
+
+
+def test_recall_comes_from_the_construction():
+    graph = Graph(Graph.from_grid((9,)).affinity, {"recall": 0.5})
+    assert "found 50% of the true neighbours: use neighbors='blocked'" in graph.diagnose().advice[0]
+
+
+@pytest.mark.parametrize("affinity", [[[1.0]], [[0.0]]], ids=["with loop", "without"])
+def test_single_point(affinity):
+    result = Graph.from_affinity(affinity).diagnose()
+    assert (result.n_points, result.n_edges, result.n_components, result.n_isolated) == (1, 0, 1, 1)
+    assert result.spectral_gap == 0
+    assert "Spectral gap" not in str(result)
+
+
+def test_no_edges_at_all():
+    result = Graph.from_affinity(np.zeros((5, 5))).diagnose()
+    assert (result.n_isolated, result.n_components, result.spectral_gap) == (5, 5, 0)
+    assert result.degree == (0, 0, 0)
+    assert "5 points have no neighbour" in str(result)
+
+
+def test_figures_do_not_depend_on_the_unit_of_the_affinity():
+    affinity = Graph.from_points(np.random.default_rng(0).normal(size=(90, 2)), 8).affinity
+    one, other = diagnose(affinity), diagnose(affinity * 1e-30)
+    assert one.n_weak == other.n_weak
+    assert other.spectral_gap == pytest.approx(one.spectral_gap, rel=1e-9)
+
+
+def test_a_diagnosis_is_a_frozen_value():
+    result = Graph.from_grid((4,)).diagnose()
+    assert result == Graph.from_grid((4,)).diagnose()
+    with pytest.raises(FrozenInstanceError):
+        result.n_points = 5
