@@ -147,7 +147,9 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         self._check_parameters()
         rows = self._check_rows(X, reset=True)
         self.graph_ = Graph.from_grid((rows.shape[1],)) if self.graph is None else self.graph
-        operator = DiffusionOperator.from_graph(self.graph_)
+        # Only one copy of the operator stays, in the precision that diffuses.
+        kept = np.float64 if self.method == "exact" else self._precision()
+        operator = DiffusionOperator.from_graph(self.graph_, dtype=kept)
         _warn_of_components(operator, rows)
         choice = self._choose_scale(operator, rows)
         self.max_scale_, self.max_scale_reason_, self.decay_ = choice.max_scale, choice.reason, choice.decay

@@ -55,8 +55,10 @@ class DiffusionOperator:
     lowest: float
 
     @classmethod
-    def from_graph(cls, graph: Graph, *, anisotropy: float = 1.0) -> DiffusionOperator:
-        """Normalise a graph's affinity into a diffusion operator.
+    def from_graph(
+        cls, graph: Graph, *, anisotropy: float = 1.0, dtype: npt.DTypeLike = np.float64
+    ) -> DiffusionOperator:
+        """Normalise a graph's affinity into a diffusion operator, in float64, and keep S as ``dtype``.
 
         Examples
         --------
@@ -67,7 +69,9 @@ class DiffusionOperator:
         affinity, order = _in_cache_order(_with_loops_where_isolated(graph.affinity))
         symmetric, degree = normalise(affinity, anisotropy)
         n_components, component = connected_components(symmetric, directed=False)
-        return cls(symmetric, order, degree, component, int(n_components), _lowest_eigenvalue(symmetric))
+        lowest = _lowest_eigenvalue(symmetric)
+        kept = sp.csr_array(symmetric, dtype=dtype)
+        return cls(kept, order, degree, component, int(n_components), lowest)
 
     @property
     def n_points(self) -> int:

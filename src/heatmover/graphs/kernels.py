@@ -102,11 +102,14 @@ def affinity_from_neighbors(distances: sp.csr_array, kernel: KernelName, widths:
     csr_array
         ``(n_points, n_points)``. A pair is joined if either is a neighbour of the other.
     """
-    values = KERNELS[kernel](distances, widths)
-    directed = sp.csr_array((values, distances.indices, distances.indptr), shape=distances.shape)
+    weighted = (KERNELS[kernel](distances, widths), distances.indices, distances.indptr)
+    directed = sp.csr_array(weighted, shape=distances.shape)
+    del weighted
     # Loops first: the symmetric matrix is larger, and adding them to it would need its memory twice.
     directed = sp.csr_array(directed + sp.eye_array(distances.shape[0], format="csr"))
     affinity = sp.csr_array(directed.maximum(directed.T.tocsr()))
+    del directed
     affinity.eliminate_zeros()  # the Gaussian of a far outlier underflows
     affinity.sort_indices()
-    return affinity
+    # SciPy reserves room for both matrices side by side; give back what the result does not fill.
+    return sp.csr_array((affinity.data.copy(), affinity.indices.copy(), affinity.indptr), shape=affinity.shape)

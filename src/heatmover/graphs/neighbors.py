@@ -34,9 +34,9 @@ TREE_DIMENSION = 6.0
 BLOCKED_BELOW = 10_000
 # Up to here a tree is instant in any dimension.
 FEW = 1_000
-# Queries of a block, and the most scores that one block may compute at once (128 MB).
+# Queries of a block, and the most scores that one block may compute at once (16 MB).
 BLOCK = 512
-MOST_SCORES = 2**25
+MOST_SCORES = 2**22
 # A few more candidates than needed: where float32 swaps near ties, all of them are still kept.
 SPARE = 4
 # Distances whose squares differ by this share are equal.
