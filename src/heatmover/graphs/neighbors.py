@@ -34,13 +34,18 @@ TREE_DIMENSION = 6.0
 BLOCKED_BELOW = 10_000
 # Up to here a tree is instant in any dimension.
 FEW = 1_000
-# Queries of a block, and the most scores that one block may compute at once (16 MB).
+# Queries of a block: at most MOST_SCORES scores at once (48 MB with their order), but enough queries to be worth the
+# copy of all points that every block makes.
 BLOCK = 512
+LEAST_BLOCK = 16
 MOST_SCORES = 2**22
 # A few more candidates than needed: where float32 swaps near ties, all of them are still kept.
 SPARE = 4
 # Distances whose squares differ by this share are equal.
 TIE = 1e-9
+# So few tasks, such as a sample's, run one after the other: memory that a thread has freed stays with its process, and
+# the peak of a graph of 100,000 points was 100 MB higher for it.
+FEW_TASKS = 8
 # Points whose exact neighbours tell the dimension of the data, and the recall of an approximate search.
 SAMPLE = 200
 
@@ -168,7 +173,7 @@ def _by_blocks(points: Float64, queries: Indices, k: int) -> Found:
     everyone = np.arange(len(points))
     unsure = np.arange(queries.size)
     for precision in (np.float32, np.float64):
-        blocks = _blocks(unsure, max(min(BLOCK, MOST_SCORES // len(points)), 1))
+        blocks = _blocks(unsure, int(np.clip(MOST_SCORES // len(points), LEAST_BLOCK, BLOCK)))
         found = _in_threads(lambda block: _compare(points, queries[block], everyone, k, precision), blocks)  # noqa: B023
         for block, (lengths, near, _) in zip(blocks, found, strict=True):
             distances[block], indices[block] = lengths, near
@@ -220,8 +225,11 @@ def _in_threads(work: Callable[[Task], Result], tasks: list[Task]) -> list[Resul
     """Return the result of every task; its bits depend on the task alone."""
     # A product's last bits depend on the threads of the linear algebra library, and so would the choice among
     # duplicates; with a core for each task it has no use for more than one.
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(check_threads(None)) as pool:
-        return list(pool.map(work, tasks))
+    with threadpool_limits(1, user_api="blas"):
+        if len(tasks) < FEW_TASKS:
+            return [work(task) for task in tasks]
+        with ThreadPoolExecutor(check_threads(None)) as pool:
+            return list(pool.map(work, tasks))
 
 
 def _blocks(indices: Indices, size: int) -> list[Indices]:
