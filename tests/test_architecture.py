@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "heatmover"
 
 # A name stands for the module and everything below it. A module imports from its own layer or an earlier one.
 LAYERS: list[set[str]] = [
-    {"errors", "_validation", "_progress", "_threads", "_compiled"},
+    {"errors", "_validation", "_progress", "_compiled"},
     {"measures", "graphs"},
     {"diffusion"},
     {"embedding", "estimator"},
@@ -38,7 +38,7 @@ LAYERS: list[set[str]] = [
 ]
 
 # Installed with heatmover itself; every other package is an extra and must be imported inside a function.
-CORE = {"numpy", "scipy", "sklearn", "numba"}
+CORE = {"numpy", "scipy", "sklearn", "numba", "threadpoolctl"}
 LOADS_EXTRAS = {"cli": {"typer", "rich"}}
 
 # What `import heatmover` must not load, so that it costs little.

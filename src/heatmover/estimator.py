@@ -77,12 +77,12 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         Where K comes from, in words.
     decay_ : ndarray
         Mean total variation between the heat of two points at times 1, 2, 4, ...; empty if ``max_scale`` was given.
-    scales_ : ndarray of shape (n_scales_,)
-        The scales k compared; block b of the embedding belongs to ``scales_[b]``.
+    scales_ : ndarray
+        ``(n_scales_,)``: the scales k compared; block b of the embedding belongs to ``scales_[b]``.
     n_scales_ : int
         Their number.
-    error_bound_ : ndarray of shape (n_scales_,)
-        Certified bound on the error of each density f, relative to its measure, in the norm
+    error_bound_ : ndarray
+        ``(n_scales_,)``: certified bound on the error of each density f, relative to its measure, in the norm
         ``sqrt(sum(f**2 / pi))`` with the stationary law pi (``sum(f**2 * pi)`` for ``density="function"``).
     n_features_in_ : int
         Number of points.
