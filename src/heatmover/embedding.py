@@ -22,8 +22,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._progress import SILENT, Progress
-from heatmover.diffusion.base import Diffuser
-from heatmover.diffusion.chebyshev import LANES
+from heatmover.diffusion.base import LANES, Diffuser
 
 __all__ = ["NORMS", "combination", "embed"]
 

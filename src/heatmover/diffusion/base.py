@@ -11,7 +11,10 @@ import numpy.typing as npt
 
 from heatmover.diffusion.operator import DiffusionOperator
 
-__all__ = ["Diffuser"]
+__all__ = ["LANES", "Block", "Diffuser"]
+
+# Columns of a block that a vector register of the machine holds: widths that are multiples of it waste nothing.
+LANES = 8
 
 Block = npt.NDArray[np.floating[Any]]
 

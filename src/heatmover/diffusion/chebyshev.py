@@ -19,15 +19,12 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover.diffusion.base import Block, Diffuser
+from heatmover.diffusion.base import LANES, Block, Diffuser
 from heatmover.diffusion.operator import DiffusionOperator
 
 __all__ = ["ChebyshevDiffuser", "power_coefficients"]
 
 Float64 = npt.NDArray[np.float64]
-
-# Columns of a block are padded to a multiple of a vector register's width.
-LANES = 8
 
 
 @lru_cache(maxsize=256)
