@@ -29,10 +29,8 @@ test: $(VENV)/.installed-test ## ruff, mypy and pytest (PYTEST_FLAGS="--cov" add
 	run $(BIN)/python -m pytest $(PYTEST_FLAGS); \
 	exit $$failed
 
-bench: $(VENV)/.installed-bench ## the benchmarks at small size
-	$(BIN)/python benchmarks/l1.py --small
-	$(BIN)/python benchmarks/race_swissroll.py --small
-	$(BIN)/python benchmarks/scaling.py --small
+bench: $(VENV)/.installed-bench ## the benchmarks at small size, in one table
+	$(BIN)/python benchmarks/all_small.py
 
 # -E reads every page anew: an unchanged page may show a result that changed code no longer gives.
 docs: $(VENV)/.installed-docs ## the documentation, into docs/_build/html

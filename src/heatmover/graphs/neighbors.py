@@ -34,11 +34,11 @@ TREE_DIMENSION = 6.0
 BLOCKED_BELOW = 10_000
 # Up to here a tree is instant in any dimension.
 FEW = 1_000
-# Queries of a block: at most MOST_SCORES scores at once (48 MB with their order), but enough queries to be worth the
+# Queries of a block: at most MOST_SCORES scores at once (12 MB with their order), but enough queries to be worth the
 # copy of all points that every block makes.
 BLOCK = 512
 LEAST_BLOCK = 16
-MOST_SCORES = 2**22
+MOST_SCORES = 2**20
 # A few more candidates than needed: where float32 swaps near ties, all of them are still kept.
 SPARE = 4
 # Distances whose squares differ by this share are equal.
