@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatmover.graphs import Graph
+from heatmover.graphs import Graph, spectrum
 from heatmover.graphs.spectrum import lanczos, normalise
 
 
@@ -141,3 +141,17 @@ def test_lanczos_depends_on_no_seed(cloud):
     one = lanczos(cloud, 30)[0]
     np.random.seed(2)  # noqa: NPY002
     np.testing.assert_array_equal(one, lanczos(cloud, 30)[0])
+
+
+def test_lanczos_on_a_large_graph_finds_the_same_ends(cloud, monkeypatch):
+    """Above a size only the last two vectors are kept."""
+    full, _ = lanczos(cloud, 80)
+    top = np.linalg.eigh(cloud.toarray())[1][:, -1:]
+    full_gap, _ = lanczos(cloud, 80, deflate=top)
+    monkeypatch.setattr(spectrum, "MOST_REMEMBERED", 0)
+    short, _ = lanczos(cloud, 80)
+    short_gap, residuals = lanczos(cloud, 80, deflate=top)
+    assert short[0] == pytest.approx(full[0], abs=1e-9)
+    assert short[-1] == pytest.approx(full[-1], abs=1e-9)
+    assert short_gap[-1] == pytest.approx(full_gap[-1], abs=1e-6)
+    assert residuals[-1] < 1e-2
