@@ -28,6 +28,17 @@ def disconnected():
     return np.kron(np.eye(3), np.ones((7, 7)) * 0.3 + np.eye(7))
 
 
+def thread():
+    """Two cliques that hang together by a thread: an eigenvalue so near to 1 that its rounding shows at 2^13 steps."""
+    affinity = np.kron(np.eye(2), np.ones((6, 6)))
+    affinity[5, 6] = affinity[6, 5] = 1e-7
+    return affinity
+
+
+def path_without_loops(n=31):
+    return path(n) - np.eye(n)
+
+
 def isolated_with_loop():
     affinity = path(21)
     affinity[20, :] = affinity[:, 20] = 0
@@ -58,6 +69,9 @@ AFFINITIES = {
     "star": star,
     "bipartite": bipartite,
     "disconnected": disconnected,
+    "thread": thread,
+    "path without loops": path_without_loops,
+    "star without loops": lambda: star() - np.eye(30),
     "isolated with loop": isolated_with_loop,
     "isolated without loop": isolated_without_loop,
     "twelve orders of magnitude": twelve_orders,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from heatmover.errors import InvalidInputError, MissingExtraError
 
 FloatArray = npt.NDArray[np.floating[Any]]
+RandomState = int | np.random.Generator | None
 IntArray = npt.NDArray[np.integer[Any]]
 
 
@@ -98,6 +99,16 @@ def check_finite(name: str, array: Any) -> None:
             f"{bad.size} such values in {rows.size} rows (first: row {rows[0]})",
             "remove or impute those rows first",
         )
+
+
+def check_random_state(random_state: RandomState) -> np.random.Generator:
+    """Return a generator: the given one, or a new one from a seed."""
+    try:
+        return np.random.default_rng(random_state)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            "random_state to be a non-negative integer, a numpy Generator or None", repr(random_state)
+        ) from error
 
 
 def check_threads(n_jobs: int | None) -> int:

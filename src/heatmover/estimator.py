@@ -11,9 +11,9 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from heatmover._progress import SILENT, Progress
-from heatmover._validation import check_integer, check_number, check_option, check_threads
+from heatmover._validation import check_integer, check_number, check_option, check_random_state, check_threads
 from heatmover.diffusion.base import Diffuser
-from heatmover.diffusion.chebyshev import ChebyshevDiffuser
+from heatmover.diffusion.chebyshev import ChebyshevDiffuser, rounding
 from heatmover.diffusion.choice import choose_max_scale
 from heatmover.diffusion.exact import ExactDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
@@ -28,8 +28,9 @@ __all__ = ["DiffusionEMD"]
 METHODS = ("auto", "chebyshev", "exact")
 DENSITIES = ("adjoint", "function")
 
-# Rounding of the float32 recurrence stays below 1e-6 of a measure's norm up to 2^13 steps (tests/diffusion).
-SINGLE_PRECISION_ABOVE = 1e-5
+# Single precision is for graphs whose stationary law is even to within this factor (of its root): the certificate
+# weighs errors by it, and on a path whose weights fall by 1e-3 from edge to edge float32 lost 2e-4 of the mass.
+EVEN = 1e-3
 
 
 class DiffusionEMD(TransformerMixin, BaseEstimator):
@@ -59,7 +60,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     normalize
         Divide rows by their sums. False: rows that do not sum to one are an error.
     dtype
-        ``"float32"``, ``"float64"`` or ``"auto"``: float32 unless ``tol`` is below 1e-5.
+        ``"float32"``, ``"float64"`` or ``"auto"``: float32 where its rounding takes at most half of ``tol``, which at
+        the default ``tol`` is up to ``max_scale=13``.
     n_jobs
         Threads; None for all cores. The result does not depend on it.
     random_state
@@ -82,7 +84,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     n_scales_ : int
         Their number.
     error_bound_ : ndarray
-        ``(n_scales_,)``: certified bound on the error of each density f, relative to its measure, in the norm
+        ``(n_scales_,)``: certified bound, rounding included, on the error of each density f, relative to its
+        measure, in the norm
         ``sqrt(sum(f**2 / pi))`` with the stationary law pi (``sum(f**2 * pi)`` for ``density="function"``).
     n_features_in_ : int
         Number of points.
@@ -147,14 +150,14 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         self._check_parameters()
         rows = self._check_rows(X, reset=True)
         self.graph_ = Graph.from_grid((rows.shape[1],)) if self.graph is None else self.graph
-        # Only one copy of the operator stays, in the precision that diffuses.
-        kept = np.float64 if self.method == "exact" else self._precision()
-        operator = DiffusionOperator.from_graph(self.graph_, dtype=kept)
+        operator = DiffusionOperator.from_graph(self.graph_)
         _warn_of_components(operator, rows)
         choice = self._choose_scale(operator, rows)
         self.max_scale_, self.max_scale_reason_, self.decay_ = choice.max_scale, choice.reason, choice.decay
         scales = self._kept_scales(choice.max_scale)
         self.scales_, self.n_scales_ = np.asarray(scales), len(scales)
+        self._matrix = combination(scales, alpha=self.alpha, norm=self.norm)
+        self._precision = self._choose_precision(operator)
         self._diffuser = self._make_diffuser(operator)
         self.error_bound_ = self._diffuser.error_bound(scales)
         return self
@@ -205,14 +208,13 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
 
     def _embed(self, rows: Any, progress: Progress) -> npt.NDArray[np.floating[Any]]:
         scales = range(self.scales_[0], self.scales_[-1] + 1)
-        matrix = combination(scales, alpha=self.alpha, norm=self.norm)
         progress.stage("diffuse measures", rows.shape[0])
         return embed(
             self._diffuser,
             rows,
             scales,
-            matrix,
-            dtype=self._precision(),
+            self._matrix,
+            dtype=self._precision,
             n_threads=check_threads(self.n_jobs),
             progress=progress,
         )
@@ -235,6 +237,10 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             raise InvalidInputError("max_scale of at most 30", f"{self.max_scale}", "2^30 steps mix any graph in reach")
         if self.n_scales is not None:
             check_integer("n_scales", self.n_scales, minimum=1)
+        if not isinstance(self.normalize, bool | np.bool_):
+            raise InvalidInputError("normalize to be True or False", repr(self.normalize))
+        check_threads(self.n_jobs)
+        check_random_state(self.random_state)
 
     def _check_rows(self, X: Any, *, reset: bool) -> Any:
         if isinstance(X, Measures):
@@ -242,12 +248,14 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         rows = validate_data(
             self, X, reset=reset, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False, copy=False
         )
-        n_points = self.graph.n_points if self.graph is not None else None
+        # What was fitted counts, not what set_params changed since.
+        graph = self.graph if reset else self.graph_
+        n_points = graph.n_points if graph is not None else None
         return check_measures(rows, n_points=n_points, normalize=self.normalize)
 
     def _choose_scale(self, operator: DiffusionOperator, rows: Any) -> ScaleChoice:
         if self.max_scale == "auto":
-            rng = np.random.default_rng(self.random_state)
+            rng = check_random_state(self.random_state)
             return choose_max_scale(operator, rows, rng, n_threads=check_threads(self.n_jobs))
         return ScaleChoice(int(self.max_scale), np.empty(0), np.nan, "as asked for")
 
@@ -264,12 +272,17 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             return ExactDiffuser(operator, adjoint=adjoint)
         self.method_ = "chebyshev"
         self.method_reason_ = "as asked for" if self.method == "chebyshev" else "certified and linear in graph size"
-        return ChebyshevDiffuser(operator, adjoint=adjoint, tol=self.tol, dtype=self._precision())
+        # Only one copy of the operator stays, in the precision that diffuses.
+        kept = operator.astype(self._precision)
+        return ChebyshevDiffuser(kept, adjoint=adjoint, tol=self.tol, dtype=self._precision)
 
-    def _precision(self) -> np.dtype[Any]:
+    def _choose_precision(self, operator: DiffusionOperator) -> np.dtype[Any]:
         if self.dtype != "auto":
             return np.dtype(self.dtype)
-        return np.dtype(np.float32 if self.tol >= SINGLE_PRECISION_ABOVE else np.float64)
+        single = (
+            rounding(self.max_scale_, np.float32) <= self.tol / 2 and operator.top.min() >= EVEN * operator.top.max()
+        )
+        return np.dtype(np.float32 if single else np.float64)
 
 
 def _warn_of_components(operator: DiffusionOperator, rows: Any) -> None:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser
+from heatmover.diffusion.chebyshev import rounding as power_rounding
 from heatmover.diffusion.exact import ExactDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
 
-SCALES = range(13)
+SCALES = range(19)
 
 
 def exact(operator, adjoint, tol):
@@ -25,11 +26,11 @@ def chebyshev_single(operator, adjoint, tol):
     return ChebyshevDiffuser(operator, adjoint=adjoint, tol=tol, dtype=np.float32)
 
 
-# way to diffuse, and the rounding it may add to its bound (relative, in the norm of `relative_error`)
+# way to diffuse, and the rounding of a few sums (relative, in the norm of `relative_error`)
 DIFFUSERS = {
     "exact": (exact, 1e-9),
     "chebyshev": (chebyshev, 1e-9),
-    "chebyshev float32": (chebyshev_single, 5e-6),
+    "chebyshev float32": (chebyshev_single, 2e-6),
 }
 
 
@@ -76,7 +77,8 @@ def test_densities_are_within_tol_of_the_dense_oracle(way, affinity, graph, meas
     diffuser = make(DiffusionOperator.from_graph(graph), adjoint, tol)
     densities = np.array(list(diffuser.diffuse(measures.T, SCALES)))
     bound = diffuser.error_bound(SCALES)
-    assert (bound <= tol).all()
+    room = [power_rounding(scale, densities.dtype) for scale in SCALES]
+    assert (bound <= np.maximum(tol, np.add(tol / 2, room))).all()
     error = relative_error(densities, dense_densities(affinity, measures, adjoint), measures, affinity, adjoint)
     assert (error <= bound[:, None] + rounding).all()
 
@@ -102,20 +104,23 @@ def test_the_stationary_law_stays(way, graph):
 
 
 def test_constants_stay_as_functions(way, graph):
-    make, rounding = way
+    make, _ = way
     constant = np.ones((graph.n_points, 1))
-    for density in make(DiffusionOperator.from_graph(graph), False, 1e-2).diffuse(constant, SCALES):
-        np.testing.assert_allclose(density, 1, rtol=0, atol=100 * rounding * graph.n_points)
+    densities = make(DiffusionOperator.from_graph(graph), False, 1e-2).diffuse(constant, SCALES)
+    for scale, density in zip(SCALES, densities, strict=True):
+        # The polynomial alone would miss by 1e-2: the part of the constant is put right.
+        room = power_rounding(scale, density.dtype) + 20 * graph.n_points * np.finfo(density.dtype).eps
+        np.testing.assert_allclose(density, 1, rtol=0, atol=room)
 
 
 def test_diffusion_is_linear(way, graph, measures, adjoint):
     make, rounding = way
     diffuser = make(DiffusionOperator.from_graph(graph), adjoint, 1e-4)
     mixture = measures[:3].mean(axis=0)[:, None]
-    parts = diffuser.diffuse(measures[:3].T, SCALES)
-    size = max(1.0, np.abs(random_walk(graph.affinity.toarray())[0]).max()) * graph.n_points
-    for mixed, part in zip(diffuser.diffuse(mixture, SCALES), parts, strict=True):
-        np.testing.assert_allclose(mixed[:, 0], part.mean(axis=1), atol=rounding * size * np.abs(part).max())
+    pairs = zip(diffuser.diffuse(mixture, SCALES), diffuser.diffuse(measures[:3].T, SCALES), strict=True)
+    for scale, (mixed, part) in enumerate(pairs):
+        room = (rounding + 2 * power_rounding(scale, part.dtype)) * graph.n_points * np.abs(part).max()
+        np.testing.assert_allclose(mixed[:, 0], part.mean(axis=1), atol=room)
 
 
 def test_bits_of_a_column_do_not_depend_on_its_block(graph, measures, adjoint):
@@ -136,7 +141,8 @@ def test_progressive_densities_agree_with_direct_ones(way, affinity, graph, meas
     for scale in SCALES:
         error = relative_error(next(progressive), expected[scale], measures, affinity, True)
         # Every step adds its own error.
-        assert (error <= (scale + 1) * (1e-6 + rounding)).all()
+        room = power_rounding(scale, np.float32 if rounding > 1e-8 else np.float64)
+        assert (error <= (scale + 1) * (1e-6 + rounding) + room).all()
 
 
 def test_a_permutation_of_the_points_permutes_the_densities(way, affinity, measures):

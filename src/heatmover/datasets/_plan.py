@@ -9,12 +9,11 @@ from typing import TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._validation import check_integer
+from heatmover._validation import RandomState, check_integer, check_random_state
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Plan", "RandomState", "check_non_negative", "circle_distance", "euclidean_distance", "make_plan"]
 
-RandomState: TypeAlias = int | np.random.Generator | None
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 
@@ -73,16 +72,6 @@ def check_non_negative(name: str, value: object) -> float:
     if not number or not 0 <= float(value) < math.inf:  # type: ignore[arg-type]
         raise InvalidInputError(f"{name} to be a finite number of at least 0", repr(value))
     return float(value)  # type: ignore[arg-type]
-
-
-def check_random_state(random_state: RandomState) -> np.random.Generator:
-    """Return a generator: the given one, or a new one from a seed."""
-    try:
-        return np.random.default_rng(random_state)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(
-            "random_state to be a non-negative integer, a numpy Generator or None", repr(random_state)
-        ) from error
 
 
 def euclidean_distance(a: Floats, b: Floats) -> Floats:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from heatmover.diffusion.chebyshev import ChebyshevDiffuser
+from heatmover.diffusion.chebyshev import SINGLE_RANGE, ChebyshevDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.scales import MIXED, ScaleChoice, mean_total_variation
 
@@ -43,8 +43,9 @@ def choose_max_scale(
     sources = _draw(operator, rows, rng)
     limit = mean_total_variation(operator.component_masses(sources.T).T)
     threshold = limit + MIXED * (1 - limit)
-    # An average needs no digits: a loose tolerance and single precision.
-    diffuser = ChebyshevDiffuser(operator, adjoint=True, tol=1e-2, dtype=np.float32)
+    # An average needs few digits, but the errors of all steps add up on what never mixes.
+    precision = np.float32 if operator.top.min() > SINGLE_RANGE else np.float64
+    diffuser = ChebyshevDiffuser(operator, adjoint=True, tol=1e-4, dtype=precision)
     parts = np.array_split(sources, min(n_threads, sources.shape[1]), axis=1)
     flows = [diffuser.diffuse_progressively(part) for part in parts]
     decay: list[float] = []
@@ -67,8 +68,9 @@ def choose_max_scale(
 def _draw(operator: DiffusionOperator, rows: Any, rng: np.random.Generator) -> npt.NDArray[np.float32]:
     """Draw different points, each as likely as its mass in the mean measure; indicators ``(n_points, n_drawn)``."""
     mean = np.asarray(rows.sum(axis=0), dtype=np.float64).ravel()
+    mean /= mean.sum()
     count = min(SAMPLE, int(np.count_nonzero(mean)))
-    drawn = np.sort(rng.choice(mean.size, count, replace=False, p=mean / mean.sum()))
+    drawn = np.sort(rng.choice(mean.size, count, replace=False, p=mean))
     sources = np.zeros((operator.n_points, count), dtype=np.float32)
     sources[drawn, np.arange(count)] = 1
     return sources

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,10 +55,8 @@ class DiffusionOperator:
     lowest: float
 
     @classmethod
-    def from_graph(
-        cls, graph: Graph, *, anisotropy: float = 1.0, dtype: npt.DTypeLike = np.float64
-    ) -> DiffusionOperator:
-        """Normalise a graph's affinity into a diffusion operator, in float64, and keep S as ``dtype``.
+    def from_graph(cls, graph: Graph, *, anisotropy: float = 1.0) -> DiffusionOperator:
+        """Normalise a graph's affinity into a diffusion operator, in float64.
 
         Examples
         --------
@@ -69,9 +67,11 @@ class DiffusionOperator:
         affinity, order = _in_cache_order(_with_loops_where_isolated(graph.affinity))
         symmetric, degree = normalise(affinity, anisotropy)
         n_components, component = connected_components(symmetric, directed=False)
-        lowest = _lowest_eigenvalue(symmetric)
-        kept = sp.csr_array(symmetric, dtype=dtype)
-        return cls(kept, order, degree, component, int(n_components), lowest)
+        return cls(symmetric, order, degree, component, int(n_components), _lowest_eigenvalue(symmetric))
+
+    def astype(self, dtype: npt.DTypeLike) -> DiffusionOperator:
+        """Return the same operator with S stored as ``dtype``."""
+        return replace(self, symmetric=sp.csr_array(self.symmetric, dtype=dtype))
 
     @property
     def n_points(self) -> int:

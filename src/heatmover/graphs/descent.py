@@ -35,7 +35,9 @@ SETTLED = 0.002
 PIECES = 16
 
 
-def descend(points: Float64, k: int, rng: np.random.Generator) -> tuple[Float64, Indices]:
+def descend(
+    points: Float64, k: int, rng: np.random.Generator, *, n_threads: int | None = None
+) -> tuple[Float64, Indices]:
     """Find about the k nearest neighbours of every point, itself excluded.
 
     Parameters
@@ -46,6 +48,8 @@ def descend(points: Float64, k: int, rng: np.random.Generator) -> tuple[Float64,
         Number of neighbours.
     rng
         Rotates the points before they are cut into cells.
+    n_threads
+        Threads; None for all cores. Lists do not depend on them.
 
     Returns
     -------
@@ -54,10 +58,14 @@ def descend(points: Float64, k: int, rng: np.random.Generator) -> tuple[Float64,
     """
     # Points that lie close together in space lie close together in memory.
     order = cKDTree(points).indices
-    return _in_full_precision(points, order, _settled_lists(_single_precision(points[order]), k, rng))
+    return _in_full_precision(
+        points, order, _settled_lists(_single_precision(points[order]), k, rng, check_threads(n_threads))
+    )
 
 
-def _settled_lists(points: npt.NDArray[np.float32], k: int, rng: np.random.Generator) -> npt.NDArray[np.int32]:
+def _settled_lists(
+    points: npt.NDArray[np.float32], k: int, rng: np.random.Generator, n_threads: int
+) -> npt.NDArray[np.int32]:
     """Return each point's list ``(n_points, k)`` when hardly anything changes any more."""
     from heatmover._compiled.descent import improve, with_reverse
 
@@ -67,7 +75,7 @@ def _settled_lists(points: npt.NDArray[np.float32], k: int, rng: np.random.Gener
     nearby = np.empty((n_points, k + REVERSE), dtype=np.int32)
     edges = np.linspace(0, n_points, PIECES + 1).astype(int)
     # The last bits of a rotation depend on the threads of the linear algebra library, and with them the cells.
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(check_threads(None)) as pool:
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(n_threads) as pool:
         _first_lists(points, squares, lists, rng, pool)
         for _ in range(MOST_ROUNDS):
             with_reverse(lists, nearby)
@@ -96,16 +104,14 @@ def _first_lists(
     n_points, n_dimensions = points.shape
     # Cells large enough that every list is full after the first tree.
     size = max(CELL, lists.shape[1] + 1)
-    n_cells = max(n_points // size, 1)
-    edges = size * (np.linspace(0, n_cells, min(PIECES, n_cells) + 1).astype(int))
-    edges[-1] = n_points
+    # The last cell takes what is left over, so that none is too small to fill a list.
+    last = size * max(n_points // size - 1, 0)
+    edges = size * np.linspace(0, last // size, PIECES + 1).astype(int)
     for _ in range(TREES):
         rotation, _ = np.linalg.qr(rng.standard_normal((n_dimensions, n_dimensions)))
         members = cKDTree(points @ rotation.astype(np.float32), leafsize=size).indices
-        # The last cell takes what is left over, so that none is too small to fill a list.
-        whole = np.split(members, [size * (n_cells - 1)])
         list(pool.map(lambda piece: join_cells(points, members, size, *piece, squares, lists), pairwise(edges)))  # noqa: B023
-        join_cells(points, whole[1], whole[1].size, 0, 1, squares, lists)
+        join_cells(points, members[last:], n_points - last, 0, 1, squares, lists)
 
 
 def _in_full_precision(points: Float64, order: Indices, lists: npt.NDArray[np.int32]) -> tuple[Float64, Indices]:

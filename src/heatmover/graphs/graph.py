@@ -11,7 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._validation import check_finite, check_integer, check_matrix, check_number, check_option, check_real
+from heatmover._validation import (
+    RandomState,
+    check_finite,
+    check_integer,
+    check_matrix,
+    check_number,
+    check_option,
+    check_random_state,
+    check_real,
+    check_threads,
+)
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.grid import grid_affinity
 from heatmover.graphs.kernels import Bandwidth, KernelName, affinity_from_neighbors, check_kernel, choose_bandwidth
@@ -21,8 +31,6 @@ if TYPE_CHECKING:
     from heatmover.graphs.diagnosis import Diagnosis
 
 __all__ = ["Graph"]
-
-RandomState = int | np.random.Generator | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,6 +85,7 @@ class Graph:
         *,
         neighbors: str = "auto",
         radius: float | None = None,
+        n_jobs: int | None = None,
     ) -> Graph:
         """Join every point with its nearest neighbours and weigh the edges by a kernel of their length.
 
@@ -101,6 +110,8 @@ class Graph:
         radius
             Join all points within this distance instead of a fixed number of neighbours; ``n_neighbors`` and
             ``neighbors`` then have no effect.
+        n_jobs
+            Threads; None for all cores. The result does not depend on it.
 
         Returns
         -------
@@ -117,11 +128,13 @@ class Graph:
         check_kernel(kernel, bandwidth)
         check_option("neighbors", neighbors, SEARCHES)
         array = _check_points(points)
-        rng = np.random.default_rng(random_state)
+        rng = check_random_state(random_state)
+        n_threads = check_threads(n_jobs)
         if radius is not None:
             support = within_radius(array, check_number("radius", radius, above=0))
         else:
-            support = k_nearest(array, _check_neighbors(n_neighbors, array), algorithm=neighbors, rng=rng)
+            count = _check_neighbors(n_neighbors, array)
+            support = k_nearest(array, count, algorithm=neighbors, rng=rng, n_threads=n_threads)
         widths = choose_bandwidth(support.middle, kernel, bandwidth)
         construction = {
             "source": "points",

@@ -43,9 +43,6 @@ MOST_SCORES = 2**20
 SPARE = 4
 # Distances whose squares differ by this share are equal.
 TIE = 1e-9
-# So few tasks, such as a sample's, run one after the other: memory that a thread has freed stays with its process, and
-# the peak of a graph of 100,000 points was 100 MB higher for it.
-FEW_TASKS = 8
 # Points whose exact neighbours tell the dimension of the data, and the recall of an approximate search.
 SAMPLE = 200
 
@@ -89,7 +86,9 @@ class Support:
     search: Search
 
 
-def k_nearest(points: Float64, k: int, *, algorithm: str = "auto", rng: np.random.Generator) -> Support:
+def k_nearest(
+    points: Float64, k: int, *, algorithm: str = "auto", rng: np.random.Generator, n_threads: int | None = None
+) -> Support:
     """Find the k nearest neighbours of every point, itself excluded.
 
     Parameters
@@ -102,15 +101,18 @@ def k_nearest(points: Float64, k: int, *, algorithm: str = "auto", rng: np.rando
         One of `SEARCHES`.
     rng
         Used by the sample that chooses the algorithm and by the approximate search.
+    n_threads
+        Threads; None for all cores.
     """
+    n_threads = check_threads(n_threads)
     search = _choose(points, rng) if algorithm == "auto" else Search(algorithm, 1.0, "as asked for")
     if search.algorithm == "descent":
-        distances, indices = descend(points, k, rng)
+        distances, indices = descend(points, k, rng, n_threads=n_threads)
         search = Search("descent", _measure_recall(points, distances, rng), search.reason)
     elif search.algorithm == "tree":
-        distances, indices = _without_self(*_by_tree(points, points, k + 1))
+        distances, indices = _without_self(*_by_tree(points, points, k + 1, n_threads))
     else:
-        distances, indices = _without_self(*_by_blocks(points, np.arange(len(points)), k + 1))
+        distances, indices = _without_self(*_by_blocks(points, np.arange(len(points)), k + 1, n_threads))
     n_points = len(points)
     offsets = np.arange(0, n_points * k + 1, k)
     matrix = sp.csr_array((distances.ravel(), indices.ravel().astype(np.int32), offsets), shape=(n_points, n_points))
@@ -163,24 +165,24 @@ def _intrinsic_dimension(points: Float64, rng: np.random.Generator) -> float:
     return 1 / growth if growth > 0 else float(points.shape[1])
 
 
-def _by_tree(points: Float64, queries: Float64, k: int) -> Found:
-    return cKDTree(points).query(queries, k=k, workers=check_threads(None))  # type: ignore[no-any-return]
+def _by_tree(points: Float64, queries: Float64, k: int, n_threads: int) -> Found:
+    return cKDTree(points).query(queries, k=k, workers=n_threads)  # type: ignore[no-any-return]
 
 
-def _by_blocks(points: Float64, queries: Indices, k: int) -> Found:
+def _by_blocks(points: Float64, queries: Indices, k: int, n_threads: int = 1) -> Found:
     """Compare every query with every point, a block of queries at a time."""
     distances, indices = np.empty((queries.size, k)), np.empty((queries.size, k), dtype=np.intp)
     everyone = np.arange(len(points))
     unsure = np.arange(queries.size)
     for precision in (np.float32, np.float64):
         blocks = _blocks(unsure, int(np.clip(MOST_SCORES // len(points), LEAST_BLOCK, BLOCK)))
-        found = _in_threads(lambda block: _compare(points, queries[block], everyone, k, precision), blocks)  # noqa: B023
+        found = _in_threads(lambda block: _compare(points, queries[block], everyone, k, precision), blocks, n_threads)  # noqa: B023
         for block, (lengths, near, _) in zip(blocks, found, strict=True):
             distances[block], indices[block] = lengths, near
         unsure = unsure[~np.concatenate([sure for _, _, sure in found])]
         if unsure.size == 0:
             return distances, indices
-    distances[unsure], indices[unsure] = _by_tree(points, points[queries[unsure]], k)
+    distances[unsure], indices[unsure] = _by_tree(points, points[queries[unsure]], k, n_threads)
     return distances, indices
 
 
@@ -221,14 +223,14 @@ def _compare(
     return distances, indices, sure
 
 
-def _in_threads(work: Callable[[Task], Result], tasks: list[Task]) -> list[Result]:
+def _in_threads(work: Callable[[Task], Result], tasks: list[Task], n_threads: int) -> list[Result]:
     """Return the result of every task; its bits depend on the task alone."""
     # A product's last bits depend on the threads of the linear algebra library, and so would the choice among
     # duplicates; with a core for each task it has no use for more than one.
     with threadpool_limits(1, user_api="blas"):
-        if len(tasks) < FEW_TASKS:
+        if n_threads == 1:  # memory that a thread of a pool has freed would stay with the process
             return [work(task) for task in tasks]
-        with ThreadPoolExecutor(check_threads(None)) as pool:
+        with ThreadPoolExecutor(n_threads) as pool:
             return list(pool.map(work, tasks))
 
 
