@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 import heatmover as hm
 from heatmover.comparison import Separation
+from heatmover.errors import InvalidInputError
 
 
 @pytest.fixture(scope="module")
@@ -396,3 +397,20 @@ def test_plot_without_matplotlib_names_the_extra(result, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(hm.MissingExtraError, match=r"heatmover\[cohort\]"):
         result.plot()
+
+
+def test_a_series_with_another_index_is_refused():
+    data = hm.datasets.cohort(6, cells_per_sample=40)
+    result = hm.compare(data.points, data.labels, n_neighbors=10)
+    right = pd.Series(data.annotations["condition"], index=list(result.names))
+    expected = result.separation(data.annotations["condition"])
+    assert result.separation(right.sample(frac=1, random_state=0)) == expected
+    assert result.separation(pd.Series(data.annotations["condition"])) == expected
+    with pytest.raises(InvalidInputError, match="a group for every sample"):
+        result.separation(right.rename(index=str.upper))
+
+
+def test_separation_with_equal_samples_within_groups_in_words():
+    text = str(Separation(within=0.0, between=1.0, agreement=1.0, chance=0.4, n_samples=4))
+    assert "further apart than" in text
+    assert "as far apart as" not in text

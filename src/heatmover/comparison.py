@@ -21,7 +21,7 @@ from heatmover.distances import pairwise_distances
 from heatmover.errors import InvalidInputError
 from heatmover.estimator import DiffusionEMD
 from heatmover.graphs import Diagnosis, Graph
-from heatmover.measures import Measures, measures_from_labels
+from heatmover.measures import Measures, is_missing, measures_from_labels
 
 __all__ = ["Comparison", "Separation", "compare"]
 
@@ -64,6 +64,8 @@ class Separation:
         # Rounded first, so that the words never contradict the number they come with.
         excess = round(100 * (self.between / self.within - 1)) if self.within else 0
         words = f"{abs(excess)} % {'further apart' if excess > 0 else 'nearer'} than" if excess else "as far apart as"
+        if self.within == 0 < self.between:
+            words = "further apart than"
         return (
             f"Samples of different {kind}s are {words} samples of one {kind} "
             f"(mean distance {self.between:.2f} against {self.within:.2f}).\n"
@@ -187,7 +189,8 @@ class Comparison:
             )
         candidates = self.distances.copy()
         np.fill_diagonal(candidates, np.inf)
-        tied = candidates == candidates.min(axis=1, keepdims=True)
+        # Distances of a float32 embedding that differ by less are equal: rounding must not decide who is nearest.
+        tied = candidates <= candidates.min(axis=1, keepdims=True) * (1 + 1e-5)
         counts = np.bincount(codes)
         return Separation(
             within=float(self.distances[same & pairs].mean()),
@@ -277,8 +280,12 @@ class Comparison:
         """Return the group of each sample as an index, ``(n_samples,)``, and the names of the groups, sorted."""
         values = np.asarray(_by_name(groups, self.names), dtype=object)
         if values.shape != (len(self.names),):
-            raise InvalidInputError(f"one group per sample ({len(self.names)})", f"shape {values.shape}")
-        missing = [name for name, value in zip(self.names, values, strict=True) if _is_missing(value)]
+            raise InvalidInputError(
+                f"one group per sample ({len(self.names)})",
+                f"shape {values.shape}",
+                "of one group per point take the first of each sample: pd.Series(groups).groupby(labels).first()",
+            )
+        missing = [name for name, value in zip(self.names, values, strict=True) if is_missing(value)]
         if missing:
             raise InvalidInputError("a group for every sample", f"none for {', '.join(map(repr, missing[:5]))}")
         found, codes = np.unique([str(value) for value in values], return_inverse=True)
@@ -349,7 +356,7 @@ def compare(
         graph = places
     else:
         watcher.stage("find neighbours", 1)
-        graph = Graph.from_points(places, n_neighbors=n_neighbors, random_state=random_state)
+        graph = Graph.from_points(places, n_neighbors=n_neighbors, random_state=random_state, n_jobs=copy.n_jobs)
         watcher.advance()
     watcher.stage("choose scales", 1)
     fitted = copy.set_params(graph=graph).fit(measures)
@@ -388,11 +395,13 @@ def _check_model(model: object, *, random_state: int | None, n_jobs: int | None)
 def _by_name(groups: Any, names: tuple[str, ...]) -> Any:
     """Return the groups in the order of ``names`` if they are labelled with them, else as they are."""
     index = getattr(groups, "index", None)
-    if index is not None and not callable(index) and set(names) <= set(map(str, index)):
-        groups = dict(zip(map(str, index), groups, strict=True))
-    return [groups.get(name) for name in names] if isinstance(groups, Mapping) else groups
-
-
-def _is_missing(value: object) -> bool:
-    # A string of this spelling is a name like any other.
-    return not isinstance(value, str) and str(value) in {"None", "nan", "NaN", "NaT", "<NA>"}
+    if index is not None and not callable(index):
+        labels = [str(label) for label in index]
+        known = set(names).intersection(labels)
+        # An index that merely counts says nothing of names, unless names do the same.
+        if known or labels != [str(place) for place in range(len(labels))]:
+            groups = dict(zip(labels, groups, strict=True))
+    if not isinstance(groups, Mapping):
+        return groups
+    named = {str(name): group for name, group in groups.items()}
+    return [named.get(name) for name in names]

@@ -222,7 +222,9 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     def _check_parameters(self) -> None:
         if not (self.graph is None or isinstance(self.graph, Graph)):
             raise InvalidInputError(
-                "graph to be a heatmover.Graph", f"{type(self.graph).__name__}", "use Graph.from_affinity(graph)"
+                "graph to be a heatmover.Graph",
+                f"{type(self.graph).__name__}",
+                "use Graph.from_points for points, Graph.from_affinity for a matrix of affinities",
             )
         check_option("method", self.method, METHODS)
         check_option("density", self.density, DENSITIES)
@@ -232,7 +234,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         check_number("alpha", self.alpha, above=0, at_most=1)
         check_number("tol", self.tol, above=0, at_most=0.5)
         if isinstance(self.max_scale, str):
-            check_option("max_scale", self.max_scale, ["auto"])
+            if self.max_scale != "auto":
+                raise InvalidInputError("max_scale to be a whole number or 'auto'", repr(self.max_scale))
         elif check_integer("max_scale", self.max_scale, minimum=0) > 30:
             raise InvalidInputError("max_scale of at most 30", f"{self.max_scale}", "2^30 steps mix any graph in reach")
         if self.n_scales is not None:
@@ -245,6 +248,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     def _check_rows(self, X: Any, *, reset: bool) -> Any:
         if isinstance(X, Measures):
             X = X.masses
+        if not hasattr(X, "shape") or len(X.shape) != 2:
+            _refuse_other_shapes(np.asarray(X))
         rows = validate_data(
             self, X, reset=reset, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False, copy=False
         )
@@ -283,6 +288,17 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             rounding(self.max_scale_, np.float32) <= self.tol / 2 and operator.top.min() >= EVEN * operator.top.max()
         )
         return np.dtype(np.float32 if single else np.float64)
+
+
+def _refuse_other_shapes(values: npt.NDArray[Any]) -> None:
+    if values.dtype.kind in "US":
+        raise InvalidInputError("measures", "strings", "use measures_from_labels(labels) to make measures of them")
+    if values.ndim != 2:
+        raise InvalidInputError(
+            "measures of shape (n_measures, n_points)",
+            f"shape {values.shape}",
+            "Reshape your data: one measure is one row, X.reshape(1, -1)",
+        )
 
 
 def _warn_of_components(operator: DiffusionOperator, rows: Any) -> None:

@@ -124,7 +124,8 @@ def measures_from_weights(weights: Any, *, names: Sequence[object] | None = None
     array([[0.5 , 0.5 , 0.  ],
            [0.  , 0.25, 0.75]])
     """
-    masses = check_measures(weights, normalize=normalize)
+    masses = sp.csr_array(check_measures(weights, normalize=normalize), copy=True)
+    masses.eliminate_zeros()
     if names is None:
         names = names_of(weights, masses.shape[0])
     if len(names) != masses.shape[0]:
@@ -244,11 +245,11 @@ def _missing(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     if array.dtype.kind in "mM":
         return np.asarray(np.isnat(array))
     if array.dtype.kind in "OT":
-        return np.fromiter(map(_is_missing, array), dtype=bool, count=array.size)
+        return np.fromiter(map(is_missing, array), dtype=bool, count=array.size)
     return np.zeros(array.shape, dtype=bool)
 
 
-def _is_missing(label: object) -> bool:
+def is_missing(label: object) -> bool:
     """Recognise None, NaN of any float type, and pandas' NA and NaT, which refuse or differ from themselves."""
     return (
         label is None

@@ -11,8 +11,10 @@ from heatmover.graphs import Graph
 
 def test_no_eigenvalue_lies_below_the_bound_and_the_bound_is_tight(graph):
     operator = DiffusionOperator.from_graph(graph)
-    values = np.linalg.eigvalsh(operator.symmetric.toarray())
+    values = np.clip(np.linalg.eigvalsh(operator.symmetric.toarray()), -1, 1)  # rounding leaves the interval
     assert -1 <= operator.lowest <= min(values[0], 0)
+    # Up to 60 points it is computed; beyond, the margin of the Lanczos estimate.
+    assert operator.lowest >= min(values[0], 0) - (1e-9 if len(values) <= 60 else 0.15)
     assert values[-1] == pytest.approx(1)
 
 

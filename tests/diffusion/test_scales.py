@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatmover.diffusion.choice import COARSEST, choose_max_scale
+from heatmover.diffusion.choice import COARSEST, SAMPLE, choose_max_scale
 from heatmover.diffusion.exact import ExactDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.scales import finest_scale, mean_total_variation
@@ -42,6 +42,16 @@ def test_the_choice_is_the_first_half_mixed_scale():
     np.testing.assert_allclose(choice.decay, curve[: choice.max_scale + 1], atol=0.02)
     assert (np.diff(choice.decay) < 0.01).all()
     assert f"2^{choice.max_scale}" in choice.reason
+
+
+def test_the_curve_is_true_on_every_graph(graph):
+    """Errors of many steps add up on what never mixes; the choice must not be made by them."""
+    operator = DiffusionOperator.from_graph(graph)
+    points = np.eye(graph.n_points)[:SAMPLE]
+    choice = choose_max_scale(operator, points, rng())
+    scales = range(len(choice.decay))
+    curve = [mean_total_variation(d) for d in ExactDiffuser(operator, adjoint=True).diffuse(points.T, scales)]
+    np.testing.assert_allclose(choice.decay, curve, atol=0.02)
 
 
 def test_a_longer_line_needs_a_coarser_scale():

@@ -68,6 +68,7 @@ def test_construction_says_how():
         "neighbors": "tree",
         "recall": 1.0,
         "reason": "80 points: exact search is instant",
+        "crowded": 0,
     }
     assert graph.construction["bandwidth"] > 0
     box = Graph.from_points(random_points(), 7, "box", neighbors="blocked").construction
@@ -426,3 +427,17 @@ def test_construction_is_a_copy_of_what_was_given():
 )
 def test_repr(graph, text):
     assert repr(graph) == text
+
+
+@pytest.mark.parametrize("algorithm", ["tree", "blocked", "descent"])
+def test_threads_do_not_change_the_graph(algorithm):
+    points = np.random.default_rng(4).normal(size=(1500, 4))
+    one, three = (Graph.from_points(points, 12, neighbors=algorithm, n_jobs=n).affinity for n in (1, 3))
+    np.testing.assert_array_equal(one.indices, three.indices)
+    np.testing.assert_array_equal(one.data, three.data)
+
+
+@pytest.mark.parametrize("seed", ["abc", -1, 1.5])
+def test_bad_seeds_are_refused(seed):
+    with pytest.raises(InvalidInputError, match="random_state"):
+        Graph.from_points(random_points(), 7, random_state=seed)

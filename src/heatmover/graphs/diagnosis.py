@@ -14,6 +14,8 @@ __all__ = ["Diagnosis", "diagnose"]
 # A point whose neighbours together weigh less than this against its own loop keeps its mass for more than
 # 2^13 steps: it is isolated for all practical purposes.
 WEAK = 1e-4
+# Heat that mixes within two steps has no geometry to tell; pure noise in 2,000 dimensions had a gap of 0.59.
+STRUCTURELESS = 0.5
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Diagnosis:
         inverse is the number of steps in which everything mixes.
     spectral_gap_error
         An eigenvalue lies within this distance of the one found.
+    lowest_eigenvalue
+        About the smallest eigenvalue of the same operator; at -1 heat swings between two halves and never settles.
     advice
         What to do, most important first; empty if all is well.
 
@@ -50,7 +54,7 @@ class Diagnosis:
     >>> print(Graph.from_grid((8, 8)).diagnose())
     64 points, ... edges, one component.
     Neighbours per point: 8 to 24, median 17.
-    Spectral gap about ...: everything mixes in about ... steps (scale ...).
+    Spectral gap about ...: everything mixes in about ... steps.
     All is well.
     """
 
@@ -64,6 +68,7 @@ class Diagnosis:
     degree: tuple[float, float, float]
     spectral_gap: float
     spectral_gap_error: float
+    lowest_eigenvalue: float
     advice: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -73,17 +78,15 @@ class Diagnosis:
             f"{self.n_points} points, {self.n_edges} edges, {parts}.",
             f"Neighbours per point: {low} to {high}, median {median:g}.",
         ]
-        if self.spectral_gap > 0:
-            steps = 1 / self.spectral_gap
-            scale = max(int(np.ceil(np.log2(steps))), 0)
-            lines.append(
-                f"Spectral gap about {self.spectral_gap:.2g}: "
-                f"everything mixes in about {steps:.0f} steps (scale {scale})."
-            )
+        # Whichever end of the spectrum is nearer to 1 in size decides.
+        gap = min(self.spectral_gap, 1 + self.lowest_eigenvalue)
+        if gap > 1e-9:
+            what = "everything" if self.n_components == 1 else "the largest part"
+            lines.append(f"Spectral gap about {gap:.2g}: {what} mixes in about {max(1 / gap, 1):.0f} steps.")
         return "\n".join([*lines, *(f"- {line}" for line in self.advice)] if self.advice else [*lines, "All is well."])
 
 
-def diagnose(affinity: sp.csr_array, *, recall: float = 1.0) -> Diagnosis:
+def diagnose(affinity: sp.csr_array, *, recall: float = 1.0, crowded: int = 0) -> Diagnosis:
     """Diagnose a symmetric affinity, CSR ``(n_points, n_points)``; see `Diagnosis`."""
     n_points = affinity.shape[0]
     loops = affinity.diagonal()
@@ -93,7 +96,7 @@ def diagnose(affinity: sp.csr_array, *, recall: float = 1.0) -> Diagnosis:
     sizes = np.bincount(component)
     isolated = neighbors == 0
     weak = ~isolated & (degree - loops < WEAK * loops)
-    gap, error = _spectral_gap(affinity, component == np.argmax(sizes))
+    gap, error, lowest = _spectrum(affinity, component == np.argmax(sizes))
     figures = {
         "n_points": n_points,
         "n_components": int(n_components),
@@ -107,7 +110,8 @@ def diagnose(affinity: sp.csr_array, *, recall: float = 1.0) -> Diagnosis:
         degree=(float(degree.min()), float(np.median(degree)), float(degree.max())),
         spectral_gap=gap,
         spectral_gap_error=error,
-        advice=tuple(_advice(**figures, recall=recall)),
+        lowest_eigenvalue=lowest,
+        advice=(*_advice(**figures, recall=recall), *_spectral_advice(n_points, gap, lowest, crowded)),
         **figures,
     )
 
@@ -138,14 +142,34 @@ def _advice(
     return lines
 
 
-def _spectral_gap(affinity: sp.csr_array, inside: npt.NDArray[np.bool_]) -> tuple[float, float]:
-    """Return the gap of one component's diffusion operator, and how near an eigenvalue is to the one found."""
+def _spectral_advice(n_points: int, gap: float, lowest: float, crowded: int) -> list[str]:
+    lines = []
+    if lowest < -1 + 1e-6:
+        lines.append(
+            "Heat swings between two halves of the graph and never settles, because no point has a loop and every "
+            "cycle is even. Add a diagonal to the affinity."
+        )
+    if crowded:
+        lines.append(
+            f"{crowded} points have only copies of themselves as neighbours: distances among them are arbitrary. "
+            "Use more neighbours than copies, or one weighted point for all copies."
+        )
+    if gap > STRUCTURELESS and n_points > 30:
+        lines.append(
+            f"Everything mixes in about {max(1 / gap, 1):.0f} steps: there is hardly any structure. "
+            "Use fewer neighbours, or reduce the points to a few dozen principal components first."
+        )
+    return lines
+
+
+def _spectrum(affinity: sp.csr_array, inside: npt.NDArray[np.bool_]) -> tuple[float, float, float]:
+    """Return one component's spectral gap, how near an eigenvalue is to the one found, and the lowest eigenvalue."""
     from heatmover.graphs.spectrum import lanczos, normalise
 
     if inside.sum() < 2:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     part = affinity if inside.all() else sp.csr_array(affinity[inside][:, inside])
     symmetric, degree = normalise(part, 1.0)
     top = np.sqrt(degree / degree.sum())[:, None]
     values, residuals = lanczos(symmetric, min(120, part.shape[0] - 1), deflate=top)
-    return float(1 - values[-1]), float(residuals[-1])
+    return float(1 - values[-1]), float(residuals[-1]), float(values[0])

@@ -144,6 +144,7 @@ class Graph:
             "neighbors": support.search.algorithm,
             "recall": support.search.recall,
             "reason": support.search.reason,
+            "crowded": int((support.middle == 0).sum()) if radius is None else 0,
         }
         return cls(affinity_from_neighbors(support.distances, kernel, widths), construction)
 
@@ -224,7 +225,8 @@ class Graph:
         """
         from heatmover.graphs.diagnosis import diagnose
 
-        return diagnose(self.affinity, recall=self.construction.get("recall", 1.0))
+        how = self.construction
+        return diagnose(self.affinity, recall=how.get("recall", 1.0), crowded=how.get("crowded", 0))
 
     def __repr__(self) -> str:
         how = self.construction

@@ -20,10 +20,10 @@ def normalise(affinity: sp.csr_array, anisotropy: float) -> tuple[sp.csr_array, 
     q = np.asarray(affinity.sum(axis=1)).ravel()
     # Any common factor of K_n cancels in S; this one keeps q^-2a in range for weights of any magnitude. Only points
     # fainter than 1e-150 of the strongest are normalised less than they should be.
-    inverse = np.maximum(q / q.max(), 1e-150) ** -anisotropy
+    inverse = np.maximum(q / q.max(), 1e-150) ** -anisotropy / np.sqrt(q.max())
     # Entry by entry in place: at a million points every array as long as the edges is some 400 MB.
-    normed = affinity.data / q.max()
-    normed *= np.repeat(inverse, counts)
+    normed = np.repeat(inverse, counts)
+    normed *= affinity.data
     normed *= inverse[affinity.indices]
     symmetric = sp.csr_array((normed, affinity.indices, affinity.indptr), shape=affinity.shape)
     degree = np.asarray(symmetric.sum(axis=1), dtype=np.float64).ravel()
