@@ -42,6 +42,11 @@ def growth() -> list[tuple[str, str, str]]:
     by_scale = [scaling.measure(5_000, 64, k) for k in scales]
     in_scale = scaling.exponent([2**k for k in scales], by_scale, "embedding")
     return [
+        (
+            "peak memory",
+            f"{by_points[-1]['peak / (embedding + graph)']:.1f} x",
+            "embedding + graph, 20,000 points, 16 measures",
+        ),
         ("cost in points", f"n^{scaling.exponent(points, by_points, 'total'):.2f}", "2,000 to 20,000 points"),
         ("cost in measures", f"m^{scaling.exponent(measures, by_measures, 'embedding'):.2f}", "16 to 256 measures"),
         ("cost in the largest scale", f"2^({in_scale:.2f} K)", "K = 4 to 8"),

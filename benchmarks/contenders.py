@@ -69,16 +69,22 @@ CONTENDERS: dict[str, Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, dict[
 }
 
 
-def run(name: str, points: np.ndarray, labels: np.ndarray) -> Run:
-    """Run one contender in a fresh process."""
+def in_fresh_process(target: Callable[..., None], *args: object):
+    """Return what ``target(sender, *args)`` sends from a process of its own."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(sender, name, points, labels))
+    process = context.Process(target=target, args=(sender, *args))
     process.start()
+    sender.close()  # so that a child that dies ends the wait below
     try:
         return receiver.recv()
     finally:
         process.join()
+
+
+def run(name: str, points: np.ndarray, labels: np.ndarray) -> Run:
+    """Run one contender in a fresh process."""
+    return in_fresh_process(_child, name, points, labels)
 
 
 def _child(sender, name: str, points: np.ndarray, labels: np.ndarray) -> None:

@@ -7,26 +7,18 @@ own; compilation is warmed up and not counted. Exponents are slopes of straight 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import time
 from pathlib import Path
 
 import numpy as np
-from contenders import peak_megabytes, start_of_peak
+from contenders import in_fresh_process, peak_megabytes, start_of_peak
 
 Row = dict[str, float]
 
 
 def measure(n_points: int, n_measures: int, max_scale: int) -> Row:
     """Time one size in a fresh process."""
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(sender, n_points, n_measures, max_scale))
-    process.start()
-    try:
-        return receiver.recv()
-    finally:
-        process.join()
+    return in_fresh_process(_child, n_points, n_measures, max_scale)
 
 
 def _child(sender, n_points: int, n_measures: int, max_scale: int) -> None:

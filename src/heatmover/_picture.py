@@ -148,7 +148,7 @@ def _draw_legend(axes: Any, columns: int) -> None:
 
 
 def _draw_names(axes: Any, names: tuple[str, ...], coordinates: npt.NDArray[np.float64]) -> None:
-    """Write each name beside its sample where it hides neither sample nor name; leave it out if there is no room."""
+    """Write each name where it hides nothing and is nearest to its own sample; leave it out if there is no room."""
     effects = import_extra("matplotlib.patheffects", package="matplotlib", extra="cohort")
     figure = axes.figure.canvas.figure  # the whole one, also from a part of it
     figure.draw_without_rendering()
@@ -156,7 +156,7 @@ def _draw_names(axes: Any, names: tuple[str, ...], coordinates: npt.NDArray[np.f
     centres = axes.transData.transform(coordinates)
     taken = [(*(centre - 5 * pixels), *(centre + 5 * pixels)) for centre in centres]
     frame = axes.get_window_extent()
-    for name, centre, place in zip(names, centres, coordinates, strict=True):
+    for own, (name, centre, place) in enumerate(zip(names, centres, coordinates, strict=True)):
         text = axes.annotate(
             _shortened(name),
             place,
@@ -176,12 +176,18 @@ def _draw_names(axes: Any, names: tuple[str, ...], coordinates: npt.NDArray[np.f
             offset = np.array(side) * (size / 2 + GAP_POINTS * pixels * (0.7 if all(side) else 1.0))
             box = (*(centre + offset - size / 2), *(centre + offset + size / 2))
             inside = frame.x0 <= box[0] and box[2] <= frame.x1 and frame.y0 <= box[1] and box[3] <= frame.y1
-            if inside and not any(_overlap(box, other) for other in taken):
+            if inside and _nearest(box, centres) == own and not any(_overlap(box, other) for other in taken):
                 text.set_position(offset / pixels)
                 taken.append(box)
                 break
         else:
             text.remove()
+
+
+def _nearest(box: tuple[float, ...], centres: npt.NDArray[np.float64]) -> int:
+    """Return which sample is nearest to a box: a name beside another sample would be read as that one's."""
+    outside = np.maximum(np.maximum(np.array(box[:2]) - centres, centres - np.array(box[2:])), 0)
+    return int((outside**2).sum(axis=1).argmin())
 
 
 def _overlap(box: tuple[float, ...], other: tuple[float, ...]) -> bool:
