@@ -230,7 +230,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         check_option("density", self.density, DENSITIES)
         check_option("norm", self.norm, NORMS)
         check_option("dtype", self.dtype, ("auto", "float32", "float64"))
-        # 1/2 is the theory's limit; a little beyond it is still a norm, and some like to look.
+        # 1/2 is the limit of the theory; beyond it the sum is still a norm.
         check_number("alpha", self.alpha, above=0, at_most=1)
         check_number("tol", self.tol, above=0, at_most=0.5)
         if isinstance(self.max_scale, str):
@@ -284,9 +284,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     def _choose_precision(self, operator: DiffusionOperator) -> np.dtype[Any]:
         if self.dtype != "auto":
             return np.dtype(self.dtype)
-        single = (
-            rounding(self.max_scale_, np.float32) <= self.tol / 2 and operator.top.min() >= EVEN * operator.top.max()
-        )
+        single = rounding(self.max_scale_, np.float32) <= self.tol / 2 and operator.evenness >= EVEN
         return np.dtype(np.float32 if single else np.float64)
 
 

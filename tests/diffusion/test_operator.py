@@ -70,3 +70,14 @@ def test_component_masses_of_sparse_and_dense_rows(graph, measures):
     dense = operator.component_masses(measures)
     np.testing.assert_allclose(dense.sum(axis=1), 1)
     np.testing.assert_allclose(operator.component_masses(sp.csr_array(measures)), dense)
+
+
+def test_evenness_is_judged_within_components():
+    """One isolated point must not make a large even graph look uneven."""
+    import scipy.sparse as sp
+
+    grid = Graph.from_grid((400,))
+    beside = Graph.from_affinity(sp.block_diag([grid.affinity, np.ones((1, 1))]))
+    evenness = DiffusionOperator.from_graph(grid).evenness
+    assert 0.3 < evenness < 1
+    assert DiffusionOperator.from_graph(beside).evenness == pytest.approx(evenness)

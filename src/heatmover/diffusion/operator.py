@@ -85,6 +85,14 @@ class DiffusionOperator:
         return np.asarray(np.sqrt(self.degree / total[self.component]))
 
     @property
+    def evenness(self) -> float:
+        """Smallest over largest entry of `top` within a component, of the most uneven one."""
+        top = self.top
+        largest = np.zeros(self.n_components)
+        np.maximum.at(largest, self.component, top)
+        return float((top / largest[self.component]).min())
+
+    @property
     def stationary(self) -> Float64:
         """Stationary law of each component, in the graph's own order of points ``(n_points,)``."""
         law = np.empty(self.n_points)

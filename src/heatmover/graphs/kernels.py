@@ -17,8 +17,9 @@ Float64 = npt.NDArray[np.float64]
 KernelName = Literal["gaussian", "adaptive", "box"]
 Bandwidth = float | Literal["auto"]
 
-# Bandwidth = this factor times the median distance to the middle neighbour. Measured on eight shapes (5 seeds):
-# between 1 and 2 accuracy is flat; at 4 the swiss roll's layers leak into each other (Spearman 0.99 -> 0.93).
+# Bandwidth = this factor times the median distance to the middle neighbour. Measured on the swiss roll, the S-curve and
+# the star (one seed): between 1 and 2 accuracy is flat; at 4 the swiss roll's layers leak into each other (Spearman
+# 0.99 -> 0.93).
 BANDWIDTH_FACTOR = 1.5
 
 
