@@ -15,7 +15,7 @@ from heatmover.datasets._exact import exact_emd
 from heatmover.errors import InvalidInputError
 from heatmover.measures import Measures, measures_from_labels
 
-__all__ = ["Dataset", "GroundDistance"]
+__all__ = ["Dataset", "GroundDistance", "check_indices"]
 
 GroundDistance: TypeAlias = Callable[[npt.NDArray[np.float64], npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
@@ -97,7 +97,7 @@ class Dataset:
             Distances along the manifold; ``noise`` in the ambient space is not part of them.
         """
         a, b = (
-            self.coordinates[_check_indices(name, indices, len(self.points))]
+            self.coordinates[check_indices(name, indices, len(self.points))]
             for name, indices in (("rows", rows), ("columns", columns))
         )
         return self.ground_distance(a, b)
@@ -158,7 +158,8 @@ def _check_annotations(annotations: Mapping[str, npt.ArrayLike], n_measures: int
     return checked
 
 
-def _check_indices(name: str, indices: npt.ArrayLike, n_points: int) -> npt.NDArray[np.int64]:
+def check_indices(name: str, indices: npt.ArrayLike, n_points: int) -> npt.NDArray[np.int64]:
+    """Return indices (n_indices,) of ``n_points`` things as int64, or raise."""
     array = np.asarray(indices)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InvalidInputError(

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from heatmover.datasets._dataset import Dataset
 from heatmover.datasets._plan import RandomState, euclidean_distance, make_plan
 
-__all__ = ["sphere"]
+__all__ = ["great_circle", "sphere"]
 
 
 def sphere(
@@ -68,7 +68,7 @@ def sphere(
         labels=plan.labels,
         coordinates=directions,
         annotations={"center": centers},
-        ground_distance=_distance,
+        ground_distance=great_circle,
     )
 
 
@@ -76,6 +76,7 @@ def _unit(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 
 
-def _distance(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def great_circle(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the angles (n_a, n_b) between unit vectors (n_a, 3) and (n_b, 3)."""
     # The arc cosine of the scalar product loses half of the digits near 0 and near pi; this form loses none.
     return 2 * np.arctan2(euclidean_distance(a, b), euclidean_distance(a, -b))
