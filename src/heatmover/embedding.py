@@ -23,14 +23,11 @@ import scipy.sparse as sp
 
 from heatmover._progress import SILENT, Progress
 from heatmover.diffusion.base import LANES, Diffuser
+from heatmover.diffusion.recurrence import WIDEST_BLOCK
 
 __all__ = ["NORMS", "combination", "embed"]
 
 Float64 = npt.NDArray[np.float64]
-
-# Wide blocks amortise the reading of the operator over more columns; 64 float32 columns reach the peak
-# of the compiled recurrence (20 GFlop/s per core against 9 at 16 and 5 at 8).
-WIDEST_BLOCK = 64
 
 
 def _levels(weights: Float64) -> Float64:

@@ -284,7 +284,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     def _choose_precision(self, operator: DiffusionOperator) -> np.dtype[Any]:
         if self.dtype != "auto":
             return np.dtype(self.dtype)
-        single = rounding(self.max_scale_, np.float32) <= self.tol / 2 and operator.evenness >= EVEN
+        single = rounding(2**self.max_scale_, np.float32) <= self.tol / 2 and operator.evenness >= EVEN
         return np.dtype(np.float32 if single else np.float64)
 
 

@@ -17,7 +17,7 @@ TOLERANCES = [1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8]
 @pytest.mark.parametrize("scale", range(7))
 def test_coefficients_on_the_whole_interval_are_binomial(scale):
     power = 2**scale
-    coefficients, bound = power_coefficients(scale, -1.0, 1e-15)
+    coefficients, bound = power_coefficients(2**scale, -1.0, 1e-15)
     expected = np.zeros(power + 1)
     for j in range(power % 2, power + 1, 2):
         expected[j] = 2.0 ** (1 - power) * binom(power, (power - j) // 2) / (2 if j == 0 else 1)
@@ -28,7 +28,7 @@ def test_coefficients_on_the_whole_interval_are_binomial(scale):
 @pytest.mark.parametrize("scale", range(1, 6))
 def test_coefficients_of_a_positive_operator_are_the_shifted_binomials(scale):
     power = 2**scale
-    coefficients, _ = power_coefficients(scale, 0.0, 1e-15)
+    coefficients, _ = power_coefficients(2**scale, 0.0, 1e-15)
     j = np.arange(len(coefficients))
     expected = 4.0**-power * binom(2 * power, power - j) * np.where(j == 0, 1, 2)
     np.testing.assert_allclose(coefficients, expected, atol=1e-15)
@@ -37,7 +37,7 @@ def test_coefficients_of_a_positive_operator_are_the_shifted_binomials(scale):
 @settings(deadline=None, max_examples=60)
 @given(scale=st.integers(0, 16), lowest=st.floats(-1, 0), tol=st.sampled_from(TOLERANCES))
 def test_the_bound_is_the_error_and_is_attained_at_one(scale, lowest, tol):
-    coefficients, bound = power_coefficients(scale, lowest, tol)
+    coefficients, bound = power_coefficients(2**scale, lowest, tol)
     assert (coefficients >= 0).all()
     assert bound <= tol
     # Where x^(2^k) lives: close to 1, close to the lower end, and everywhere between.
@@ -52,15 +52,15 @@ def test_the_bound_is_the_error_and_is_attained_at_one(scale, lowest, tol):
 
 
 def test_the_degree_grows_like_the_root_of_the_time():
-    degrees = [len(power_coefficients(scale, -1.0, 1e-3)[0]) for scale in range(8, 18)]
+    degrees = [len(power_coefficients(2**scale, -1.0, 1e-3)[0]) for scale in range(8, 18)]
     ratios = np.divide(degrees[1:], degrees[:-1])
     np.testing.assert_allclose(ratios, np.sqrt(2), atol=0.05)
     assert degrees[-1] <= np.sqrt(2 * 2**17 * np.log(2 / 1e-3)) + 1
 
 
 def test_knowing_the_spectrum_to_be_positive_saves_three_tenths_of_the_degree():
-    whole = len(power_coefficients(14, -1.0, 1e-4)[0])
-    positive = len(power_coefficients(14, 0.0, 1e-4)[0])
+    whole = len(power_coefficients(2**14, -1.0, 1e-4)[0])
+    positive = len(power_coefficients(2**14, 0.0, 1e-4)[0])
     assert positive == pytest.approx(whole / np.sqrt(2), rel=0.02)
 
 

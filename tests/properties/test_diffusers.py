@@ -77,7 +77,7 @@ def test_densities_are_within_tol_of_the_dense_oracle(way, affinity, graph, meas
     diffuser = make(DiffusionOperator.from_graph(graph), adjoint, tol)
     densities = np.array(list(diffuser.diffuse(measures.T, SCALES)))
     bound = diffuser.error_bound(SCALES)
-    room = [power_rounding(scale, densities.dtype) for scale in SCALES]
+    room = [power_rounding(2**scale, densities.dtype) for scale in SCALES]
     assert (bound <= np.maximum(tol, np.add(tol / 2, room))).all()
     error = relative_error(densities, dense_densities(affinity, measures, adjoint), measures, affinity, adjoint)
     assert (error <= bound[:, None] + rounding).all()
@@ -109,7 +109,7 @@ def test_constants_stay_as_functions(way, graph):
     densities = make(DiffusionOperator.from_graph(graph), False, 1e-2).diffuse(constant, SCALES)
     for scale, density in zip(SCALES, densities, strict=True):
         # The polynomial alone would miss by 1e-2: the part of the constant is put right.
-        room = power_rounding(scale, density.dtype) + rounding
+        room = power_rounding(2**scale, density.dtype) + rounding
         np.testing.assert_allclose(density, 1, rtol=0, atol=room)
 
 
@@ -119,7 +119,7 @@ def test_diffusion_is_linear(way, graph, measures, adjoint):
     mixture = measures[:3].mean(axis=0)[:, None]
     pairs = zip(diffuser.diffuse(mixture, SCALES), diffuser.diffuse(measures[:3].T, SCALES), strict=True)
     for scale, (mixed, part) in enumerate(pairs):
-        room = (rounding + 2 * power_rounding(scale, part.dtype)) * graph.n_points * np.abs(part).max()
+        room = (rounding + 2 * power_rounding(2**scale, part.dtype)) * graph.n_points * np.abs(part).max()
         np.testing.assert_allclose(mixed[:, 0], part.mean(axis=1), atol=room)
 
 
@@ -141,7 +141,7 @@ def test_progressive_densities_agree_with_direct_ones(way, affinity, graph, meas
     for scale in SCALES:
         error = relative_error(next(progressive), expected[scale], measures, affinity, True)
         # Every step adds its own error.
-        room = power_rounding(scale, np.float32 if rounding > 1e-8 else np.float64)
+        room = power_rounding(2**scale, np.float32 if rounding > 1e-8 else np.float64)
         assert (error <= (scale + 1) * (1e-6 + rounding) + room).all()
 
 

@@ -11,8 +11,8 @@ __all__ = ["advance", "project"]
 # "contract" alone: fused multiply-adds, but no reordering, so that a column's bits do not depend on the block
 # it is computed in.
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def advance(indptr, indices, data, current, previous, slope, offset, coefficients, densities):  # type: ignore[no-untyped-def]
-    """Overwrite T_{j-2} by T_j = slope S T_{j-1} + offset T_{j-1} - T_{j-2} and add its share to every density.
+def advance(indptr, indices, data, current, previous, slope, offset, shares, sums):  # type: ignore[no-untyped-def]
+    """Overwrite T_{j-2} by T_j = slope S T_{j-1} + offset T_{j-1} - T_{j-2}; add T_{j-1} and T_j to every sum.
 
     Parameters
     ----------
@@ -22,10 +22,11 @@ def advance(indptr, indices, data, current, previous, slope, offset, coefficient
         T_{j-1} and T_{j-2}, ``(n_points, width)``; ``previous`` becomes T_j.
     slope, offset
         Twice the affine map that takes the spectrum of S into [-1, 1].
-    coefficients
-        Share of T_j in each density, ``(n_densities,)``.
-    densities
-        Sums to add to, ``(n_densities, n_points, width)``.
+    shares
+        Shares of T_{j-1} and of T_j in each sum, ``(n_sums, 2)``. Two terms at a time halve the traffic of the sums,
+        which took a third of the time: they are larger than the cache, and each term reads and writes all of them.
+    sums
+        ``(n_sums, n_points, width)``, changed in place.
     """
     width = current.shape[1]
     row = np.empty(width, current.dtype)
@@ -50,10 +51,10 @@ def advance(indptr, indices, data, current, previous, slope, offset, coefficient
             entry += 1
         for k in range(width):
             previous[i, k] = slope * row[k] + offset * current[i, k] - previous[i, k]
-        for scale in range(coefficients.size):
-            share = coefficients[scale]
+        for s in range(shares.shape[0]):
+            older, newer = shares[s, 0], shares[s, 1]
             for k in range(width):
-                densities[scale, i, k] += share * previous[i, k]
+                sums[s, i, k] += older * current[i, k] + newer * previous[i, k]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import count
 from typing import Any, final
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from heatmover.diffusion.base import LANES, Block, Diffuser
 from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.recurrence import Recurrence
 from heatmover.errors import InvalidInputError
 
 __all__ = ["ChebyshevDiffuser", "power_coefficients", "rounding"]
@@ -30,15 +30,19 @@ Float64 = npt.NDArray[np.float64]
 # Measures are divided by the root of the stationary law, and float32 ends at 1e38.
 SINGLE_RANGE = 1e-15
 
+# Scales that diffuse_progressively takes from one recurrence. The density at 2^k started anew from 2^(k-1) costs 3.4
+# times the last recurrence in all; four at a time cost about 2, and more of them cost memory.
+GROUP = 4
+
 
 @lru_cache(maxsize=256)
-def power_coefficients(scale: int, lowest: float, tol: float) -> tuple[Float64, float]:
-    """Expand x -> x^(2^scale) on [lowest, 1] in Chebyshev polynomials, cut where the error passes ``tol``.
+def power_coefficients(steps: int, lowest: float, tol: float) -> tuple[Float64, float]:
+    """Expand x -> x^steps on [lowest, 1] in Chebyshev polynomials, cut where the error passes ``tol``.
 
     Parameters
     ----------
-    scale
-        The power is ``2**scale``.
+    steps
+        The power.
     lowest
         Lower end of the interval, in [-1, 0].
     tol
@@ -53,11 +57,10 @@ def power_coefficients(scale: int, lowest: float, tol: float) -> tuple[Float64, 
 
     Examples
     --------
-    >>> coefficients, bound = power_coefficients(1, -1.0, 1e-3)  # x^2 = 1/2 T_0 + 1/2 T_2
+    >>> coefficients, bound = power_coefficients(2, -1.0, 1e-3)  # x^2 = 1/2 T_0 + 1/2 T_2
     >>> coefficients.round(12).tolist(), bound < 1e-15
     ([0.5, 0.0, 0.5], True)
     """
-    steps = 2**scale
     # The walk passes `reach` with probability below 2 exp(-reach^2 / 2 steps) < 1e-17 (Hoeffding), so that a
     # Fourier sum over 2 * reach angles gives its law to rounding.
     reach = min(steps, int(np.ceil(np.sqrt(80.0 * steps)))) + 1
@@ -72,13 +75,13 @@ def power_coefficients(scale: int, lowest: float, tol: float) -> tuple[Float64, 
     return coefficients, float(left_out[degree])
 
 
-def rounding(scale: int, dtype: npt.DTypeLike) -> float:
-    """Return how far rounding may move an eigenvalue's power: 2^scale times the rounding of the eigenvalue itself.
+def rounding(steps: int, dtype: npt.DTypeLike) -> float:
+    """Return how far rounding may move an eigenvalue's power: ``steps`` times the rounding of the eigenvalue itself.
 
     Storing S rounds an eigenvalue close to 1 by about half a unit, and the power multiplies that. Measured on two
     cliques joined by a thread, the worst graph known: a fifth of this at 2^13 and at 2^18.
     """
-    return float((2**scale + 8) * np.finfo(dtype).eps / 2)
+    return float((steps + 8) * np.finfo(dtype).eps / 2)
 
 
 @final
@@ -110,14 +113,13 @@ class ChebyshevDiffuser(Diffuser):
                 "a stationary law that float32 can hold", f"a smallest root of {self._top.min():.0e}", "use float64"
             )
         self._outward = self._top if adjoint else 1 / self._top
-        self._data = operator.symmetric.data.astype(self.dtype, copy=False)
+        self._recurrence = Recurrence(operator, self.dtype)
 
     def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
         """Yield the densities at the given scales; see `Diffuser.diffuse`."""
         start = self._inward(masses)
         target = self._parts(start)
-        densities = self._powers(start, [self._coefficients(scale) for scale in scales])
-        for density in densities:
+        for density in self._recurrence.polynomials(start, [self._coefficients(2**scale) for scale in scales]):
             self._project(density, target, self._outward)
             yield self._in_graph_order(density, masses.shape[1])
 
@@ -125,56 +127,29 @@ class ChebyshevDiffuser(Diffuser):
         """Yield density after density; see `Diffuser.diffuse_progressively`."""
         state = self._inward(masses)
         target = self._parts(state)
-        for scale in count():
-            # The density at 2^k is the density at 2^(k-1), diffused for as long again.
-            state = self._powers(state, [self._coefficients(max(scale - 1, 0))])[0]
-            self._project(state, target, np.ones_like(self._outward))
-            density = state * self._outward.astype(self.dtype)[:, None]
-            yield self._in_graph_order(density, masses.shape[1])
+        steps = 0
+        while True:
+            times = [2**scale for scale in range(steps.bit_length(), steps.bit_length() + GROUP)]
+            parts = [self._coefficients(time - steps) for time in times]
+            for steps, density in zip(times, self._recurrence.polynomials(state, parts), strict=True):  # noqa: B007
+                self._project(density, target, np.ones_like(self._outward))
+                yield self._in_graph_order(density * self._outward.astype(self.dtype)[:, None], masses.shape[1])
+            state = density
 
     def error_bound(self, scales: range) -> Float64:
         """Return the sum of the coefficients left out and the rounding, per scale; see `Diffuser.error_bound`."""
-        return np.array([self._expansion(scale)[1] + rounding(scale, self.dtype) for scale in scales])
+        return np.array([self._expansion(2**scale)[1] + rounding(2**scale, self.dtype) for scale in scales])
 
     def degree(self, scale: int) -> int:
         """Return the degree of the polynomial used at ``scale``: the number of products with the operator."""
-        return len(self._coefficients(scale)) - 1
+        return len(self._coefficients(2**scale)) - 1
 
-    def _coefficients(self, scale: int) -> Float64:
-        return self._expansion(scale)[0]
+    def _coefficients(self, steps: int) -> Float64:
+        return self._expansion(steps)[0]
 
-    def _expansion(self, scale: int) -> tuple[Float64, float]:
-        tol = max(self.tol - rounding(scale, self.dtype), self.tol / 2)
-        return power_coefficients(scale, self.operator.lowest, tol)
-
-    def _powers(self, start: Block, parts: list[Float64]) -> Block:
-        """Apply polynomials of S to a block ``(n_points, width)`` -> ``(n_polynomials, n_points, width)``."""
-        from heatmover._compiled.recurrence import advance
-
-        table = np.zeros((len(parts), max(map(len, parts))), dtype=self.dtype)
-        for row, part in zip(table, parts, strict=True):
-            row[: len(part)] = part
-        sums: Block = start * table[:, 0, None, None]
-        # slope * S + offset is twice the map of [lowest, 1] onto [-1, 1].
-        slope = 4 / (1 - self.operator.lowest)
-        offset = 2 - slope
-        matrix = self.operator.symmetric
-        # T_1 = X T_0 is half of what the recurrence makes of T_{-1} = 0.
-        previous, current, halve = np.zeros_like(start), start, 0.5
-        for degree in range(1, table.shape[1]):
-            # A coarser scale needs a higher degree, so the finished scales are the first ones.
-            active = next(i for i, part in enumerate(parts) if len(part) > degree)
-            slope_, offset_ = self.dtype.type(slope * halve), self.dtype.type(offset * halve)
-            advance(
-                matrix.indptr, matrix.indices, self._data, current, previous, slope_, offset_,
-                table[active:, degree], sums[active:],
-            )  # fmt: skip
-            if degree == 1:
-                # The kernel overwrites the older of its two blocks; `start` belongs to the caller.
-                current, previous, halve = previous, start.copy(), 1.0
-            else:
-                current, previous = previous, current
-        return sums
+    def _expansion(self, steps: int) -> tuple[Float64, float]:
+        tol = max(self.tol - rounding(steps, self.dtype), self.tol / 2)
+        return power_coefficients(steps, self.operator.lowest, tol)
 
     def _inward(self, masses: Block) -> Block:
         """Conjugate measures into the coordinates of S, in its order, padded to whole vector registers."""
