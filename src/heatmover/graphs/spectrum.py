@@ -33,7 +33,9 @@ def normalise(affinity: sp.csr_array, anisotropy: float) -> tuple[sp.csr_array, 
     return symmetric, degree
 
 
-def lanczos(symmetric: sp.csr_array, steps: int, deflate: Float64 | None = None) -> tuple[Float64, Float64]:
+def lanczos(
+    symmetric: sp.csr_array, steps: int, deflate: Float64 | None = None, *, ends_only: bool = False
+) -> tuple[Float64, Float64]:
     """Return Ritz values of S in ascending order and their residual norms, at most ``(steps,)`` each.
 
     Parameters
@@ -44,13 +46,15 @@ def lanczos(symmetric: sp.csr_array, steps: int, deflate: Float64 | None = None)
         Number of products with S.
     deflate
         Orthonormal vectors to stay orthogonal to, ``(n_points, n_vectors)``.
+    ends_only
+        Only the smallest and the largest value matter; an eigenvalue may be found twice.
     """
     # A fixed start: a spectrum is a fact about the graph and must not depend on a seed.
     vector = np.random.default_rng(20210718).standard_normal(symmetric.shape[0])
     known = np.zeros((vector.size, 0)) if deflate is None else deflate
     # Vectors to stay orthogonal to. The recurrence needs only the last two; with all of them no eigenvalue is found
     # twice, but the ends of the spectrum are the same, and at a million points they took 500 MB and most of the time.
-    window = steps if steps * vector.size <= MOST_REMEMBERED else 2
+    window = 2 if ends_only or steps * vector.size > MOST_REMEMBERED else steps
     basis = np.zeros((window, vector.size))
     diagonal, beside = np.zeros(steps), np.zeros(steps)
     count = steps
