@@ -262,6 +262,13 @@ def test_the_cut_is_absolute():
     assert cut_skeleton(matrix, 0.5, rank=3).bound == pytest.approx(1)
 
 
+@pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0)])
+def test_there_is_nothing_to_cut_in_an_empty_matrix(shape):
+    skeleton = cut_skeleton(np.zeros(shape), 0.0)
+    assert skeleton.rank == skeleton.bound == 0
+    assert skeleton.interpolation.shape == (0, shape[1])
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (3, 200), (200, 3), (40, 40)])
 def test_the_norm_is_the_largest_singular_value(shape):
     matrix = np.random.default_rng(0).normal(size=shape)

@@ -239,11 +239,12 @@ def _cut(triangle: Matrix, threshold: float, most: int) -> int:
     """Return the fewest leading pivots that leave at most ``threshold``, or ``most``."""
     diagonal = np.abs(np.diagonal(triangle))
     # Pivots below the rounding of the first are rounding themselves, and R11 would be singular with them.
-    regular = np.count_nonzero(diagonal > diagonal.size * np.finfo(triangle.dtype).eps * diagonal[0])
+    largest = float(diagonal.max(initial=0.0))
+    regular = np.count_nonzero(diagonal > diagonal.size * np.finfo(triangle.dtype).eps * largest)
     most = min(most, int(regular))
     # The Frobenius norms of all trailing blocks come in one pass and bracket their spectral norms, which fall with the
     # rank because each block contains the next.
-    scale = float(diagonal[0]) or 1.0
+    scale = largest or 1.0
     squares = np.square(triangle / scale, dtype=np.float64).sum(axis=1)
     frobenius = scale * np.sqrt(np.append(np.cumsum(squares[::-1])[::-1], 0.0))
     blocks = np.sqrt(np.arange(len(triangle), -1, -1).clip(1))
