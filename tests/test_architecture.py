@@ -21,7 +21,7 @@ LAYERS: list[set[str]] = [
     {"errors", "_validation", "_progress", "_compiled"},
     {"measures", "graphs"},
     {"diffusion"},
-    {"embedding", "estimator"},
+    {"embedding", "compression", "table", "estimator"},
     {
         "distances",
         "neighbors",

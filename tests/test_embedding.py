@@ -5,7 +5,7 @@ import pytest
 
 from heatmover.diffusion.exact import ExactDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.embedding import combination, embed
+from heatmover.embedding import Layout, combination, embed
 
 
 def one(x):
@@ -40,7 +40,7 @@ DEFINITIONS = {"levels": levels, "increments": increments, "coarsest": coarsest}
 def test_the_l1_distance_between_rows_is_the_definition(graph, measures, norm, alpha, scales, adjoint):
     diffuser = ExactDiffuser(DiffusionOperator.from_graph(graph), adjoint=adjoint)
     matrix = combination(scales, alpha=alpha, norm=norm)
-    embedding = embed(diffuser, measures, scales, matrix, dtype=np.float64, n_threads=1)
+    embedding = embed(diffuser, measures, Layout(scales, matrix, graph.n_points), dtype=np.float64, n_threads=1)
     assert embedding.shape == (len(measures), len(scales) * graph.n_points)
     densities = dict(zip(scales, diffuser.diffuse(measures.T, scales), strict=True))
     for i, j in [(0, 1), (2, 5), (3, 3)]:
@@ -55,7 +55,7 @@ def test_equal_indicators_far_apart_reach_the_largest_distance():
 
     diffuser = ExactDiffuser(DiffusionOperator.from_graph(Graph.from_affinity(np.eye(2))), adjoint=True)
     matrix = combination(range(4), alpha=0.5, norm="levels")
-    a, b = embed(diffuser, np.eye(2), range(4), matrix, dtype=np.float64, n_threads=1)
+    a, b = embed(diffuser, np.eye(2), Layout(range(4), matrix, 2), dtype=np.float64, n_threads=1)
     assert one(a - b) == pytest.approx(2 * sum(2.0 ** (-k / 2) for k in range(4)))
 
 
@@ -66,8 +66,8 @@ def test_threads_do_not_change_a_bit(graph, measures, n_threads):
     diffuser = ChebyshevDiffuser(DiffusionOperator.from_graph(graph), adjoint=True, tol=1e-3, dtype=np.float32)
     rows = np.tile(measures, (6, 1))
     matrix = combination(range(7), alpha=0.5, norm="levels")
-    alone = embed(diffuser, rows, range(7), matrix, dtype=np.float32, n_threads=1)
-    many = embed(diffuser, rows, range(7), matrix, dtype=np.float32, n_threads=n_threads)
+    alone = embed(diffuser, rows, Layout(range(7), matrix, graph.n_points), dtype=np.float32, n_threads=1)
+    many = embed(diffuser, rows, Layout(range(7), matrix, graph.n_points), dtype=np.float32, n_threads=n_threads)
     np.testing.assert_array_equal(alone, many)
 
 
@@ -84,5 +84,6 @@ def test_progress_counts_every_measure(graph, measures):
     counter = Counter()
     diffuser = ExactDiffuser(DiffusionOperator.from_graph(graph), adjoint=True)
     matrix = combination(range(2), alpha=0.5, norm="levels")
-    embed(diffuser, measures, range(2), matrix, dtype=np.float64, n_threads=1, progress=counter)
+    layout = Layout(range(2), matrix, graph.n_points)
+    embed(diffuser, measures, layout, dtype=np.float64, n_threads=1, progress=counter)
     assert counter.steps == len(measures)

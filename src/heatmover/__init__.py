@@ -14,6 +14,7 @@ _HOMES = {
     "Comparison": "comparison",
     "Diagnosis": "graphs",
     "DiffusionEMD": "estimator",
+    "EmbeddingWarning": "errors",
     "Graph": "graphs",
     "GraphWarning": "errors",
     "HeatmoverError": "errors",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from heatmover.comparison import Comparison as Comparison
     from heatmover.comparison import compare as compare
     from heatmover.distances import pairwise_distances as pairwise_distances
+    from heatmover.errors import EmbeddingWarning as EmbeddingWarning
     from heatmover.errors import GraphWarning as GraphWarning
     from heatmover.errors import HeatmoverError as HeatmoverError
     from heatmover.errors import InvalidInputError as InvalidInputError

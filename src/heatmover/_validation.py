@@ -6,6 +6,7 @@ import importlib
 import math
 import numbers
 import os
+import re
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
@@ -118,6 +119,21 @@ def check_threads(n_jobs: int | None) -> int:
         affinity = getattr(os, "sched_getaffinity", None)
         return len(affinity(0)) if affinity else os.cpu_count() or 1
     return check_integer("n_jobs", n_jobs, minimum=1)
+
+
+def check_memory(memory: int | float | str) -> int:
+    """Return a number of bytes from a number or from text such as ``"2 GB"``, ``"512MiB"``."""
+    size = math.nan
+    if isinstance(memory, str):
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*", memory)
+        if match:
+            base = 1024.0 if match[3] else 1000.0
+            size = float(match[1]) * base ** " KMGT".index(match[2].upper() or " ")
+    elif isinstance(memory, int | float | np.number) and not isinstance(memory, bool):
+        size = float(memory)
+    if not 1 <= size < math.inf:
+        raise InvalidInputError("memory to be a number of bytes or text such as '2 GB' or '512 MiB'", repr(memory))
+    return int(size)
 
 
 def import_extra(module: str, *, package: str, extra: str) -> ModuleType:

@@ -12,20 +12,23 @@ matrix: its rows are the blocks of the embedding, its columns the densities.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._progress import SILENT, Progress
-from heatmover.diffusion.base import LANES, Diffuser
+from heatmover.diffusion.base import LANES, Block, Diffuser
+from heatmover.diffusion.cells import Cells
 from heatmover.diffusion.recurrence import WIDEST_BLOCK
+from heatmover.errors import InvalidInputError
 
-__all__ = ["NORMS", "combination", "embed"]
+__all__ = ["NORMS", "Layout", "combination", "embed", "measures_within", "scale_weights"]
 
 Float64 = npt.NDArray[np.float64]
 
@@ -86,11 +89,44 @@ def scale_weights(scales: range, alpha: float) -> Float64:
     return np.asarray(2.0 ** (-alpha * (scales[-1] - np.asarray(scales))))
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """What the columns of an embedding are: blocks, one per scale, of points or of cells.
+
+    Attributes
+    ----------
+    scales
+        The scales compared; block b belongs to the b-th.
+    matrix
+        From `combination`.
+    n_points
+        Number of points of the graph.
+    cells
+        Per block the cells whose masses it holds, or None: the block holds the density of every point.
+    """
+
+    scales: range
+    matrix: Float64
+    n_points: int
+    cells: tuple[Cells, ...] | None = None
+
+    @property
+    def edges(self) -> list[int]:
+        """Where the blocks begin and end, ``n_scales + 1`` columns."""
+        widths = [self.n_points] * len(self.scales) if self.cells is None else [cells.count for cells in self.cells]
+        return [0, *accumulate(widths)]
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return self.edges[-1]
+
+
 def embed(
     diffuser: Diffuser,
     rows: Any,
-    scales: range,
-    matrix: Float64,
+    layout: Layout,
     *,
     dtype: npt.DTypeLike,
     n_threads: int,
@@ -104,33 +140,80 @@ def embed(
         The way to diffuse.
     rows
         Measures ``(n_measures, n_points)``, dense or CSR.
-    scales
-        The scales to compare.
-    matrix
-        From `combination`.
+    layout
+        What to compute.
     dtype, n_threads, progress
         Of the result; to use; to report to (one step per measure).
 
     Returns
     -------
     ndarray
-        ``(n_measures, n_scales * n_points)``, block after block, points in the graph's order.
+        ``(n_measures, layout.n_features)``, block after block. With cells, a feature is the mass in a cell: what
+        its centre stands for, so that a distance is never above the full one and cells with one point each lose
+        nothing.
     """
-    n_measures, n_points = rows.shape
-    embedding = np.zeros((n_measures, len(matrix) * n_points), dtype=dtype)
+    fill_block = _fill_points if layout.cells is None else _fill_cells
+    embedding = np.zeros((rows.shape[0], layout.n_features), dtype=dtype)
 
     def fill(block: slice) -> None:
         part = rows[block]
         masses = np.asarray(part.toarray() if sp.issparse(part) else part).T
-        for column, density in zip(matrix.T, diffuser.diffuse(masses, scales), strict=True):
-            for position in np.flatnonzero(column):
-                target = embedding[block, position * n_points : (position + 1) * n_points]
-                target += density.T * column[position].astype(density.dtype)
+        fill_block(diffuser.diffuse(masses, layout.scales), layout, embedding[block])
         progress.advance(masses.shape[1])
 
     with ThreadPoolExecutor(n_threads) as pool:
-        list(pool.map(fill, _blocks(n_measures, n_threads)))
+        list(pool.map(fill, _blocks(rows.shape[0], n_threads)))
     return embedding
+
+
+def measures_within(memory: int, layout: Layout, dtype: npt.DTypeLike, n_threads: int) -> int:
+    """Return how many measures can be embedded at a time within ``memory`` bytes, or raise if not even one can."""
+    size = np.dtype(dtype).itemsize
+    # Per column in the making: the sums of all scales, three blocks of the recurrence and the block as it came.
+    column = layout.n_points * ((len(layout.scales) + 3) * size + 8)
+    features = layout.n_features * (size if layout.cells is None else size + 8)
+
+    def need(width: int) -> int:
+        units = -(-width // LANES)
+        blocks = min(n_threads, units)
+        widest = min(-(-units // blocks) * LANES, WIDEST_BLOCK)
+        return width * features + blocks * widest * column
+
+    if need(1) > memory:
+        raise InvalidInputError(
+            f"memory of at least {need(1):,} bytes, which one measure needs",
+            f"{memory:,}",
+            "allow more, or set compress for fewer features",
+        )
+    width = 1
+    while need(2 * width) <= memory:
+        width *= 2
+    step = width
+    while step > 1:
+        step //= 2
+        width += step if need(width + step) <= memory else 0
+    return width
+
+
+def _fill_points(densities: Iterator[Block], layout: Layout, embedding: Block) -> None:
+    edges = layout.edges
+    for column, density in zip(layout.matrix.T, densities, strict=True):
+        for position in np.flatnonzero(column):
+            target = embedding[:, edges[position] : edges[position + 1]]
+            target += density.T * column[position].astype(density.dtype)
+
+
+def _fill_cells(densities: Iterator[Block], layout: Layout, embedding: Block) -> None:
+    from heatmover._compiled.features import add_cell_sums
+
+    assert layout.cells is not None
+    edges = layout.edges
+    sums = np.zeros((layout.n_features, len(embedding)))
+    for column, density in zip(layout.matrix.T, densities, strict=True):
+        for position in np.flatnonzero(column):
+            part = sums[edges[position] : edges[position + 1]]
+            add_cell_sums(density, layout.cells[position].labels, column[position], part)
+    embedding[:] = sums.T
 
 
 def _blocks(n_measures: int, n_threads: int) -> list[slice]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["GraphWarning", "HeatmoverError", "InvalidInputError", "MissingExtraError"]
+__all__ = ["EmbeddingWarning", "GraphWarning", "HeatmoverError", "InvalidInputError", "MissingExtraError"]
 
 
 class HeatmoverError(Exception):
@@ -51,3 +51,7 @@ class MissingExtraError(HeatmoverError, ImportError):
 
 class GraphWarning(UserWarning):
     """The graph is legal but has a property the user should know, such as several components."""
+
+
+class EmbeddingWarning(UserWarning):
+    """The embedding is not what the settings alone would give, for instance because it would be too large."""

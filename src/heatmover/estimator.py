@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numbers
 import warnings
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -11,26 +13,41 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from heatmover._progress import SILENT, Progress
-from heatmover._validation import check_integer, check_number, check_option, check_random_state, check_threads
+from heatmover._validation import (
+    check_integer,
+    check_memory,
+    check_number,
+    check_option,
+    check_random_state,
+    check_threads,
+)
+from heatmover.compression import cells_of_scales, choose_compression
 from heatmover.diffusion.base import Diffuser
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser, rounding
-from heatmover.diffusion.choice import choose_max_scale
+from heatmover.diffusion.choice import COARSEST, choose_max_scale
 from heatmover.diffusion.exact import ExactDiffuser
+from heatmover.diffusion.lowrank import LowRankDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.planning import METHODS, Planner
 from heatmover.diffusion.scales import ScaleChoice, finest_scale
-from heatmover.embedding import NORMS, combination, embed, scale_weights
-from heatmover.errors import GraphWarning, InvalidInputError
+from heatmover.embedding import NORMS, Layout, combination, embed, measures_within, scale_weights
+from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.measures import Measures, check_measures
+from heatmover.table import FeatureTable
 
 __all__ = ["DiffusionEMD"]
 
-METHODS = ("auto", "chebyshev", "exact")
 DENSITIES = ("adjoint", "function")
 
 # Single precision is for graphs whose stationary law is even to within this factor (of its root): the certificate
 # weighs errors by it, and on a path whose weights fall by 1e-3 from edge to edge float32 lost 2e-4 of the mass.
 EVEN = 1e-3
+
+# Measures to plan for when `fit` sees none.
+MANY = 1_000
+# A table of features may take this much memory.
+LARGEST_TABLE = 2 * 2**30
 
 
 class DiffusionEMD(TransformerMixin, BaseEstimator):
@@ -42,7 +59,10 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         The graph the measures live on. None: the columns are bins in a row, ``Graph.from_grid((n_points,))``.
     method
         ``"chebyshev"``: polynomials with a certified error, near-linear in the size of the graph.
-        ``"exact"``: a dense eigendecomposition, for up to 10,000 points. ``"auto"`` chooses.
+        ``"spectral"``, ``"interpolative"``: the coarse scales from leading eigenvectors, or from nested skeletons of
+        points, and polynomials for the fine ones; as certified, and their cost does not grow with the largest scale.
+        ``"exact"``: a dense eigendecomposition, for up to 10,000 points. ``"auto"`` chooses polynomials or
+        eigenvectors by what they cost; `method_reason_` tells.
     max_scale
         K: the coarsest diffusion time is ``2**K``. ``"auto"``: the first at which two points have half mixed;
         `max_scale_reason_` and `decay_` explain it.
@@ -52,6 +72,10 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         Balance between far and near: the ground distance is about the geodesic to the power ``2 * alpha``.
     tol
         Largest error of any scale's density, in the norm that `error_bound_` states.
+    compress
+        Keep, at every scale, the masses in cells instead of the densities of all points: as many cells as the
+        numerical rank of that scale's operator at this threshold in (0, 1), and at least 256. None: only if the full
+        embedding would exceed 2 GiB, then 0.1, with an `EmbeddingWarning`. False: never.
     density
         ``"adjoint"``: mass diffuses and is conserved. ``"function"``: the paper's literal ``P^t mu``.
     norm
@@ -65,7 +89,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     n_jobs
         Threads; None for all cores. The result does not depend on it.
     random_state
-        Seed of the sample of points that ``max_scale="auto"`` looks at.
+        Seed of the sample of points that ``max_scale="auto"`` looks at, of the basis of the coarse scales and of the
+        cells.
 
     Attributes
     ----------
@@ -73,6 +98,12 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         The graph used.
     method_, method_reason_ : str
         The way to diffuse and why.
+    compress_ : float or None
+        Threshold of rank if the embedding is compact.
+    compress_reason_ : str
+        Why it is or is not, and whether it is looked up in a table.
+    n_cells_ : ndarray
+        ``(n_scales_,)``: number of columns of each block.
     max_scale_ : int
         K.
     max_scale_reason_ : str
@@ -107,11 +138,12 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         self,
         graph: Graph | None = None,
         *,
-        method: Literal["auto", "chebyshev", "exact"] = "auto",
+        method: Literal["auto", "chebyshev", "spectral", "interpolative", "exact"] = "auto",
         max_scale: int | Literal["auto"] = "auto",
         n_scales: int | None = None,
         alpha: float = 0.5,
         tol: float = 1e-3,
+        compress: float | bool | None = None,
         density: Literal["adjoint", "function"] = "adjoint",
         norm: Literal["levels", "increments", "coarsest"] = "levels",
         normalize: bool = False,
@@ -125,6 +157,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         self.n_scales = n_scales
         self.alpha = alpha
         self.tol = tol
+        self.compress = compress
         self.density = density
         self.norm = norm
         self.normalize = normalize
@@ -132,13 +165,14 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
 
-    def fit(self, X: Any, y: object = None) -> Self:  # noqa: ARG002
-        """Normalise the graph and choose the scales from the measures.
+    def fit(self, X: Any = None, y: object = None) -> Self:  # noqa: ARG002
+        """Normalise the graph, choose scales and method from the measures and prepare the embedding.
 
         Parameters
         ----------
         X
-            Measures ``(n_measures, n_points)``: `Measures`, array, sparse matrix or DataFrame.
+            Measures ``(n_measures, n_points)``: `Measures`, array, sparse matrix or DataFrame. None: prepare for any
+            number of measures that may lie anywhere on the graph.
         y
             Ignored.
 
@@ -148,18 +182,25 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             Itself.
         """
         self._check_parameters()
-        rows = self._check_rows(X, reset=True)
+        rows = self._rows_to_fit(X)
+        n_measures = MANY if X is None else rows.shape[0]
         self.graph_ = Graph.from_grid((rows.shape[1],)) if self.graph is None else self.graph
         operator = DiffusionOperator.from_graph(self.graph_)
         _warn_of_components(operator, rows)
-        choice = self._choose_scale(operator, rows)
+        rng, n_threads = check_random_state(self.random_state), check_threads(self.n_jobs)
+        planner = Planner(operator, self.method, n_measures, self.tol, rng, n_threads)
+        choice = self._choose_scale(planner, rows)
+        planner.settle(choice.max_scale)
+        self.method_, self.method_reason_ = planner.chosen, planner.reason
         self.max_scale_, self.max_scale_reason_, self.decay_ = choice.max_scale, choice.reason, choice.decay
         scales = self._kept_scales(choice.max_scale)
         self.scales_, self.n_scales_ = np.asarray(scales), len(scales)
-        self._matrix = combination(scales, alpha=self.alpha, norm=self.norm)
-        self._precision = self._choose_precision(operator)
-        self._diffuser = self._make_diffuser(operator)
+        self._precision = self._choose_precision(operator, min(choice.max_scale, planner.first - 1))
+        self._layout = self._make_layout(planner, scales, n_measures)
+        self.n_cells_ = np.diff(self._layout.edges)
+        self._diffuser = self._make_diffuser(planner, adjoint=self.density == "adjoint")
         self.error_bound_ = self._diffuser.error_bound(scales)
+        self._table = self._make_table(planner, None if X is None else n_measures)
         return self
 
     def transform(self, X: Any) -> npt.NDArray[np.floating[Any]]:
@@ -173,13 +214,50 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         Returns
         -------
         ndarray
-            ``(n_measures, n_scales_ * n_points)``; each row's bits do not depend on the other rows.
+            ``(n_measures, n_features)``; each row's bits do not depend on the other rows.
         """
         check_is_fitted(self)
         return self._embed(self._check_rows(X, reset=False), SILENT)
 
+    def transform_blocks(
+        self, X: Any, *, memory: int | float | str = "1 GiB"
+    ) -> Iterator[npt.NDArray[np.floating[Any]]]:
+        """Embed any number of measures, block after block, within a limit of memory.
+
+        Parameters
+        ----------
+        X
+            Measures ``(n_measures, n_points)``, or an iterable of such matrices, for instance a generator that reads
+            them from disk.
+        memory
+            What a block of the embedding and its making may take together, in bytes or as ``"2 GB"``. The prepared
+            model itself (graph, basis or table) comes on top.
+
+        Yields
+        ------
+        ndarray
+            ``(n_rows, n_features)``, in order; put together they are ``transform`` of everything, to the bit.
+
+        Examples
+        --------
+        >>> import heatmover as hm
+        >>> data = hm.datasets.ring(8, points_per_measure=25)
+        >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10)).fit()
+        >>> blocks = list(model.transform_blocks(data.measures(), memory="1 MB"))
+        >>> np.array_equal(np.vstack(blocks), model.transform(data.measures()))
+        True
+        """
+        check_is_fitted(self)
+        limit = check_memory(memory)
+        if self._table is None:
+            width = measures_within(limit, self._layout, self._precision, check_threads(self.n_jobs))
+        else:
+            width = self._table.measures_within(limit)
+        matrices = [X] if isinstance(X, Measures) or hasattr(X, "shape") else X
+        return self._blocks(matrices, width)
+
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
-        """Return a name per column of the embedding, ``(n_scales_ * n_points,)``: scale, then point.
+        """Return a name per column of the embedding, ``(n_features,)``: scale, then point or the cell's centre.
 
         Parameters
         ----------
@@ -197,7 +275,26 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             )
         elif known is not None and not np.array_equal(known, input_features):
             raise ValueError("input_features is not equal to feature_names_in_")
-        return np.array([f"scale{k}_{name}" for k in self.scales_ for name in input_features], dtype=object)
+        if self._layout.cells is None:
+            return np.array([f"scale{k}_{name}" for k in self.scales_ for name in input_features], dtype=object)
+        names = [
+            f"scale{k}_around_{input_features[centre]}"
+            for k, cells in zip(self.scales_, self._layout.cells, strict=True)
+            for centre in cells.centres
+        ]
+        return np.array(names, dtype=object)
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """Return the parameters and, once fitted, what was chosen and why."""
+        text: str = super().__repr__(N_CHAR_MAX)
+        if not hasattr(self, "method_reason_"):
+            return text
+        size = "compact" if self._layout.cells is not None else "full"
+        return (
+            f"{text}\n  method: {self.method_} ({self.method_reason_})"
+            f"\n  max_scale: {self.max_scale_} ({self.max_scale_reason_})"
+            f"\n  embedding: {size}, {self._layout.n_features:,} features ({self.compress_reason_})"
+        )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -207,17 +304,17 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         return tags
 
     def _embed(self, rows: Any, progress: Progress) -> npt.NDArray[np.floating[Any]]:
-        scales = range(self.scales_[0], self.scales_[-1] + 1)
         progress.stage("diffuse measures", rows.shape[0])
-        return embed(
-            self._diffuser,
-            rows,
-            scales,
-            self._matrix,
-            dtype=self._precision,
-            n_threads=check_threads(self.n_jobs),
-            progress=progress,
-        )
+        n_threads = check_threads(self.n_jobs)
+        if self._table is not None:
+            return self._table.rows(rows, n_threads=n_threads, progress=progress)
+        return embed(self._diffuser, rows, self._layout, dtype=self._precision, n_threads=n_threads, progress=progress)
+
+    def _blocks(self, matrices: Iterable[Any], width: int) -> Iterator[npt.NDArray[np.floating[Any]]]:
+        for matrix in matrices:
+            rows = self._check_rows(matrix, reset=False)
+            for start in range(0, rows.shape[0], width):
+                yield self._embed(rows[start : start + width], SILENT)
 
     def _check_parameters(self) -> None:
         if not (self.graph is None or isinstance(self.graph, Graph)):
@@ -240,6 +337,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             raise InvalidInputError("max_scale of at most 30", f"{self.max_scale}", "2^30 steps mix any graph in reach")
         if self.n_scales is not None:
             check_integer("n_scales", self.n_scales, minimum=1)
+        if not (self.compress is None or self.compress is False):
+            _check_share("compress", self.compress)
         if not isinstance(self.normalize, bool | np.bool_):
             raise InvalidInputError("normalize to be True or False", repr(self.normalize))
         check_threads(self.n_jobs)
@@ -258,11 +357,24 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         n_points = graph.n_points if graph is not None else None
         return check_measures(rows, n_points=n_points, normalize=self.normalize)
 
-    def _choose_scale(self, operator: DiffusionOperator, rows: Any) -> ScaleChoice:
-        if self.max_scale == "auto":
-            rng = check_random_state(self.random_state)
-            return choose_max_scale(operator, rows, rng, n_threads=check_threads(self.n_jobs))
-        return ScaleChoice(int(self.max_scale), np.empty(0), np.nan, "as asked for")
+    def _rows_to_fit(self, X: Any) -> Any:
+        if X is not None:
+            return self._check_rows(X, reset=True)
+        if self.graph is None:
+            raise InvalidInputError("a graph or measures to fit", "neither", "pass graph= to the constructor")
+        self.n_features_in_ = self.graph.n_points
+        return np.full((1, self.graph.n_points), 1 / self.graph.n_points)
+
+    def _choose_scale(self, planner: Planner, rows: Any) -> ScaleChoice:
+        if self.max_scale != "auto":
+            return ScaleChoice(int(self.max_scale), np.empty(0), np.nan, "as asked for")
+
+        def coarse() -> Diffuser | None:
+            factors = planner.settle(COARSEST)
+            fine = ChebyshevDiffuser(planner.operator, adjoint=True, tol=planner.tol)
+            return None if factors is None else LowRankDiffuser(fine, factors)
+
+        return choose_max_scale(planner.operator, rows, planner.rng, coarse=coarse, n_threads=planner.n_threads)
 
     def _kept_scales(self, max_scale: int) -> range:
         everything = range(max_scale + 1)
@@ -270,22 +382,58 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             return everything[finest_scale(scale_weights(everything, self.alpha)) :]
         return everything[max(len(everything) - self.n_scales, 0) :]
 
-    def _make_diffuser(self, operator: DiffusionOperator) -> Diffuser:
-        adjoint = self.density == "adjoint"
-        if self.method == "exact":
-            self.method_, self.method_reason_ = "exact", "as asked for"
-            return ExactDiffuser(operator, adjoint=adjoint)
-        self.method_ = "chebyshev"
-        self.method_reason_ = "as asked for" if self.method == "chebyshev" else "certified and linear in graph size"
-        # Only one copy of the operator stays, in the precision that diffuses.
-        kept = operator.astype(self._precision)
-        return ChebyshevDiffuser(kept, adjoint=adjoint, tol=self.tol, dtype=self._precision)
+    def _make_layout(self, planner: Planner, scales: range, n_measures: int) -> Layout:
+        matrix = combination(scales, alpha=self.alpha, norm=self.norm)
+        n_points = planner.operator.n_points
+        choice = choose_compression(self.compress, (n_measures, len(scales), n_points), self._precision.itemsize)
+        self.compress_, self.compress_reason_ = choice.delta, choice.reason
+        if choice.delta is None:
+            return Layout(scales, matrix, n_points)
+        states = planner.states(scales[-1], choice.delta)
+        cells = cells_of_scales(planner.operator, states, scales, choice.delta, planner.rng)
+        layout = Layout(scales, matrix, n_points, cells)
+        if choice.by_itself:
+            warnings.warn(
+                f"Expected an embedding of at most 2 GiB, found that {choice.reason}; it was made compact, "
+                f"{layout.n_features:,} features (compress={choice.delta:g}). Set compress to choose, or to False.",
+                EmbeddingWarning,
+                stacklevel=3,
+            )
+        return layout
 
-    def _choose_precision(self, operator: DiffusionOperator) -> np.dtype[Any]:
+    def _make_diffuser(self, planner: Planner, *, adjoint: bool) -> Diffuser:
+        if self.method_ == "exact":
+            return ExactDiffuser(planner.operator, adjoint=adjoint)
+        # Only one copy of the operator stays, in the precision that diffuses.
+        kept = planner.operator.astype(self._precision)
+        fine = ChebyshevDiffuser(kept, adjoint=adjoint, tol=self.tol, dtype=self._precision)
+        return fine if self.method_ == "chebyshev" else LowRankDiffuser(fine, planner.factors or [])
+
+    def _make_table(self, planner: Planner, n_measures: int | None) -> FeatureTable | None:
+        """Look features up in a table where that costs less than diffusing the measures."""
+        layout = self._layout
+        few = n_measures is not None and n_measures < layout.n_features
+        size = layout.n_points * layout.n_features * self._precision.itemsize
+        if layout.cells is None or few or size > LARGEST_TABLE:
+            return None
+        self.compress_reason_ += "; looked up in a table, as there are more measures than features"
+        transposed = self._make_diffuser(planner, adjoint=self.density != "adjoint")
+        return FeatureTable(transposed, layout, dtype=self._precision, n_threads=planner.n_threads)
+
+    def _choose_precision(self, operator: DiffusionOperator, coarsest_polynomial: int) -> np.dtype[Any]:
         if self.dtype != "auto":
             return np.dtype(self.dtype)
-        single = rounding(2**self.max_scale_, np.float32) <= self.tol / 2 and operator.evenness >= EVEN
+        single = rounding(2**coarsest_polynomial, np.float32) <= self.tol / 2 and operator.evenness >= EVEN
         return np.dtype(np.float32 if single else np.float64)
+
+
+def _check_share(name: str, value: object) -> None:
+    if value is True or not isinstance(value, numbers.Real) or not 0 < float(value) < 1:
+        raise InvalidInputError(
+            f"{name} to be a threshold in (0, 1), None or False",
+            repr(value),
+            "0.1 is a good start; None decides by size",
+        )
 
 
 def _refuse_other_shapes(values: npt.NDArray[Any]) -> None:

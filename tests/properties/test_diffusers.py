@@ -9,7 +9,10 @@ import pytest
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser
 from heatmover.diffusion.chebyshev import rounding as power_rounding
 from heatmover.diffusion.exact import ExactDiffuser
+from heatmover.diffusion.interpolative import interpolative_factors
+from heatmover.diffusion.lowrank import LowRankDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.spectral import spectral_factors
 
 SCALES = range(19)
 
@@ -26,11 +29,26 @@ def chebyshev_single(operator, adjoint, tol):
     return ChebyshevDiffuser(operator, adjoint=adjoint, tol=tol, dtype=np.float32)
 
 
+def low_rank(build, dtype):
+    """Coarse scales from 2^3 on by factors; where these graphs allow none, polynomials do it all."""
+
+    def make(operator, adjoint, tol):
+        fine = ChebyshevDiffuser(operator, adjoint=adjoint, tol=tol, dtype=dtype)
+        factors = build(operator, 3, operator.n_points, tol=tol, rng=np.random.default_rng(0), last=SCALES[-1])
+        return fine if factors is None else LowRankDiffuser(fine, factors)
+
+    return make
+
+
 # way to diffuse, and the rounding of a few sums (relative, in the norm of `relative_error`)
 DIFFUSERS = {
     "exact": (exact, 1e-9),
     "chebyshev": (chebyshev, 1e-9),
     "chebyshev float32": (chebyshev_single, 2e-6),
+    "spectral": (low_rank(spectral_factors, np.float64), 1e-9),
+    "spectral float32": (low_rank(spectral_factors, np.float32), 2e-6),
+    "interpolative": (low_rank(interpolative_factors, np.float64), 1e-9),
+    "interpolative float32": (low_rank(interpolative_factors, np.float32), 2e-6),
 }
 
 
@@ -124,7 +142,7 @@ def test_diffusion_is_linear(way, graph, measures, adjoint):
 
 
 def test_bits_of_a_column_do_not_depend_on_its_block(graph, measures, adjoint):
-    for make in (chebyshev, chebyshev_single):
+    for make, _ in (way for name, way in DIFFUSERS.items() if name != "exact"):
         diffuser = make(DiffusionOperator.from_graph(graph), adjoint, 1e-3)
         together = list(diffuser.diffuse(measures.T, SCALES))
         for column in range(len(measures)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["advance", "project"]
+__all__ = ["advance", "known_parts", "project"]
 
 
 # "contract" alone: fused multiply-adds, but no reordering, so that a column's bits do not depend on the block
@@ -55,6 +55,15 @@ def advance(indptr, indices, data, current, previous, slope, offset, shares, sum
             older, newer = shares[s, 0], shares[s, 1]
             for k in range(width):
                 sums[s, i, k] += older * current[i, k] + newer * previous[i, k]
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def known_parts(block, unit, component, result):  # type: ignore[no-untyped-def]
+    """Write each column's part in every component's top eigenvector; arguments as in `project`."""
+    result[:] = 0
+    for i in range(block.shape[0]):
+        for k in range(block.shape[1]):
+            result[component[i], k] += unit[i] * block[i, k]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})

@@ -117,24 +117,23 @@ class ChebyshevDiffuser(Diffuser):
 
     def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
         """Yield the densities at the given scales; see `Diffuser.diffuse`."""
-        start = self._inward(masses)
-        target = self._parts(start)
+        start = self.inward(masses)
+        target = self.parts(start)
         for density in self._recurrence.polynomials(start, [self._coefficients(2**scale) for scale in scales]):
-            self._project(density, target, self._outward)
-            yield self._in_graph_order(density, masses.shape[1])
+            yield self.outward(density, target, masses.shape[1])
 
     def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
         """Yield density after density; see `Diffuser.diffuse_progressively`."""
-        state = self._inward(masses)
-        target = self._parts(state)
+        state = self.inward(masses)
+        target = self.parts(state)
         steps = 0
         while True:
             times = [2**scale for scale in range(steps.bit_length(), steps.bit_length() + GROUP)]
             parts = [self._coefficients(time - steps) for time in times]
             for steps, density in zip(times, self._recurrence.polynomials(state, parts), strict=True):  # noqa: B007
-                self._project(density, target, np.ones_like(self._outward))
-                yield self._in_graph_order(density * self._outward.astype(self.dtype)[:, None], masses.shape[1])
+                yield self.outward(density.copy(), target, masses.shape[1])
             state = density
+            self._project(state, target, np.ones_like(self._outward))
 
     def error_bound(self, scales: range) -> Float64:
         """Return the sum of the coefficients left out and the rounding, per scale; see `Diffuser.error_bound`."""
@@ -151,24 +150,27 @@ class ChebyshevDiffuser(Diffuser):
         tol = max(self.tol - rounding(steps, self.dtype), self.tol / 2)
         return power_coefficients(steps, self.operator.lowest, tol)
 
-    def _inward(self, masses: Block) -> Block:
+    def inward(self, masses: Block) -> Block:
         """Conjugate measures into the coordinates of S, in its order, padded to whole vector registers."""
         width = -(-masses.shape[1] // LANES) * LANES
         block = np.zeros((masses.shape[0], width), dtype=self.dtype)
         block[:, : masses.shape[1]] = masses[self.operator.order] / self._outward[:, None]
         return block
 
-    def _in_graph_order(self, block: Block, width: int) -> Block:
-        """Undo the operator's order and the padding."""
+    def parts(self, start: Block) -> Float64:
+        """Return each column's part in the top eigenvector of each component, which no power changes."""
+        from heatmover._compiled.recurrence import known_parts
+
+        target = np.empty((self.operator.n_components, start.shape[1]))
+        known_parts(start, self._top, self.operator.component, target)
+        return target
+
+    def outward(self, block: Block, target: Float64, width: int) -> Block:
+        """Give a block (changed in place) its known parts and return it as densities, in the graph's order."""
+        self._project(block, target, self._outward)
         result = np.empty((len(block), width), dtype=self.dtype)
         result[self.operator.order] = block[:, :width]
         return result
-
-    def _parts(self, start: Block) -> Float64:
-        """Return each column's part in the top eigenvector of each component, which no power changes."""
-        target = np.zeros((self.operator.n_components, start.shape[1]))
-        np.add.at(target, self.operator.component, self._top[:, None] * start)
-        return target
 
     def _project(self, block: Block, target: Float64, factor: Float64) -> None:
         from heatmover._compiled.recurrence import project

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.chebyshev import SINGLE_RANGE, ChebyshevDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.scales import MIXED, ScaleChoice, mean_total_variation
@@ -18,10 +21,17 @@ __all__ = ["choose_max_scale"]
 SAMPLE = 32
 # 2^18 steps cost 1,400 products per measure. Data that have not mixed by then hang together by a thread.
 COARSEST = 18
+# From here on the next scale costs as much as a basis that serves all coarser ones may cost; see `Planner`.
+PATIENCE = 11
 
 
 def choose_max_scale(
-    operator: DiffusionOperator, rows: Any, rng: np.random.Generator, *, n_threads: int = 1
+    operator: DiffusionOperator,
+    rows: Any,
+    rng: np.random.Generator,
+    *,
+    coarse: Callable[[], Diffuser | None] = lambda: None,
+    n_threads: int = 1,
 ) -> ScaleChoice:
     """Return the first scale at which two points, drawn from the measures, have half mixed on average.
 
@@ -37,32 +47,56 @@ def choose_max_scale(
         Measures ``(n_measures, n_points)``, dense or CSR.
     rng
         Draws the points.
+    coarse
+        Called once if the points have not mixed after 2^10 steps: a way to diffuse that is cheap at coarse scales, or
+        None to go on with polynomials.
     n_threads
         Threads to use.
     """
     sources = _draw(operator, rows, rng)
     limit = mean_total_variation(operator.component_masses(sources.T).T)
     threshold = limit + MIXED * (1 - limit)
-    # An average needs few digits, but the errors of all steps add up on what never mixes.
-    precision = np.float32 if operator.top.min() > SINGLE_RANGE else np.float64
-    diffuser = ChebyshevDiffuser(operator, adjoint=True, tol=1e-3, dtype=precision)
-    parts = np.array_split(sources, min(n_threads, sources.shape[1]), axis=1)
-    flows = [diffuser.diffuse_progressively(part) for part in parts]
     decay: list[float] = []
-    with ThreadPoolExecutor(len(flows)) as pool:
-        for scale in range(COARSEST + 1):
-            decay.append(mean_total_variation(np.hstack(list(pool.map(next, flows)))))
+    with ThreadPoolExecutor(n_threads) as pool:
+        for scale, densities in enumerate(_flow(operator, sources, coarse, pool, n_threads)):
+            decay.append(mean_total_variation(densities))
             if scale >= 1 and decay[-1] <= threshold:
                 reason = (
                     f"at 2^{scale} steps the heat of two points differs by {decay[-1]:.2f} on average "
                     f"(total variation), the first scale at or under {threshold:.2f}"
                 )
                 return ScaleChoice(scale, np.array(decay), limit, reason)
+            if scale == COARSEST:
+                break
     reason = (
         f"the heat of two points still differs by {decay[-1]:.2f} on average at 2^{COARSEST} steps, where the search "
         "ends; parts of the graph hang together by a thread: see graph.diagnose()"
     )
     return ScaleChoice(COARSEST, np.array(decay), limit, reason)
+
+
+def _flow(
+    operator: DiffusionOperator,
+    sources: Block,
+    coarse: Callable[[], Diffuser | None],
+    pool: ThreadPoolExecutor,
+    n_threads: int,
+) -> Iterator[Block]:
+    """Yield the densities of the sources at 2^0, 2^1, ..."""
+    # An average needs few digits, but the errors of all steps add up on what never mixes.
+    precision = np.float32 if operator.top.min() > SINGLE_RANGE else np.float64
+    diffuser = ChebyshevDiffuser(operator, adjoint=True, tol=1e-3, dtype=precision)
+    parts = np.array_split(sources, min(n_threads, sources.shape[1]), axis=1)
+    flows = [diffuser.diffuse_progressively(part) for part in parts]
+    for _ in range(PATIENCE):
+        yield np.hstack(list(pool.map(next, flows)))
+    basis = coarse()
+    for scale in count(PATIENCE):
+        if basis is None:
+            yield np.hstack(list(pool.map(next, flows)))
+        else:
+            scales = range(scale, scale + 1)
+            yield np.hstack(list(pool.map(lambda part: next(basis.diffuse(part, scales)), parts)))  # noqa: B023
 
 
 def _draw(operator: DiffusionOperator, rows: Any, rng: np.random.Generator) -> npt.NDArray[np.float32]:

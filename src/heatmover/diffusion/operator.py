@@ -101,10 +101,9 @@ class DiffusionOperator:
 
     def remove_top(self, block: npt.NDArray[np.floating[Any]]) -> None:
         """Make the columns of a block ``(n_points, width)`` orthogonal to the top eigenvectors, in place."""
-        top = self.top
-        parts = np.zeros((self.n_components, block.shape[1]))
-        np.add.at(parts, self.component, top[:, None] * block)
-        block -= (top[:, None] * parts[self.component]).astype(block.dtype, copy=False)
+        from heatmover._compiled.recurrence import project
+
+        project(block, self.top, self.component, np.zeros((self.n_components, block.shape[1])), np.ones(self.n_points))
 
     def component_masses(self, rows: Any) -> Float64:
         """Return the mass that each measure has in each component.

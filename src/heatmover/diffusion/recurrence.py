@@ -35,16 +35,16 @@ class Recurrence:
 
     def __init__(self, operator: DiffusionOperator, dtype: npt.DTypeLike, *, highest: float = 1.0) -> None:
         self._matrix = operator.symmetric
-        self._dtype: np.dtype[Any] = np.dtype(dtype)
-        self._data = operator.symmetric.data.astype(self._dtype, copy=False)
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self._data = operator.symmetric.data.astype(self.dtype, copy=False)
         # slope * S + offset is twice the map of the interval onto [-1, 1].
         self._slope = 4 / (highest - operator.lowest)
         self._offset = 2 - self._slope * highest
 
     def terms(self, start: Block) -> Iterator[Block]:
         """Yield T_1 X, T_2 X, ... for a block X ``(n_points, width)``; each is valid until two more were taken."""
-        nothing = np.empty((0, *start.shape), dtype=self._dtype)
-        return self._advance(start, lambda _degree: (np.empty((0, 2), dtype=self._dtype), nothing))
+        nothing = np.empty((0, *start.shape), dtype=self.dtype)
+        return self._advance(start, lambda _degree: (np.empty((0, 2), dtype=self.dtype), nothing))
 
     def polynomials(self, start: Block, coefficients: Sequence[npt.NDArray[np.float64]]) -> Iterator[Block]:
         """Yield polynomials of S applied to one block, each as soon as it is complete.
@@ -64,13 +64,13 @@ class Recurrence:
         """
         lengths = [len(part) for part in coefficients]
         # A pair of terms is added at a time: T_1 and T_2, T_3 and T_4, ...; zeros fill the last one up.
-        table = np.zeros((len(lengths), max(lengths) + 1), dtype=self._dtype)
+        table = np.zeros((len(lengths), max(lengths) + 1), dtype=self.dtype)
         for row, part in zip(table, coefficients, strict=True):
             row[: len(part)] = part
         sums: Block = start * table[:, 0, None, None]
         done = sum(length == 1 for length in lengths)
         yield from sums[:done]
-        none = np.empty((0, 2), dtype=self._dtype)
+        none = np.empty((0, 2), dtype=self.dtype)
 
         def shares(degree: int) -> tuple[Block, Block]:
             if degree % 2:
@@ -87,7 +87,7 @@ class Recurrence:
     def _advance(self, start: Block, shares: Callable[[int], tuple[Block, Block]]) -> Iterator[Block]:
         from heatmover._compiled.recurrence import advance
 
-        matrix, number = self._matrix, self._dtype.type
+        matrix, number = self._matrix, self.dtype.type
         # T_1 = X T_0 is half of what the recurrence makes of T_{-1} = 0; `start` belongs to the caller.
         current, previous, slope, offset = start.copy(), np.zeros_like(start), self._slope / 2, self._offset / 2
         degree = 0

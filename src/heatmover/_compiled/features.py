@@ -1,0 +1,65 @@
+"""Sums of densities over cells, and sums of table rows over the points of sparse measures."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+__all__ = ["add_cell_sums", "add_table_rows"]
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def add_cell_sums(density, labels, share, sums):  # type: ignore[no-untyped-def]
+    """Add share times the density's sum over each cell.
+
+    Parameters
+    ----------
+    density
+        ``(n_points, width)``.
+    labels
+        Cell of each point, ``(n_points,)``.
+    share
+        A number.
+    sums
+        ``(n_cells, width)``, float64, changed in place.
+    """
+    for i in range(density.shape[0]):
+        cell = labels[i]
+        for k in range(density.shape[1]):
+            sums[cell, k] += share * density[i, k]
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def add_table_rows(indptr, indices, data, table, result):  # type: ignore[no-untyped-def]
+    """Write, for every measure, the sum of its points' table rows, weighed with their masses.
+
+    Parameters
+    ----------
+    indptr, indices, data
+        Measures in CSR form, ``(n_measures, n_points)``.
+    table
+        One group of features of every point, ``(n_points, width)``: few enough for the cache, so that the rows of many
+        measures find them there.
+    result
+        ``(n_measures, width)``.
+    """
+    width = table.shape[1]
+    row = np.empty(width, table.dtype)
+    for i in range(indptr.size - 1):
+        for k in range(width):
+            row[k] = 0
+        entry, end = indptr[i], indptr[i + 1]
+        while entry + 4 <= end:
+            w0, w1, w2, w3 = data[entry], data[entry + 1], data[entry + 2], data[entry + 3]
+            t0, t1 = table[indices[entry]], table[indices[entry + 1]]
+            t2, t3 = table[indices[entry + 2]], table[indices[entry + 3]]
+            for k in range(width):
+                row[k] += w0 * t0[k] + w1 * t1[k] + w2 * t2[k] + w3 * t3[k]
+            entry += 4
+        while entry < end:
+            w0, t0 = data[entry], table[indices[entry]]
+            for k in range(width):
+                row[k] += w0 * t0[k]
+            entry += 1
+        for k in range(width):
+            result[i, k] = row[k]

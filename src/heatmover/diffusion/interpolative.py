@@ -1,0 +1,244 @@
+"""Coarse powers of the operator on nested skeletons of points: the paper's Algorithm 4, in a two-sided form.
+
+Without its known part on the top eigenvectors, S^s is close to C' A C: C interpolates all points between few, the
+skeleton, and A is the power between the points of the skeleton. Its square, C' (A C C' A) C, has a smaller rank, so
+that a part of the skeleton suffices, and so on from scale to scale, at a cost that does not depend on the graph but
+for the product that shortens C. (The recursion printed in the paper leaves out C C'.)
+
+The squares are taken in coordinates in which they are diagonal: C = P^-1 Q' with Q orthonormal and A = P' H P with H
+diagonal, both from a sketch of S^s by Rayleigh and Ritz. In the basis Q and its complement
+
+    S^s = [[H + D, R'], [R, F]],
+
+and only H is used. The first bounds on the other blocks are measured; squaring takes d = ||D||, e = ||D H||, r = ||R||,
+w = ||R H||, f = ||F||, with h = ||H||, to
+
+    d: 2 e + d^2 + r^2                r: w + r (d + f)             f: f^2 + r^2
+    e: h (2 h e + d e + r w)          w: h (h w + r e + f w)
+
+A single bound on the error would double at every scale of a graph with an eigenvalue near 1. Here only e does, which
+starts at rounding, and at each squaring it gains r w, an error of second order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from heatmover.diffusion.chebyshev import rounding
+from heatmover.diffusion.lowrank import COARSEST_FACTOR, Factor, deflated_power
+from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.skeleton import (
+    OVERSAMPLING,
+    TEST_ROWS,
+    cut_skeleton,
+    spectral_norm,
+    spectral_norm_from_sketch,
+)
+
+__all__ = ["interpolative_factors"]
+
+Float64 = npt.NDArray[np.float64]
+EPSILON = float(np.finfo(np.float64).eps)
+
+# Parts of H below tol / CUT are dropped at every scale. The rest of tol is for what the sketch misses.
+CUT = 2.0
+# The sketch must hold all singular values above tol / FINEST, and they must be at most this share of its columns: what
+# lies beyond shows up in the bound several times too large.
+FINEST = 50.0
+FILLED = 0.9
+# Passes of the sketch through the operator. One is enough but for graphs that hang together by a thread.
+PASSES = 3
+
+
+def interpolative_factors(
+    operator: DiffusionOperator,
+    first: int,
+    rank: int,
+    *,
+    tol: float,
+    rng: np.random.Generator,
+    last: int = COARSEST_FACTOR,
+    most: int = 2_000,
+    n_threads: int = 1,
+) -> list[Factor] | None:
+    """Return S^(2^k) for k from ``first`` to ``last``, interpolated between nested skeletons, each within ``tol``.
+
+    Parameters
+    ----------
+    operator
+        The diffusion operator, in float64.
+    first, last
+        The coarse scales.
+    rank
+        A guess of the number of eigenvalues whose power ``2**first`` exceeds ``tol / 30``; the sketch starts with a
+        quarter more and grows until it holds the rank.
+    tol
+        Bound asked for at every scale, in the spectral norm; it fails with a probability of about 1e-10.
+    rng
+        Draws the sketch and the test vectors.
+    most
+        Columns that the sketch may grow to.
+    n_threads
+        Threads to use.
+
+    Returns
+    -------
+    list of Factor, or None
+        None if ``most`` columns do not reach the bound, or if rounding exceeds it. The rows of a basis at the points
+        of its skeleton are the identity, and each skeleton is a part of the one before.
+
+    Examples
+    --------
+    >>> from heatmover.graphs import Graph
+    >>> operator = DiffusionOperator.from_graph(Graph.from_grid((40,)))
+    >>> factors = interpolative_factors(operator, 4, 20, tol=1e-3, rng=np.random.default_rng(0), last=10)
+    >>> [factor.rank for factor in factors]
+    [12, 8, 6, 4, 3, 2, 1]
+    """
+    power = _Power(operator, first, tol / (32 * 2.0 ** (last - first)), n_threads)
+    block = _sketch(power, int(1.25 * rank) + OVERSAMPLING, most, tol / FINEST, rng)
+    if block is None:
+        return None
+    for _ in range(PASSES):
+        basis, values = _ritz(power, block)
+        errors = _measured(power, basis, values, rng)
+        factors = _chain(basis, values, errors, range(first, last + 1), tol)
+        if all(factor.bound <= tol for factor in factors):
+            return factors
+        block = power(basis)
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Power:
+    """S^(2^scale), less its part on the top eigenvectors."""
+
+    operator: DiffusionOperator
+    scale: int
+    tol: float
+    n_threads: int
+
+    def __call__(self, block: Float64, *, halved: bool = False, tol: float = 0.0) -> Float64:
+        """Apply it, or its square root, to a block ``(n_points, width)``."""
+        scale, tol = self.scale - int(halved), max(tol, self.tol, EPSILON)
+        return np.asarray(deflated_power(self.operator, block, scale, tol, n_threads=self.n_threads))
+
+    @property
+    def error(self) -> float:
+        return max(self.tol, EPSILON) + rounding(2**self.scale, np.float64)
+
+    def gaussian(self, width: int, rng: np.random.Generator) -> Float64:
+        """Draw columns ``(n_points, width)``."""
+        return rng.standard_normal((self.operator.n_points, width))
+
+
+def _sketch(power: _Power, width: int, most: int, finest: float, rng: np.random.Generator) -> Float64 | None:
+    """Apply the power to Gaussian columns, as many as it takes to hold all of its singular values above ``finest``."""
+    n_points = power.operator.n_points
+    most = min(most, n_points)
+    width = min(width, most)
+    sketch = power(power.gaussian(width, rng), tol=finest / 4)
+    while width < n_points:
+        values = np.linalg.svd(np.linalg.qr(sketch, mode="r"), compute_uv=False) / np.sqrt(width)
+        if np.count_nonzero(values > finest) <= FILLED * width:
+            break
+        if width == most:
+            return None
+        fresh = power.gaussian(min(2 * width, most) - width, rng)
+        sketch = np.hstack([sketch, power(fresh, tol=finest / 4)])
+        width = sketch.shape[1]
+    return sketch
+
+
+def _ritz(power: _Power, block: Float64) -> tuple[Float64, Float64]:
+    """Return Ritz vectors ``(n_points, width)`` and values of the power within the span of a block, largest first."""
+    basis = np.linalg.qr(block)[0]
+    if power.scale == 0:
+        core = basis.T @ power(basis)
+    else:
+        # Half of the steps, squared, take 0.7 of the degree.
+        half = power(basis, halved=True)
+        core = half.T @ half
+    values, turn = np.linalg.eigh((core + core.T) / 2)
+    order = np.argsort(-np.abs(values))
+    return basis @ turn[:, order], values[order]
+
+
+@dataclass(frozen=True)
+class _Errors:
+    """Bounds on the blocks that H leaves out; the names are explained at the top of the module."""
+
+    d: float
+    e: float
+    r: float
+    w: float
+    f: float
+
+    @property
+    def total(self) -> float:
+        return _norm_of_blocks(self.d, self.r, self.f)
+
+    def squared(self, h: float, noise: float) -> _Errors:
+        """Return the bounds for the square, H being of norm h, with ``noise`` from rounding."""
+        d, e, r, w, f = self.d, self.e, self.r, self.w, self.f
+        return _Errors(
+            d=2 * e + d**2 + r**2 + noise,
+            e=h * (2 * h * e + d * e + r * w) + h * noise,
+            r=w + r * (d + f),
+            w=h * (h * w + r * e + f * w),
+            f=f**2 + r**2,
+        )
+
+    def cut(self, left: float) -> _Errors:
+        """Return the bounds after a part of H of norm ``left`` is left to F."""
+        outside = _norm_of_blocks(left + self.d, self.r, self.f)
+        return _Errors(self.d, self.e, float(np.hypot(self.d, self.r)), float(np.hypot(self.e, self.w)), outside)
+
+
+def _norm_of_blocks(inside: float, across: float, outside: float) -> float:
+    return float(np.linalg.norm([[inside, across], [across, outside]], 2))
+
+
+def _measured(power: _Power, basis: Float64, values: Float64, rng: np.random.Generator) -> _Errors:
+    """Bound the blocks beside H in the basis of all Ritz vectors."""
+    anywhere = power.gaussian(TEST_ROWS, rng)
+    on_basis = basis @ (values[:, None] * rng.standard_normal((values.size, TEST_ROWS)))
+    images = power(np.hstack([anywhere, on_basis]))
+    beside = images - basis @ (basis.T @ images)
+    missing, weighted = (spectral_norm_from_sketch(part.T) + power.error for part in np.hsplit(beside, 2))
+    # H is a product of two halves, each with the error of the power.
+    inside = 2 * power.error + _noise(values.size)
+    return _Errors(inside, inside, missing, weighted, missing)
+
+
+def _noise(rank: int) -> float:
+    """Return the rounding of a product of two matrices of this size and of norm 1."""
+    return float((8 + np.sqrt(rank)) * EPSILON)
+
+
+def _chain(basis: Float64, values: Float64, errors: _Errors, scales: range, tol: float) -> list[Factor]:
+    """Square from scale to scale, and let a part of the skeleton interpolate the rest of it."""
+    # The coordinates P of the points that a skeleton may be chosen from: of all points at first.
+    coordinates, interpolation = basis.T, None
+    factors = []
+    for scale in scales:
+        if scale > scales.start:
+            h = float(np.abs(values).max(initial=0.0))
+            errors, values = errors.squared(h, h**2 * _noise(values.size)), values**2
+        rank = int(np.count_nonzero(np.abs(values) > tol / CUT))
+        errors = errors.cut(float(np.abs(values[rank:]).max(initial=0.0)))
+        values, coordinates = values[:rank], coordinates[:rank]
+        # Weighted by H, these are the columns of the power at those points, and `rank` of them span the others.
+        chosen = cut_skeleton(values[:, None] * coordinates, 0.0)
+        coordinates = coordinates[:, chosen.indices]
+        step = chosen.interpolation
+        interpolation = step if interpolation is None else step @ interpolation
+        core = coordinates.T @ (values[:, None] * coordinates)
+        noise = np.linalg.norm(interpolation) ** 2 * spectral_norm(core) * EPSILON
+        # Fewer points than the rank, which only rounding can cause, cannot carry H.
+        bound = errors.total + float(noise) if chosen.rank == rank else np.inf
+        factors.append(Factor(scale, interpolation.T, (core + core.T) / 2, bound))
+    return factors

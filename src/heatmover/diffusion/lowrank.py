@@ -1,0 +1,142 @@
+"""Coarse scales from a small basis: there the powers of the operator have small numerical rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from heatmover.diffusion.base import Block, Diffuser
+from heatmover.diffusion.chebyshev import ChebyshevDiffuser, power_coefficients, rounding
+from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.recurrence import Recurrence, in_columns
+
+__all__ = ["COARSEST_FACTOR", "Factor", "LowRankDiffuser", "deflated_power"]
+
+Float64 = npt.NDArray[np.float64]
+
+# The largest scale that the estimator accepts: factors reach up to it.
+COARSEST_FACTOR = 30
+
+# Steps whose rounding a product with a basis makes at most; see `rounding`.
+ROUNDING_STEPS = 8
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """S^(2^scale), less its part on the top eigenvectors, as ``basis @ core @ basis.T``.
+
+    Attributes
+    ----------
+    scale
+        The power is ``2**scale``.
+    basis
+        ``(n_points, rank)``, rows in the operator's order.
+    core
+        ``(rank, rank)``.
+    bound
+        Bound on the spectral norm of the error.
+    """
+
+    scale: int
+    basis: npt.NDArray[np.floating[Any]]
+    core: Float64
+    bound: float
+
+    @property
+    def rank(self) -> int:
+        """Number of columns of the basis."""
+        return int(self.core.shape[0])
+
+
+def deflated_power(operator: DiffusionOperator, block: Block, scale: int, tol: float, *, n_threads: int = 1) -> Block:
+    """Apply S^(2^scale), less its part on the top eigenvectors, to a block ``(n_points, width)``.
+
+    The error of any eigenvalue's power is at most ``tol``; the precision is the block's.
+    """
+    recurrence = Recurrence(operator, block.dtype)
+    coefficients = power_coefficients(2**scale, operator.lowest, tol)[0]
+    start = block.copy()
+    operator.remove_top(start)
+    result = in_columns(lambda part: next(recurrence.polynomials(part, [coefficients])), start, n_threads=n_threads)
+    # What rounding put back there, no power would ever remove.
+    operator.remove_top(result)
+    return result
+
+
+@final
+class LowRankDiffuser(Diffuser):
+    """Fine scales by Chebyshev polynomials, coarse ones by factors of small rank: cost no longer grows with the scale.
+
+    Parameters
+    ----------
+    fine
+        Diffuses at the scales below the first factor's, and sets density and precision.
+    factors
+        Of consecutive scales, up to the largest that will be asked for.
+    """
+
+    def __init__(self, fine: ChebyshevDiffuser, factors: Sequence[Factor]) -> None:
+        self.operator = fine.operator
+        self._fine = fine
+        self._factors = {factor.scale: _contiguous(factor, fine.dtype) for factor in factors}
+        self.first = factors[0].scale
+
+    @property
+    def rank(self) -> int:
+        """Rank of the first factor, the largest."""
+        return self._factors[self.first].rank
+
+    def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
+        """Yield the densities at the given scales; see `Diffuser.diffuse`."""
+        fine = range(scales.start, min(scales.stop, self.first))
+        if fine:
+            yield from self._fine.diffuse(masses, fine)
+        yield from self._coarse(masses, range(max(scales.start, self.first), scales.stop))
+
+    def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
+        """Yield density after density; see `Diffuser.diffuse_progressively`."""
+        for _, density in zip(range(self.first), self._fine.diffuse_progressively(masses), strict=False):
+            yield density
+        yield from self._coarse(masses, count(self.first))
+
+    def error_bound(self, scales: range) -> Float64:
+        """Return the polynomial's bound at fine scales and the factor's at coarse ones; see `Diffuser.error_bound`."""
+        room = rounding(ROUNDING_STEPS, self._fine.dtype)
+        return np.array(
+            [
+                self._fine.error_bound(range(scale, scale + 1))[0]
+                if scale < self.first
+                else self._factors[scale].bound + room
+                for scale in scales
+            ]
+        )
+
+    def _coarse(self, masses: Block, scales: Iterator[int] | range) -> Iterator[Block]:
+        start = self._fine.inward(masses)
+        target = self._fine.parts(start)
+        for scale in scales:
+            density = _apply(self._factors[scale], start)
+            yield self._fine.outward(density, target, masses.shape[1])
+
+
+def _contiguous(factor: Factor, dtype: npt.DTypeLike) -> Factor:
+    return Factor(factor.scale, np.ascontiguousarray(factor.basis, dtype=dtype), factor.core, factor.bound)
+
+
+def _apply(factor: Factor, block: Block) -> Block:
+    """Return basis @ core @ basis.T @ block; a column's bits do not depend on the others."""
+    from heatmover._compiled.lowrank import combine, coordinates
+
+    inner = np.empty((factor.rank, block.shape[1]))
+    coordinates(factor.basis, block, inner)
+    weights = np.empty_like(inner)
+    combine(factor.core, inner, weights)
+    result = np.empty_like(block)
+    combine(factor.basis, weights.astype(block.dtype), result)
+    return result

@@ -1,0 +1,252 @@
+"""Leading eigenpairs from a filtered random block: the coarse scales of `method="spectral"`.
+
+A Chebyshev polynomial that is at most 1 on [lowest, theta] and grows fast above turns random vectors towards the
+eigenvectors above theta; Rayleigh-Ritz finds them in what the block spans. ARPACK is no help here: the eigenvalues
+that matter cluster at 1, and it treats them one by one.
+
+The error is measured, not estimated. With B = S^s at the first coarse scale (top eigenvectors left out), Ritz vectors V
+and L = Lambda^s, Gaussian test vectors bound e = ||B - V L V'|| and k = ||(B - V L V') V L||. All coarser scales are
+powers B^N, and telescoping B^N - V L^N V' = sum_i B^(N-1-i) (B - V L V') V L^i V' + B^N (1 - V V') bounds them with l =
+max(||B||, ||L||):
+
+    on V:      e l^(N-1) + (N - 1) k l^(N-2)
+    beside V:  e^N + (k + e (e + N k)) / (1 - e)
+
+(beside V, every further B keeps at most e, and what leaks back into V comes in through V' B (1 - V V'), bounded by e,
+or by k once L has acted on it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from heatmover.diffusion.base import LANES, Block
+from heatmover.diffusion.lowrank import COARSEST_FACTOR, Factor, deflated_power
+from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.rank import threshold
+from heatmover.diffusion.recurrence import Recurrence, in_columns
+from heatmover.diffusion.skeleton import spectral_norm_from_sketch
+
+__all__ = ["Ritz", "leading_eigenpairs", "spectral_factors"]
+
+Float64 = npt.NDArray[np.float64]
+
+# Gaussian test vectors. Their bound fails with a probability of 1e-10 and is some 6 times too large (32: 3 times, at
+# twice the price).
+TESTS = 16
+# Eigenvectors are sought down to tol / BELOW at the first coarse scale: what lies below is what the bound sees first,
+# and the test vectors overstate a norm by a factor of about 25.
+BELOW = 30.0
+# Growth (its logarithm) of the polynomial at eigenvalue 1, per pass: the block's columns become that much more alike,
+# and float32 keeps the weakest wanted eigenvectors only if this is far from 2^24. Measured on the swiss roll: 15 in one
+# pass lost a tenth of them. Ritz vectors are apart already and bear more.
+FIRST_GROWTH = 8.5
+GROWTH = 11.0
+# The end of a pass runs in float64 for so much of the growth: it takes the noise of float32, which repeated squaring
+# multiplies, from 6e-7 down to where 2^10 squarings do no harm.
+POLISH = 2.5
+# Below this tol the whole filter runs in float64.
+SINGLE_TOL = 1e-5
+# Two passes reach the bound in most cases; one that does not improve it by a third has met rounding.
+PASSES = 8
+# Columns beyond the wanted rank, which make the weakest wanted vectors converge.
+OVERSAMPLING = 1.25
+# Up to this many points all eigenpairs are computed if half of them are wanted.
+SMALL = 1_000
+# Directions of the filtered block weaker than this carry only rounding.
+WEAKEST = 1e-11
+
+
+@dataclass(frozen=True, eq=False)
+class Ritz:
+    """Approximate eigenpairs of S, farthest from zero first, orthogonal to the top eigenvectors.
+
+    Attributes
+    ----------
+    values
+        ``(rank,)``.
+    vectors
+        ``(n_points, rank)``, orthonormal, in the operator's order.
+    """
+
+    values: Float64
+    vectors: Float64
+
+
+def spectral_factors(
+    operator: DiffusionOperator,
+    first: int,
+    rank: int,
+    *,
+    tol: float,
+    rng: np.random.Generator,
+    last: int = COARSEST_FACTOR,
+    most: int = 2_000,
+    n_threads: int = 1,
+) -> list[Factor] | None:
+    """Return S^(2^k) for k from ``first`` to ``last`` in a basis of eigenvectors, each within ``tol``.
+
+    Parameters
+    ----------
+    operator
+        The diffusion operator, in float64.
+    first, last
+        The coarse scales.
+    rank
+        A guess of the number of eigenvalues whose power ``2**first`` exceeds ``tol / 30``; the block starts with a
+        quarter more and grows until the bound holds.
+    tol
+        Bound asked for at every scale.
+    rng
+        Draws the block and the test vectors.
+    most
+        Columns that the block may grow to.
+    n_threads
+        Threads to use.
+
+    Returns
+    -------
+    list of Factor, or None
+        None if ``most`` columns do not reach the bound.
+    """
+    scales = range(first, last + 1)
+    width = int(OVERSAMPLING * rank) + LANES
+    if operator.n_points <= min(SMALL, 2 * width):
+        factors = _factors(operator, _all_eigenpairs(operator), scales, tol, rng, n_threads)
+        return factors if all(factor.bound <= tol for factor in factors) else None
+    theta = threshold(first, tol / BELOW)
+    if -operator.lowest >= theta:
+        # Eigenvalues close to -1, as on a bipartite graph, grow like those close to 1; the filter would miss them.
+        return None
+    dtype: type[np.floating[Any]] = np.float32 if tol >= SINGLE_TOL else np.float64
+    block = _random_block(operator, width, rng).astype(dtype)
+    worst: float = np.inf
+    for trial in range(PASSES):
+        if block.shape[1] > most:
+            return None
+        growth = FIRST_GROWTH if trial == 0 else GROWTH
+        ritz = leading_eigenpairs(operator, block, theta, growth=growth, n_threads=n_threads)
+        block = np.ascontiguousarray(ritz.vectors, dtype=dtype)
+        if ritz.values.size and ritz.values[-1] > theta:
+            # Every vector found is wanted, so there are more of them.
+            block = np.hstack([block, _random_block(operator, block.shape[1], rng).astype(dtype)])
+        elif trial > 0:
+            factors = _factors(operator, ritz, scales, tol, rng, n_threads)
+            before, worst = worst, max(factor.bound for factor in factors)
+            if worst <= tol:
+                return factors
+            if worst > 0.7 * before:
+                return None
+    return None
+
+
+def leading_eigenpairs(
+    operator: DiffusionOperator, start: Block, theta: float, *, growth: float = FIRST_GROWTH, n_threads: int = 1
+) -> Ritz:
+    """Filter a block ``(n_points, width)`` towards the eigenvectors above ``theta`` and extract them.
+
+    ``growth`` is the logarithm of the polynomial at eigenvalue 1; it is at most 1 up to ``theta``.
+    """
+    per_degree = np.arccosh((2 - operator.lowest - theta) / (theta - operator.lowest))
+    stages = [
+        (Recurrence(operator, dtype, highest=theta), int(np.clip(np.ceil(part / per_degree), 1, 4_000)))
+        for dtype, part in ((start.dtype, growth - POLISH), (np.float64, POLISH))
+    ]
+
+    def filtered(part: Block) -> Block:
+        for recurrence, degree in stages:
+            terms = recurrence.terms(part.astype(recurrence.dtype))
+            part = next(islice(terms, degree - 1, None))
+        return part
+
+    block = np.asarray(in_columns(filtered, start, n_threads=n_threads), dtype=np.float64)
+    operator.remove_top(block)
+    return _rayleigh_ritz(operator, block, n_threads)
+
+
+def _rayleigh_ritz(operator: DiffusionOperator, block: Float64, n_threads: int) -> Ritz:
+    basis = _orthonormal(operator, block)
+    recurrence = Recurrence(operator, np.float64)
+    # T_1 is S, mapped from [lowest, 1] to [-1, 1].
+    image = in_columns(lambda part: next(recurrence.terms(part)), basis, n_threads=n_threads)
+    small = basis.T @ image
+    mapped, vectors = np.linalg.eigh((small + small.T) / 2)
+    return _sorted((1 + operator.lowest) / 2 + (1 - operator.lowest) / 2 * mapped, basis @ vectors)
+
+
+def _all_eigenpairs(operator: DiffusionOperator) -> Ritz:
+    dense = operator.symmetric.toarray().astype(np.float64)
+    operator.remove_top(dense)
+    values, vectors = np.linalg.eigh((dense + dense.T) / 2)
+    # What is left of the top eigenvectors has eigenvalue 0 and could be any mixture with others of that value.
+    return _sorted(values, vectors)
+
+
+def _sorted(values: Float64, vectors: Float64) -> Ritz:
+    order = np.argsort(-np.abs(values), kind="stable")
+    return Ritz(np.clip(values[order], -1, 1), np.ascontiguousarray(vectors[:, order]))
+
+
+def _orthonormal(operator: DiffusionOperator, block: Float64) -> Float64:
+    """Return an orthonormal basis of what the columns span, beside the top eigenvectors and above rounding."""
+    lengths = np.linalg.norm(block, axis=0)
+    block = block[:, lengths > WEAKEST * np.sqrt(len(block))]
+    # Twice: the root of the Gram matrix loses half of the digits of the weakest directions.
+    for _ in range(2):
+        block = block / np.linalg.norm(block, axis=0)
+        weights, turn = np.linalg.eigh(block.T @ block)
+        kept = weights > WEAKEST * block.shape[1]
+        block = np.ascontiguousarray(block @ (turn[:, kept] / np.sqrt(weights[kept])))
+        operator.remove_top(block)
+    return block
+
+
+def _factors(
+    operator: DiffusionOperator, ritz: Ritz, scales: range, tol: float, rng: np.random.Generator, n_threads: int
+) -> list[Factor]:
+    """Cut the pairs at each scale where their powers no longer matter, and bound every error."""
+    powers = np.abs(ritz.values) ** float(2**scales.start)
+    vectors = ritz.vectors
+    # Chebyshev must not blur what is measured, which repeated squaring multiplies; its own error is added.
+    blur = max(tol / max(1024.0, 64 * 2.0 ** (len(scales) - 1)), 1e-13)
+
+    tests = rng.standard_normal((operator.n_points, TESTS))
+    images = [tests]
+    for _ in range(2):
+        images.append(vectors @ (powers[:, None] * (vectors.T @ images[-1])))
+    exact = deflated_power(operator, np.hstack(images[:2]), scales.start, blur, n_threads=n_threads)
+    # B - V L V' on the test vectors, and on their images under V L V'.
+    errors = exact - np.hstack(images[1:])
+    everywhere, on_powers = (spectral_norm_from_sketch(part.T) + blur for part in np.hsplit(errors, 2))
+    largest = min(1.0, float(powers.max(initial=0.0)) + everywhere)
+    factors = []
+    for scale in scales:
+        weights = ritz.values ** float(2**scale)
+        kept = int((np.abs(weights) > tol / (2 * BELOW)).sum())
+        bound = _bound(everywhere, on_powers, largest, 2.0 ** (scale - scales.start))
+        cut = float(np.abs(weights[kept:]).max(initial=0.0))
+        factors.append(Factor(scale, vectors[:, :kept], np.diag(weights[:kept]), bound + cut))
+    return factors
+
+
+def _bound(everywhere: float, on_powers: float, largest: float, repeats: float) -> float:
+    """Bound the error of the power ``repeats`` of B; the formulas are at the top of the module."""
+    if repeats == 1:
+        return everywhere
+    if everywhere >= 1:
+        return np.inf
+    inside = everywhere * largest ** (repeats - 1) + (repeats - 1) * on_powers * largest ** (repeats - 2)
+    beside = everywhere**repeats + (on_powers + everywhere * (everywhere + repeats * on_powers)) / (1 - everywhere)
+    return float(inside + beside)
+
+
+def _random_block(operator: DiffusionOperator, width: int, rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Draw Gaussian columns orthogonal to the top eigenvectors, as many as fill whole vector registers."""
+    block = rng.standard_normal((operator.n_points, -(-width // LANES) * LANES), dtype=np.float32)
+    operator.remove_top(block)
+    return block
