@@ -48,7 +48,7 @@ def _child(sender, n_measures: int) -> None:
             "features": model.n_cells_.sum(),
             "peak MB": peak_megabytes() - before,
             "check": total / n_measures,
-            "reason": model.compress_reason_,
+            "reason": repr(model).splitlines()[-1],
         }
     )
 

@@ -21,7 +21,7 @@ LAYERS: list[set[str]] = [
     {"errors", "_validation", "_progress", "_compiled"},
     {"measures", "graphs"},
     {"diffusion"},
-    {"embedding", "compression", "table", "estimator"},
+    {"embedding", "compression", "table", "preparation", "estimator"},
     {
         "distances",
         "neighbors",

@@ -61,9 +61,10 @@ def choose_compression(compress: float | bool | None, shape: tuple[int, int, int
     if compress is not None:
         return Compression(float(compress), "as asked for")
     size = float(np.prod(np.asarray(shape, dtype=np.float64))) * itemsize
+    full = f"the full embedding of {shape[0]:,} measures"
     if size <= LARGEST_FULL:
-        return Compression(None, f"the full embedding takes {size / 1e9:.2g} GB, at most {LARGEST_FULL / 1e9:.2g} GB")
-    reason = f"the full embedding would take {size / 1e9:.2g} GB, more than {LARGEST_FULL / 1e9:.2g} GB"
+        return Compression(None, f"{full} takes {size / 1e9:.2g} GB, at most {LARGEST_FULL / 1e9:.2g} GB")
+    reason = f"{full} would take {size / 1e9:.2g} GB, more than {LARGEST_FULL / 1e9:.2g} GB"
     return Compression(DEFAULT_DELTA, reason, by_itself=True)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numbers
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from textwrap import indent
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -21,33 +23,17 @@ from heatmover._validation import (
     check_random_state,
     check_threads,
 )
-from heatmover.compression import cells_of_scales, choose_compression
-from heatmover.diffusion.base import Diffuser
-from heatmover.diffusion.chebyshev import ChebyshevDiffuser, rounding
-from heatmover.diffusion.choice import COARSEST, choose_max_scale
-from heatmover.diffusion.exact import ExactDiffuser
-from heatmover.diffusion.lowrank import LowRankDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.planning import METHODS, Planner
-from heatmover.diffusion.scales import ScaleChoice, finest_scale
-from heatmover.embedding import NORMS, Layout, combination, embed, measures_within, scale_weights
+from heatmover.diffusion.planning import METHODS
+from heatmover.embedding import NORMS
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.measures import Measures, check_measures
-from heatmover.table import FeatureTable
+from heatmover.preparation import Preparation, Settings, prepare
 
 __all__ = ["DiffusionEMD"]
 
 DENSITIES = ("adjoint", "function")
-
-# Single precision is for graphs whose stationary law is even to within this factor (of its root): the certificate
-# weighs errors by it, and on a path whose weights fall by 1e-3 from edge to edge float32 lost 2e-4 of the mass.
-EVEN = 1e-3
-
-# Measures to plan for when `fit` sees none.
-MANY = 1_000
-# A table of features may take this much memory.
-LARGEST_TABLE = 2 * 2**30
 
 
 class DiffusionEMD(TransformerMixin, BaseEstimator):
@@ -101,7 +87,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     compress_ : float or None
         Threshold of rank if the embedding is compact.
     compress_reason_ : str
-        Why it is or is not, and whether it is looked up in a table.
+        Why it is, or is not.
     n_cells_ : ndarray
         ``(n_scales_,)``: number of columns of each block.
     max_scale_ : int
@@ -183,24 +169,26 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         """
         self._check_parameters()
         rows = self._rows_to_fit(X)
-        n_measures = MANY if X is None else rows.shape[0]
         self.graph_ = Graph.from_grid((rows.shape[1],)) if self.graph is None else self.graph
         operator = DiffusionOperator.from_graph(self.graph_)
         _warn_of_components(operator, rows)
-        rng, n_threads = check_random_state(self.random_state), check_threads(self.n_jobs)
-        planner = Planner(operator, self.method, n_measures, self.tol, rng, n_threads)
-        choice = self._choose_scale(planner, rows)
-        planner.settle(choice.max_scale)
-        self.method_, self.method_reason_ = planner.chosen, planner.reason
+        prepared = prepare(
+            operator,
+            rows,
+            Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)}),
+            n_measures=None if X is None else rows.shape[0],
+            rng=check_random_state(self.random_state),
+            n_threads=check_threads(self.n_jobs),
+        )
+        _warn_of_compression(prepared)
+        self._prepared = prepared
+        self.method_, self.method_reason_ = prepared.method, prepared.method_reason
+        self.compress_, self.compress_reason_ = prepared.compression.delta, prepared.compression.reason
+        choice, layout = prepared.choice, prepared.layout
         self.max_scale_, self.max_scale_reason_, self.decay_ = choice.max_scale, choice.reason, choice.decay
-        scales = self._kept_scales(choice.max_scale)
-        self.scales_, self.n_scales_ = np.asarray(scales), len(scales)
-        self._precision = self._choose_precision(operator, min(choice.max_scale, planner.first - 1))
-        self._layout = self._make_layout(planner, scales, n_measures)
-        self.n_cells_ = np.diff(self._layout.edges)
-        self._diffuser = self._make_diffuser(planner, adjoint=self.density == "adjoint")
-        self.error_bound_ = self._diffuser.error_bound(scales)
-        self._table = self._make_table(planner, None if X is None else n_measures)
+        self.scales_, self.n_scales_ = np.asarray(layout.scales), len(layout.scales)
+        self.n_cells_ = np.diff(layout.edges)
+        self.error_bound_ = prepared.diffuser.error_bound(layout.scales)
         return self
 
     def transform(self, X: Any) -> npt.NDArray[np.floating[Any]]:
@@ -248,11 +236,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         True
         """
         check_is_fitted(self)
-        limit = check_memory(memory)
-        if self._table is None:
-            width = measures_within(limit, self._layout, self._precision, check_threads(self.n_jobs))
-        else:
-            width = self._table.measures_within(limit)
+        width = self._prepared.measures_within(check_memory(memory), check_threads(self.n_jobs))
         matrices = [X] if isinstance(X, Measures) or hasattr(X, "shape") else X
         return self._blocks(matrices, width)
 
@@ -275,26 +259,21 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             )
         elif known is not None and not np.array_equal(known, input_features):
             raise ValueError("input_features is not equal to feature_names_in_")
-        if self._layout.cells is None:
+        cells = self._prepared.layout.cells
+        if cells is None:
             return np.array([f"scale{k}_{name}" for k in self.scales_ for name in input_features], dtype=object)
         names = [
             f"scale{k}_around_{input_features[centre]}"
-            for k, cells in zip(self.scales_, self._layout.cells, strict=True)
-            for centre in cells.centres
+            for k, partition in zip(self.scales_, cells, strict=True)
+            for centre in partition.centres
         ]
         return np.array(names, dtype=object)
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """Return the parameters and, once fitted, what was chosen and why."""
         text: str = super().__repr__(N_CHAR_MAX)
-        if not hasattr(self, "method_reason_"):
-            return text
-        size = "compact" if self._layout.cells is not None else "full"
-        return (
-            f"{text}\n  method: {self.method_} ({self.method_reason_})"
-            f"\n  max_scale: {self.max_scale_} ({self.max_scale_reason_})"
-            f"\n  embedding: {size}, {self._layout.n_features:,} features ({self.compress_reason_})"
-        )
+        prepared = getattr(self, "_prepared", None)
+        return text if prepared is None else f"{text}\n{indent(prepared.describe(), '  ')}"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -304,11 +283,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         return tags
 
     def _embed(self, rows: Any, progress: Progress) -> npt.NDArray[np.floating[Any]]:
-        progress.stage("diffuse measures", rows.shape[0])
-        n_threads = check_threads(self.n_jobs)
-        if self._table is not None:
-            return self._table.rows(rows, n_threads=n_threads, progress=progress)
-        return embed(self._diffuser, rows, self._layout, dtype=self._precision, n_threads=n_threads, progress=progress)
+        return self._prepared.embed(rows, n_threads=check_threads(self.n_jobs), progress=progress)
 
     def _blocks(self, matrices: Iterable[Any], width: int) -> Iterator[npt.NDArray[np.floating[Any]]]:
         for matrix in matrices:
@@ -365,67 +340,6 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         self.n_features_in_ = self.graph.n_points
         return np.full((1, self.graph.n_points), 1 / self.graph.n_points)
 
-    def _choose_scale(self, planner: Planner, rows: Any) -> ScaleChoice:
-        if self.max_scale != "auto":
-            return ScaleChoice(int(self.max_scale), np.empty(0), np.nan, "as asked for")
-
-        def coarse() -> Diffuser | None:
-            factors = planner.settle(COARSEST)
-            fine = ChebyshevDiffuser(planner.operator, adjoint=True, tol=planner.tol)
-            return None if factors is None else LowRankDiffuser(fine, factors)
-
-        return choose_max_scale(planner.operator, rows, planner.rng, coarse=coarse, n_threads=planner.n_threads)
-
-    def _kept_scales(self, max_scale: int) -> range:
-        everything = range(max_scale + 1)
-        if self.n_scales is None:
-            return everything[finest_scale(scale_weights(everything, self.alpha)) :]
-        return everything[max(len(everything) - self.n_scales, 0) :]
-
-    def _make_layout(self, planner: Planner, scales: range, n_measures: int) -> Layout:
-        matrix = combination(scales, alpha=self.alpha, norm=self.norm)
-        n_points = planner.operator.n_points
-        choice = choose_compression(self.compress, (n_measures, len(scales), n_points), self._precision.itemsize)
-        self.compress_, self.compress_reason_ = choice.delta, choice.reason
-        if choice.delta is None:
-            return Layout(scales, matrix, n_points)
-        states = planner.states(scales[-1], choice.delta)
-        cells = cells_of_scales(planner.operator, states, scales, choice.delta, planner.rng)
-        layout = Layout(scales, matrix, n_points, cells)
-        if choice.by_itself:
-            warnings.warn(
-                f"Expected an embedding of at most 2 GiB, found that {choice.reason}; it was made compact, "
-                f"{layout.n_features:,} features (compress={choice.delta:g}). Set compress to choose, or to False.",
-                EmbeddingWarning,
-                stacklevel=3,
-            )
-        return layout
-
-    def _make_diffuser(self, planner: Planner, *, adjoint: bool) -> Diffuser:
-        if self.method_ == "exact":
-            return ExactDiffuser(planner.operator, adjoint=adjoint)
-        # Only one copy of the operator stays, in the precision that diffuses.
-        kept = planner.operator.astype(self._precision)
-        fine = ChebyshevDiffuser(kept, adjoint=adjoint, tol=self.tol, dtype=self._precision)
-        return fine if self.method_ == "chebyshev" else LowRankDiffuser(fine, planner.factors or [])
-
-    def _make_table(self, planner: Planner, n_measures: int | None) -> FeatureTable | None:
-        """Look features up in a table where that costs less than diffusing the measures."""
-        layout = self._layout
-        few = n_measures is not None and n_measures < layout.n_features
-        size = layout.n_points * layout.n_features * self._precision.itemsize
-        if layout.cells is None or few or size > LARGEST_TABLE:
-            return None
-        self.compress_reason_ += "; looked up in a table, as there are more measures than features"
-        transposed = self._make_diffuser(planner, adjoint=self.density != "adjoint")
-        return FeatureTable(transposed, layout, dtype=self._precision, n_threads=planner.n_threads)
-
-    def _choose_precision(self, operator: DiffusionOperator, coarsest_polynomial: int) -> np.dtype[Any]:
-        if self.dtype != "auto":
-            return np.dtype(self.dtype)
-        single = rounding(2**coarsest_polynomial, np.float32) <= self.tol / 2 and operator.evenness >= EVEN
-        return np.dtype(np.float32 if single else np.float64)
-
 
 def _check_share(name: str, value: object) -> None:
     if value is True or not isinstance(value, numbers.Real) or not 0 < float(value) < 1:
@@ -451,8 +365,9 @@ def _warn_of_components(operator: DiffusionOperator, rows: Any) -> None:
     if operator.n_components == 1:
         return
     sizes = np.bincount(operator.component)
-    masses = operator.component_masses(rows)
-    outside = 1 - masses[:, int(np.argmax(sizes))].mean()
+    largest = np.empty(operator.n_points)
+    largest[operator.order] = operator.component == np.argmax(sizes)
+    outside = 1 - float(np.mean(rows @ largest))
     warnings.warn(
         f"Expected a connected graph, found {operator.n_components} components ({int((sizes == 1).sum())} isolated "
         f"points) with {outside:.1%} of the measures' mass outside the largest; mass never moves between them. "
@@ -460,3 +375,14 @@ def _warn_of_components(operator: DiffusionOperator, rows: Any) -> None:
         GraphWarning,
         stacklevel=3,
     )
+
+
+def _warn_of_compression(prepared: Preparation) -> None:
+    if prepared.compression.by_itself:
+        warnings.warn(
+            f"Expected an embedding of at most 2 GiB, found that {prepared.compression.reason}; it was made compact, "
+            f"{prepared.layout.n_features:,} features (compress={prepared.compression.delta:g}). Set compress to "
+            "choose, or to False.",
+            EmbeddingWarning,
+            stacklevel=3,
+        )
