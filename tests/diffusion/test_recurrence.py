@@ -1,0 +1,174 @@
+"""Polynomials of the operator against the same polynomials of a dense matrix."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.polynomial import chebyshev
+
+import heatmover._compiled.recurrence as compiled
+from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.recurrence import Recurrence, in_columns
+from heatmover.graphs import Graph
+
+
+def dense_polynomial(operator, coefficients, highest=1.0):
+    """The polynomial of every eigenvalue, mapped from [lowest, highest] to [-1, 1]."""
+    values, vectors = np.linalg.eigh(operator.symmetric.toarray())
+    mapped = (2 * values - operator.lowest - highest) / (highest - operator.lowest)
+    return (vectors * chebyshev.chebval(mapped, coefficients)) @ vectors.T
+
+
+def block_of(operator, width=3, seed=0):
+    return np.random.default_rng(seed).standard_normal((operator.n_points, width))
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    points = np.random.default_rng(4).normal(size=(150, 2))
+    return DiffusionOperator.from_graph(Graph.from_points(points, n_neighbors=9))
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """One entry per product with the operator."""
+    calls = []
+    plain = compiled.advance
+
+    def counted(*arguments):
+        calls.append(len(calls))
+        return plain(*arguments)
+
+    monkeypatch.setattr(compiled, "advance", counted)
+    return calls
+
+
+@pytest.mark.parametrize("highest", [1.0, 0.7])
+def test_terms_are_chebyshev_polynomials(graph, highest):
+    operator = DiffusionOperator.from_graph(graph)
+    block = block_of(operator)
+    terms = Recurrence(operator, np.float64, highest=highest).terms(block)
+    for degree, term in zip(range(1, 9), terms, strict=False):
+        dense = dense_polynomial(operator, [0.0] * degree + [1.0], highest)
+        # Above `highest` they grow without bound, and so does their rounding.
+        np.testing.assert_allclose(term, dense @ block, atol=1e-11 * max(1.0, np.linalg.norm(dense, 2)))
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [(np.float64, 1e-12), (np.float32, 3e-5)])
+def test_polynomials_of_all_lengths_come_in_order(graph, dtype, rounding):
+    operator = DiffusionOperator.from_graph(graph)
+    rng = np.random.default_rng(1)
+    coefficients = [rng.standard_normal(length) for length in (1, 1, 2, 3, 3, 4, 9, 10, 23)]
+    block = block_of(operator).astype(dtype)
+    found = list(Recurrence(operator, dtype).polynomials(block, coefficients))
+    assert len(found) == len(coefficients)
+    for part, result in zip(coefficients, found, strict=True):
+        assert result.dtype == dtype
+        expected = dense_polynomial(operator, part) @ block
+        np.testing.assert_allclose(result, expected, atol=rounding * np.abs(part).sum() * np.abs(block).max())
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 2**31), lengths=st.lists(st.integers(1, 30), min_size=1, max_size=6))
+def test_any_polynomials(cloud, seed, lengths):
+    rng = np.random.default_rng(seed)
+    coefficients = [rng.standard_normal(length) for length in sorted(lengths)]
+    block = block_of(cloud, 1, seed)
+    found = Recurrence(cloud, np.float64).polynomials(block, coefficients)
+    for part, result in zip(coefficients, found, strict=True):
+        np.testing.assert_allclose(result, dense_polynomial(cloud, part) @ block, atol=1e-10)
+
+
+def test_each_polynomial_is_yielded_as_soon_as_it_is_complete(cloud, products):
+    lengths = [1, 1, 2, 3, 4, 12, 13, 40]
+    found = Recurrence(cloud, np.float64).polynomials(block_of(cloud), [np.ones(length) for length in lengths])
+    spent = []
+    for _ in lengths:
+        next(found)
+        spent.append(len(products))
+    # Terms are added in pairs: an odd degree waits for one more product.
+    assert spent == [2 * (length // 2) for length in lengths]
+    assert list(found) == []
+    assert len(products) == 40
+
+
+def test_what_was_yielded_does_not_change_later(cloud):
+    coefficients = [np.ones(length) for length in (1, 2, 5, 6, 30)]
+    found = Recurrence(cloud, np.float64).polynomials(block_of(cloud), coefficients)
+    results, copies = [], []
+    for result in found:
+        results.append(result)
+        copies.append(result.copy())
+    for result, copy in zip(results, copies, strict=True):
+        np.testing.assert_array_equal(result, copy)
+
+
+def test_a_term_is_valid_until_two_more_were_taken(cloud):
+    terms = Recurrence(cloud, np.float64).terms(block_of(cloud))
+    first = next(terms)
+    copy = first.copy()
+    next(terms)
+    np.testing.assert_array_equal(first, copy)
+
+
+def test_the_start_is_left_alone(cloud):
+    block = block_of(cloud)
+    before = block.copy()
+    recurrence = Recurrence(cloud, np.float64)
+    list(recurrence.polynomials(block, [np.ones(1), np.ones(12)]))
+    for _ in zip(range(5), recurrence.terms(block), strict=False):
+        pass
+    np.testing.assert_array_equal(block, before)
+
+
+def test_the_first_polynomial_is_not_the_start_itself(cloud):
+    """T_0 alone: the caller may change what it got."""
+    block = block_of(cloud)
+    result = next(Recurrence(cloud, np.float64).polynomials(block, [np.ones(1), np.ones(3)]))
+    assert not np.shares_memory(result, block)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [1, 7, 8, 9, 64, 83])
+def test_columns_in_threads_are_the_whole_to_the_bit(cloud, dtype, width):
+    recurrence = Recurrence(cloud, dtype)
+    coefficients = np.random.default_rng(0).random(20)
+
+    def function(part):
+        return next(recurrence.polynomials(part, [coefficients]))
+
+    block = block_of(cloud, width).astype(dtype)
+    whole = function(block)
+    for n_threads in (1, 2, 3, 11):
+        for widest in (8, 64):
+            found = in_columns(function, block, n_threads=n_threads, widest=widest)
+            np.testing.assert_array_equal(found, whole)
+
+
+@pytest.mark.parametrize(("width", "n_threads", "widest"), [(100, 1, 64), (100, 3, 64), (17, 4, 64), (640, 2, 16)])
+def test_groups_of_columns_are_whole_registers_and_keep_the_threads_busy(width, n_threads, widest):
+    groups = []
+
+    def function(part):
+        assert part.flags.c_contiguous
+        groups.append(part.shape[1])
+        return part
+
+    block = np.arange(2.0 * width).reshape(2, width)
+    np.testing.assert_array_equal(in_columns(function, block, n_threads=n_threads, widest=widest), block)
+    assert sum(groups) == width
+    assert max(groups) <= widest
+    assert sum(group % 8 != 0 for group in groups) <= 1
+    assert len(groups) >= min(n_threads, -(-width // 8))
+
+
+def test_a_block_without_columns(cloud):
+    recurrence = Recurrence(cloud, np.float64)
+    empty = np.empty((cloud.n_points, 0))
+    assert in_columns(lambda part: next(recurrence.terms(part)), empty, n_threads=2).shape == empty.shape
+
+
+def test_results_of_other_heights_are_put_side_by_side():
+    block = np.arange(40.0).reshape(2, 20)
+    found = in_columns(lambda part: part.sum(axis=0, keepdims=True), block, n_threads=2)
+    np.testing.assert_array_equal(found, block.sum(axis=0, keepdims=True))
