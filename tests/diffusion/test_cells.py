@@ -3,7 +3,6 @@
 from heapq import heappop, heappush
 
 import numpy as np
-import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
