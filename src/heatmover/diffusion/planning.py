@@ -19,7 +19,15 @@ from heatmover.diffusion.interpolative import interpolative_factors
 from heatmover.diffusion.lowrank import Factor
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.rank import DensityOfStates, density_of_states, threshold
-from heatmover.diffusion.spectral import BELOW, FIRST_GROWTH, GROWTH, OVERSAMPLING, POLISH, TESTS, spectral_factors
+from heatmover.diffusion.spectral import (
+    BELOW,
+    FIRST_GROWTH,
+    OVERSAMPLING,
+    POLISH,
+    TESTS,
+    second_growth,
+    spectral_factors,
+)
 
 __all__ = ["METHODS", "Cut", "Planner"]
 
@@ -168,7 +176,10 @@ class Planner:
         per_degree = np.arccosh((2 - lowest - theta) / (theta - lowest))
         block = OVERSAMPLING * rank + LANES
         # The polish and the tests run in float64, which costs twice as much.
-        basis = block * (FIRST_GROWTH + GROWTH + 2 * POLISH) / per_degree + 2 * ORTHOGONALISATION * block**2
+        basis = (
+            block * (FIRST_GROWTH + second_growth(self.operator.n_points) + 2 * POLISH) / per_degree
+            + 2 * ORTHOGONALISATION * block**2
+        )
         tests = 2 * 2 * TESTS * self._degree(first, self.tol / 2**10)
         density = max(self.operator.symmetric.nnz / self.operator.n_points, 1.0)
         fine = self._degree(first - 1) * self._precision_cost(first - 1) + 4 * rank / density
