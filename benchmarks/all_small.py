@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+import compact
 import l1
 import numpy as np
 import race_swissroll
@@ -35,6 +36,18 @@ def all_pairs() -> list[tuple[str, str, str]]:
     return rows
 
 
+def compactness() -> list[tuple[str, str, str]]:
+    figures = compact.study(*compact.SMALL)
+    full, small = figures[False], figures[0.1]
+    return [
+        (
+            "compact embedding (compress=0.1)",
+            f"{small['features']:,.0f} features",
+            f"full: {full['features']:,.0f}; P@10 {small['P@10']:.3f} against {full['P@10']:.3f}",
+        )
+    ]
+
+
 def growth() -> list[tuple[str, str, str]]:
     points, measures, scales = [2_000, 6_000, 20_000], [16, 64, 256], [4, 6, 8]
     by_points = [scaling.measure(n, 16, 8) for n in points]
@@ -55,7 +68,7 @@ def growth() -> list[tuple[str, str, str]]:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
-    rows = [*accuracy_and_time(), *all_pairs(), *growth()]
+    rows = [*accuracy_and_time(), *all_pairs(), *compactness(), *growth()]
     print(f"\n{'figure':34s} {'heatmover':>14s}   beside it")
     for figure, ours, beside in rows:
         print(f"{figure:34s} {ours:>14s}   {beside}")
