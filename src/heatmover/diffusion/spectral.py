@@ -59,7 +59,7 @@ PASSES = 12
 STALLED = 0.7
 # Columns beyond the wanted rank, which make the weakest wanted vectors converge.
 OVERSAMPLING = 1.25
-# Up to this many points all eigenpairs are computed if half of them are wanted.
+# Up to this many points all eigenpairs are computed if half of them are wanted, or some far below zero.
 SMALL = 1_000
 # Directions of the filtered block weaker than this carry only rounding. With 1e-11 a ring of 1,500 points, where the
 # filter's degree is so low that rounding it up adds 3 to the growth, lost a quarter of the block at tol 1e-6, and no
@@ -122,12 +122,13 @@ def spectral_factors(
     """
     scales = range(first, last + 1)
     width = int(OVERSAMPLING * rank) + LANES
-    if operator.n_points <= min(SMALL, 2 * width):
+    theta = threshold(first, tol / BELOW)
+    # Eigenvalues close to -1, as on a bipartite graph, grow like those close to 1; the filter would miss them.
+    two_sided = -operator.lowest >= theta
+    if operator.n_points <= SMALL and (two_sided or operator.n_points <= 2 * width):
         factors = _factors(operator, _all_eigenpairs(operator), scales, tol, rng, n_threads)
         return factors if all(factor.bound <= tol for factor in factors) else None
-    theta = threshold(first, tol / BELOW)
-    if -operator.lowest >= theta:
-        # Eigenvalues close to -1, as on a bipartite graph, grow like those close to 1; the filter would miss them.
+    if two_sided:
         return None
     dtype: type[np.floating[Any]] = np.float32 if tol >= SINGLE_TOL else np.float64
     block = _random_block(operator, width, rng).astype(dtype)
