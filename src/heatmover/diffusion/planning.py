@@ -102,6 +102,7 @@ class Planner:
     reason: str = "as asked for"
     _states: DensityOfStates | None = field(default=None, repr=False)
     _settled_for: int = -1
+    _failed: bool = False
 
     def states(self, coarsest: int, delta: float) -> DensityOfStates:
         """Return the density of states, estimated once, with the resolution of the first request."""
@@ -119,12 +120,18 @@ class Planner:
         if self.method in ("chebyshev", "exact"):
             self.chosen = self.method
             return None
+        if max_scale > self._settled_for:
+            self._decide(max_scale, try_basis=True)
+            self._settled_for = max_scale
+        elif self.factors is None and not self._failed:
+            self._decide(max_scale, try_basis=False)
         if self.factors is None:
-            self._decide(max_scale, try_basis=max_scale > self._settled_for)
-        self._settled_for = max(max_scale, self._settled_for)
-        if self.factors is not None and self.first > max_scale:
+            return None
+        if self.first > max_scale:
             self.chosen, self.reason = "chebyshev", f"two points mix before the basis takes over at 2^{self.first}"
             return None
+        self.chosen = "spectral" if self.method == "auto" else self.method
+        self.reason = self._why_basis(max_scale)
         return self.factors
 
     @property
@@ -133,6 +140,7 @@ class Planner:
         return self.factors[0].scale if self.factors else 10**6
 
     def _decide(self, max_scale: int, *, try_basis: bool) -> None:
+        self.factors, self._failed = None, False
         cut = self._cheapest_cut(max_scale)
         self.chosen, self.reason = "chebyshev", self._why_polynomials(max_scale, cut)
         if cut is None or not try_basis or (self.method == "auto" and cut.cost > WORTHWHILE * cut.polynomial_cost):
@@ -140,9 +148,8 @@ class Planner:
         for first in range(cut.first, min(cut.first + TRIALS, max_scale + 1)):
             self.factors = self._build(first, max_scale)
             if self.factors is not None:
-                self.chosen = "spectral" if self.method == "auto" else self.method
-                self.reason = self._why_basis(max_scale, cut)
                 return
+        self._failed = True
         self.reason = f"no basis of up to {MOST_VECTORS:,} vectors reaches tol at 2^{cut.first} steps or somewhat later"
 
     def _build(self, first: int, last: int) -> list[Factor] | None:
@@ -162,14 +169,17 @@ class Planner:
     def _cheapest_cut(self, max_scale: int) -> Cut | None:
         """Return the scale where a basis of allowed size costs least, or None."""
         states = self.states(max_scale, self.tol / BELOW)
-        most = min(MOST_VECTORS, self.operator.n_points)
-        alone = self.n_measures * self._degree(max_scale) * self._precision_cost(max_scale)
+        most = min(MOST_VECTORS - LANES, self.operator.n_points)
+        alone = self._polynomial_cost(max_scale)
         cuts = []
         for first in range(1, max_scale + 1):
             rank = max(states.rank(first, self.tol / BELOW) - self.operator.n_components, 0)
-            if OVERSAMPLING * rank + LANES <= most:
+            if OVERSAMPLING * rank <= most:
                 cuts.append(Cut(first, rank, self._cost(first, rank), alone))
         return min(cuts, key=lambda cut: cut.cost, default=None)
+
+    def _polynomial_cost(self, max_scale: int) -> float:
+        return self.n_measures * self._degree(max_scale) * self._precision_cost(max_scale)
 
     def _cost(self, first: int, rank: int) -> float:
         theta, lowest = threshold(first, self.tol / BELOW), self.operator.lowest
@@ -191,20 +201,24 @@ class Planner:
     def _precision_cost(self, scale: int) -> float:
         return 1.0 if rounding(2**scale, np.float32) <= self.tol / 2 else 2.0
 
-    def _why_basis(self, max_scale: int, cut: Cut) -> str:
+    def _why_basis(self, max_scale: int) -> str:
         assert self.factors is not None
+        rank = self.factors[0].rank
         vectors = "skeleton points" if self.chosen == "interpolative" else "eigenvectors"
-        reason = f"2^{self.first} to 2^{max_scale} steps come from {self.factors[0].rank} {vectors}"
+        scales = f"2^{self.first} to 2^{max_scale}" if self.first < max_scale else f"2^{max_scale}"
+        reason = f"{scales} steps come from {rank} {vectors}"
         if self.method != "auto":
             return f"as asked for; {reason}"
-        return (
-            f"{reason}, which costs {cut.cost / cut.polynomial_cost:.0%} of polynomials alone for "
-            f"{self.n_measures:,} measures"
-        )
+        share = self._cost(self.first, rank) / self._polynomial_cost(max_scale)
+        if share > 1:
+            return f"{reason}, which the search for max_scale needed"
+        return f"{reason}, which costs {share:.0%} of polynomials alone for {self.n_measures:,} measures"
 
     def _why_polynomials(self, max_scale: int, cut: Cut | None) -> str:
         degree = self._degree(max_scale) - 1
         reason = f"polynomials of degree {degree} reach 2^{max_scale} steps"
+        if max_scale == 0:
+            return f"{reason}; a single step needs no basis"
         if cut is None:
             return f"{reason}; the operator's powers have too large a rank for a basis"
         if cut.cost <= cut.polynomial_cost:
