@@ -156,14 +156,17 @@ def embed(
     embedding = np.zeros((rows.shape[0], layout.n_features), dtype=dtype)
 
     def fill(block: slice) -> None:
-        part = rows[block]
-        masses = np.asarray(part.toarray() if sp.issparse(part) else part).T
-        fill_block(diffuser.diffuse(masses, layout.scales), layout, embedding[block])
-        progress.advance(masses.shape[1])
+        # The diffuser alone holds the dense block, and drops it as soon as it has its own.
+        fill_block(diffuser.diffuse(_columns(rows[block]), layout.scales), layout, embedding[block])
+        progress.advance(block.stop - block.start)
 
     with ThreadPoolExecutor(n_threads) as pool:
         list(pool.map(fill, _blocks(rows.shape[0], n_threads)))
     return embedding
+
+
+def _columns(rows: Any) -> Block:
+    return np.asarray(rows.toarray() if sp.issparse(rows) else rows).T
 
 
 def measures_within(memory: int, layout: Layout, dtype: npt.DTypeLike, n_threads: int) -> int:
@@ -200,7 +203,7 @@ def _fill_points(densities: Iterator[Block], layout: Layout, embedding: Block) -
     for column, density in zip(layout.matrix.T, densities, strict=True):
         for position in np.flatnonzero(column):
             target = embedding[:, edges[position] : edges[position + 1]]
-            target += density.T * column[position].astype(density.dtype)
+            target += np.multiply(density, column[position], dtype=density.dtype).T
 
 
 def _fill_cells(densities: Iterator[Block], layout: Layout, embedding: Block) -> None:
@@ -219,12 +222,11 @@ def _fill_cells(densities: Iterator[Block], layout: Layout, embedding: Block) ->
 def _blocks(n_measures: int, n_threads: int) -> list[slice]:
     """Cut the measures into blocks of whole vector registers, equal to within one.
 
-    At least two blocks per thread, so that no more than about half of the embedding is ever in the making; else as
-    few as the widest block allows.
+    As few as the widest block allows: 48 columns at a time took four fifths of the time of 24.
     """
     units = -(-n_measures // LANES)
     fewest = -(-n_measures // WIDEST_BLOCK)
-    rounds = max(2, -(-fewest // n_threads))
+    rounds = -(-fewest // n_threads)
     count = min(rounds * n_threads, units)
     edges = [min(LANES * (units * i // count), n_measures) for i in range(count + 1)]
     return [slice(start, stop) for start, stop in pairwise(edges)]

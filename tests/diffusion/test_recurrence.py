@@ -60,7 +60,7 @@ def test_polynomials_of_all_lengths_come_in_order(graph, dtype, rounding):
     rng = np.random.default_rng(1)
     coefficients = [rng.standard_normal(length) for length in (1, 1, 2, 3, 3, 4, 9, 10, 23)]
     block = block_of(operator).astype(dtype)
-    found = list(Recurrence(operator, dtype).polynomials(block, coefficients))
+    found = list(Recurrence(operator, dtype).polynomials(block.copy(), coefficients))
     assert len(found) == len(coefficients)
     for part, result in zip(coefficients, found, strict=True):
         assert result.dtype == dtype
@@ -74,7 +74,7 @@ def test_any_polynomials(cloud, seed, lengths):
     rng = np.random.default_rng(seed)
     coefficients = [rng.standard_normal(length) for length in sorted(lengths)]
     block = block_of(cloud, 1, seed)
-    found = Recurrence(cloud, np.float64).polynomials(block, coefficients)
+    found = Recurrence(cloud, np.float64).polynomials(block.copy(), coefficients)
     for part, result in zip(coefficients, found, strict=True):
         np.testing.assert_allclose(result, dense_polynomial(cloud, part) @ block, atol=1e-10)
 
@@ -111,21 +111,40 @@ def test_a_term_is_valid_until_two_more_were_taken(cloud):
     np.testing.assert_array_equal(first, copy)
 
 
-def test_the_start_is_left_alone(cloud):
+def test_terms_leave_the_start_alone(cloud):
     block = block_of(cloud)
     before = block.copy()
-    recurrence = Recurrence(cloud, np.float64)
-    list(recurrence.polynomials(block, [np.ones(1), np.ones(12)]))
-    for _ in zip(range(5), recurrence.terms(block), strict=False):
+    for _ in zip(range(5), Recurrence(cloud, np.float64).terms(block), strict=False):
         pass
     np.testing.assert_array_equal(block, before)
 
 
 def test_the_first_polynomial_is_not_the_start_itself(cloud):
-    """T_0 alone: the caller may change what it got."""
+    """T_0 alone: the start is used up, and the caller may change what it got."""
     block = block_of(cloud)
-    result = next(Recurrence(cloud, np.float64).polynomials(block, [np.ones(1), np.ones(3)]))
-    assert not np.shares_memory(result, block)
+    before = block.copy()
+    found = Recurrence(cloud, np.float64).polynomials(block, [np.ones(1), np.ones(30)])
+    first = next(found)
+    assert not np.shares_memory(first, block)
+    next(found)
+    np.testing.assert_array_equal(first, before)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_threads", [2, 3, 7, 400])
+def test_threads_that_share_the_rows_change_no_bit(cloud, dtype, n_threads):
+    """Also with more threads than rows."""
+    block = block_of(cloud, 5).astype(dtype)
+    coefficients = [np.linspace(1, 2, length) for length in (1, 2, 9, 24)]
+    alone, shared = (
+        list(Recurrence(cloud, dtype, n_threads=threads).polynomials(block.copy(), coefficients))
+        for threads in (1, n_threads)
+    )
+    for one, other in zip(alone, shared, strict=True):
+        np.testing.assert_array_equal(one, other)
+    terms = (Recurrence(cloud, dtype, highest=0.9, n_threads=threads).terms(block) for threads in (1, n_threads))
+    for _, one, other in zip(range(6), *terms, strict=False):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -135,7 +154,7 @@ def test_columns_in_threads_are_the_whole_to_the_bit(cloud, dtype, width):
     coefficients = np.random.default_rng(0).random(20)
 
     def function(part):
-        return next(recurrence.polynomials(part, [coefficients]))
+        return next(recurrence.polynomials(part.copy(), [coefficients]))
 
     block = block_of(cloud, width).astype(dtype)
     whole = function(block)

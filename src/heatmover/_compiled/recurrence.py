@@ -11,11 +11,13 @@ __all__ = ["advance", "known_parts", "project"]
 # "contract" alone: fused multiply-adds, but no reordering, so that a column's bits do not depend on the block
 # it is computed in.
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def advance(indptr, indices, data, current, previous, slope, offset, shares, sums):  # type: ignore[no-untyped-def]
+def advance(rows, indptr, indices, data, current, previous, slope, offset, shares, sums):  # type: ignore[no-untyped-def]
     """Overwrite T_{j-2} by T_j = slope S T_{j-1} + offset T_{j-1} - T_{j-2}; add T_{j-1} and T_j to every sum.
 
     Parameters
     ----------
+    rows
+        First row to work on, and the one after the last; threads may share a step by rows.
     indptr, indices, data
         CSR form of S, ``(n_points, n_points)``.
     current, previous
@@ -30,7 +32,7 @@ def advance(indptr, indices, data, current, previous, slope, offset, shares, sum
     """
     width = current.shape[1]
     row = np.empty(width, current.dtype)
-    for i in range(indptr.size - 1):
+    for i in range(rows[0], rows[1]):
         for k in range(width):
             row[k] = 0
         entry = indptr[i]

@@ -99,10 +99,18 @@ class ChebyshevDiffuser(Diffuser):
         not more than half.
     dtype
         float32 or float64: the precision of the recurrence and of the densities.
+    n_threads
+        Threads that share every step; see `Recurrence`.
     """
 
     def __init__(
-        self, operator: DiffusionOperator, *, adjoint: bool, tol: float, dtype: npt.DTypeLike = np.float64
+        self,
+        operator: DiffusionOperator,
+        *,
+        adjoint: bool,
+        tol: float,
+        dtype: npt.DTypeLike = np.float64,
+        n_threads: int = 1,
     ) -> None:
         self.operator = operator
         self.tol = tol
@@ -113,14 +121,15 @@ class ChebyshevDiffuser(Diffuser):
                 "a stationary law that float32 can hold", f"a smallest root of {self._top.min():.0e}", "use float64"
             )
         self._outward = self._top if adjoint else 1 / self._top
-        self._recurrence = Recurrence(operator, self.dtype)
+        self._recurrence = Recurrence(operator, self.dtype, n_threads=n_threads)
 
     def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
         """Yield the densities at the given scales; see `Diffuser.diffuse`."""
-        start = self.inward(masses)
+        start, width = self.inward(masses), masses.shape[1]
+        del masses
         target = self.parts(start)
         for density in self._recurrence.polynomials(start, [self._coefficients(2**scale) for scale in scales]):
-            yield self.outward(density, target, masses.shape[1])
+            yield self.outward(density, target, width)
 
     def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
         """Yield density after density; see `Diffuser.diffuse_progressively`."""
@@ -168,6 +177,8 @@ class ChebyshevDiffuser(Diffuser):
     def outward(self, block: Block, target: Float64, width: int) -> Block:
         """Give a block (changed in place) its known parts and return it as densities, in the graph's order."""
         self._project(block, target, self._outward)
+        if not self.operator.is_reordered:
+            return block[:, :width]
         result = np.empty((len(block), width), dtype=self.dtype)
         result[self.operator.order] = block[:, :width]
         return result

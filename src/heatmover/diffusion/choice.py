@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -57,17 +56,14 @@ def choose_max_scale(
     limit = mean_total_variation(operator.component_masses(sources.T).T)
     threshold = limit + MIXED * (1 - limit)
     decay: list[float] = []
-    with ThreadPoolExecutor(n_threads) as pool:
-        for scale, densities in enumerate(_flow(operator, sources, coarse, pool, n_threads)):
-            decay.append(mean_total_variation(densities))
-            if scale >= 1 and decay[-1] <= threshold:
-                reason = (
-                    f"at 2^{scale} steps the heat of two points differs by {decay[-1]:.2f} on average "
-                    f"(total variation), the first scale at or under {threshold:.2f}"
-                )
-                return ScaleChoice(scale, np.array(decay), limit, reason)
-            if scale == COARSEST:
-                break
+    for scale, densities in enumerate(islice(_flow(operator, sources, coarse, n_threads), COARSEST + 1)):
+        decay.append(mean_total_variation(densities))
+        if scale >= 1 and decay[-1] <= threshold:
+            reason = (
+                f"at 2^{scale} steps the heat of two points differs by {decay[-1]:.2f} on average "
+                f"(total variation), the first scale at or under {threshold:.2f}"
+            )
+            return ScaleChoice(scale, np.array(decay), limit, reason)
     reason = (
         f"the heat of two points still differs by {decay[-1]:.2f} on average at 2^{COARSEST} steps, where the search "
         "ends; parts of the graph hang together by a thread: see graph.diagnose()"
@@ -79,24 +75,17 @@ def _flow(
     operator: DiffusionOperator,
     sources: Block,
     coarse: Callable[[], Diffuser | None],
-    pool: ThreadPoolExecutor,
     n_threads: int,
 ) -> Iterator[Block]:
     """Yield the densities of the sources at 2^0, 2^1, ..."""
     # An average needs few digits, but the errors of all steps add up on what never mixes.
     precision = np.float32 if operator.top.min() > SINGLE_RANGE else np.float64
-    diffuser = ChebyshevDiffuser(operator, adjoint=True, tol=1e-3, dtype=precision)
-    parts = np.array_split(sources, min(n_threads, sources.shape[1]), axis=1)
-    flows = [diffuser.diffuse_progressively(part) for part in parts]
-    for _ in range(PATIENCE):
-        yield np.hstack(list(pool.map(next, flows)))
+    diffuser = ChebyshevDiffuser(operator, adjoint=True, tol=1e-3, dtype=precision, n_threads=n_threads)
+    flow = diffuser.diffuse_progressively(sources)
+    yield from islice(flow, PATIENCE)
     basis = coarse()
     for scale in count(PATIENCE):
-        if basis is None:
-            yield np.hstack(list(pool.map(next, flows)))
-        else:
-            scales = range(scale, scale + 1)
-            yield np.hstack(list(pool.map(lambda part: next(basis.diffuse(part, scales)), parts)))  # noqa: B023
+        yield next(flow if basis is None else basis.diffuse(sources, range(scale, scale + 1)))
 
 
 def _draw(operator: DiffusionOperator, rows: Any, rng: np.random.Generator) -> npt.NDArray[np.float32]:

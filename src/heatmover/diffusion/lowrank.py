@@ -59,11 +59,12 @@ def deflated_power(operator: DiffusionOperator, block: Block, scale: int, tol: f
 
     The error of any eigenvalue's power is at most ``tol``; the precision is the block's.
     """
-    recurrence = Recurrence(operator, block.dtype)
+    recurrence = Recurrence(operator, block.dtype, n_threads=n_threads)
     coefficients = power_coefficients(2**scale, operator.lowest, tol)[0]
     start = block.copy()
     operator.remove_top(start)
-    result = in_columns(lambda part: next(recurrence.polynomials(part, [coefficients])), start, n_threads=n_threads)
+    # Test vectors are few: threads share them by rows.
+    result = in_columns(lambda part: next(recurrence.polynomials(part, [coefficients])), start, n_threads=1)
     # What rounding put back there, no power would ever remove.
     operator.remove_top(result)
     return result

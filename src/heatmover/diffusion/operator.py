@@ -79,6 +79,11 @@ class DiffusionOperator:
         return int(self.degree.size)
 
     @property
+    def is_reordered(self) -> bool:
+        """Whether rows are in another order than the graph's points."""
+        return self.n_points > REORDER_ABOVE
+
+    @property
     def top(self) -> Float64:
         """Eigenvectors of S to eigenvalue 1, one per component, in one vector ``(n_points,)``."""
         total = np.bincount(self.component, weights=self.degree, minlength=self.n_components)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from heatmover.diffusion.base import Block
 from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.recurrence import Recurrence, in_columns
+from heatmover.diffusion.recurrence import Recurrence
 
 __all__ = ["DensityOfStates", "density_of_states", "threshold"]
 
@@ -131,13 +131,9 @@ def density_of_states(
     products = int(np.clip(np.ceil(wanted / 2), 8, MOST_PRODUCTS))
     signs = rng.choice(np.array([-1.0, 1.0]), size=(operator.n_points, PROBES))
     operator.remove_top(signs)
-    recurrence = Recurrence(operator, np.float32)
-    moments = in_columns(
-        lambda part: _moments(recurrence, part, products), signs.astype(np.float32), n_threads=n_threads, widest=8
-    )
-    return DensityOfStates(
-        np.asarray(moments, dtype=np.float64), operator.lowest, operator.n_points, operator.n_components
-    )
+    recurrence = Recurrence(operator, np.float32, n_threads=n_threads)
+    moments = _moments(recurrence, signs.astype(np.float32), products)
+    return DensityOfStates(moments, operator.lowest, operator.n_points, operator.n_components)
 
 
 def _moments(recurrence: Recurrence, start: Block, products: int) -> Float64:
@@ -157,4 +153,4 @@ def _moments(recurrence: Recurrence, start: Block, products: int) -> Float64:
 
 
 def _dot(one: Block, other: Block) -> Float64:
-    return np.asarray((one * other).sum(axis=0, dtype=np.float64))
+    return np.asarray(np.einsum("ij,ij->j", one, other, dtype=np.float64))
