@@ -13,6 +13,7 @@ from heatmover._validation import (
     check_finite,
     check_integer,
     check_matrix,
+    check_memory,
     check_number,
     check_option,
     check_real,
@@ -172,3 +173,50 @@ def test_extra():
     assert import_extra("math", package="math", extra="none").sqrt(4) == 2
     with pytest.raises(MissingExtraError, match=r"pip install 'heatmover\[exact\]'"):
         import_extra("no_such_module_anywhere", package="POT", extra="exact")
+
+
+@pytest.mark.parametrize(
+    ("memory", "size"),
+    [
+        (1, 1),
+        (10**15, 10**15),
+        (2.5e9, 2_500_000_000),
+        (1.9, 1),
+        (np.int64(7), 7),
+        (np.float32(512), 512),
+        (Fraction(9, 2), 4),
+        ("1", 1),
+        ("100", 100),
+        ("100 B", 100),
+        ("2 GB", 2 * 10**9),
+        ("2GB", 2 * 10**9),
+        ("2 gb", 2 * 10**9),
+        ("2G", 2 * 10**9),
+        ("2 GiB", 2 * 2**30),
+        ("2Gi", 2 * 2**30),
+        ("512MiB", 512 * 2**20),
+        ("1.5 MB", 1_500_000),
+        ("3 kB", 3000),
+        ("3 KiB", 3072),
+        ("1 TB", 10**12),
+        (" 64 MB ", 64 * 10**6),
+    ],
+)
+def test_memory_in_bytes(memory, size):
+    result = check_memory(memory)
+    assert result == size
+    assert type(result) is int
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *[0, -1, 0.5, np.nan, np.inf, -np.inf, 10**400, "9" * 400],
+        *["0 GB", "-1 GB", "", "GB", "lots", "2 XB", "2 GBB", "1e9", "2,5 GB", "1 2"],
+        *[True, False, np.True_, None, [1], {"GB": 2}, 1j, np.complex128(5), b"2 GB", np.array([1, 2])],
+    ],
+    ids=lambda bad: repr(bad)[:20],
+)
+def test_memory_refuses(bad):
+    with pytest.raises(InvalidInputError, match="Expected memory to be a number of bytes or text such as '2 GB'"):
+        check_memory(bad)

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -123,14 +123,14 @@ def check_threads(n_jobs: int | None) -> int:
 
 def check_memory(memory: int | float | str) -> int:
     """Return a number of bytes from a number or from text such as ``"2 GB"``, ``"512MiB"``."""
-    size = math.nan
-    if isinstance(memory, str):
-        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*", memory)
+    size, value = math.nan, cast("object", memory)
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*", value)
         if match:
             base = 1024.0 if match[3] else 1000.0
             size = float(match[1]) * base ** " KMGT".index(match[2].upper() or " ")
-    elif isinstance(memory, int | float | np.number) and not isinstance(memory, bool):
-        size = float(memory)
+    elif not isinstance(value, bool) and isinstance(value, numbers.Real) and value < 2**60:
+        size = float(value)
     if not 1 <= size < math.inf:
         raise InvalidInputError("memory to be a number of bytes or text such as '2 GB' or '512 MiB'", repr(memory))
     return int(size)
