@@ -39,7 +39,8 @@ class ExactDiffuser(Diffuser):
                 "use method='chebyshev', which is certified to any tol",
             )
         self.operator = operator
-        self._values, self._vectors = np.linalg.eigh(operator.symmetric.toarray())
+        self._values, vectors = np.linalg.eigh(operator.symmetric.toarray())
+        self._vectors = np.ascontiguousarray(vectors)
         # The eigenvalue 1, one per component, must stay 1 at any power for mass to stay; the solver rounds it.
         near_one = np.abs(self._values - 1) < 4 * operator.n_points * np.finfo(float).eps
         self._values = np.clip(np.where(near_one, 1.0, self._values), -1, 1)
@@ -48,21 +49,33 @@ class ExactDiffuser(Diffuser):
 
     def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
         """Yield the densities at the given scales; see `Diffuser.diffuse`."""
-        spectrum = self._vectors.T @ (masses[self.operator.order] / self._outward)
+        spectrum = self._spectrum(masses)
         for scale in scales:
             yield self._density(spectrum, scale)
 
     def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
         """Yield density after density; see `Diffuser.diffuse_progressively`."""
-        spectrum = self._vectors.T @ (masses[self.operator.order] / self._outward)
+        spectrum = self._spectrum(masses)
         return (self._density(spectrum, scale) for scale in count())
 
     def error_bound(self, scales: range) -> npt.NDArray[np.float64]:
         """Return zeros: nothing is cut off."""
         return np.zeros(len(scales))
 
-    def _density(self, spectrum: Block, scale: int) -> Block:
-        power = self._values[:, None] ** float(2**scale)
-        density = np.empty_like(spectrum)
-        density[self.operator.order] = self._outward * (self._vectors @ (power * spectrum))
+    # Not by matrix products of numpy: how they round a column depends on how many there are.
+    def _spectrum(self, masses: Block) -> npt.NDArray[np.float64]:
+        from heatmover._compiled.lowrank import coordinates
+
+        start = np.ascontiguousarray(masses[self.operator.order] / self._outward)
+        spectrum = np.empty_like(start)
+        coordinates(self._vectors, start, spectrum)
+        return spectrum
+
+    def _density(self, spectrum: npt.NDArray[np.float64], scale: int) -> Block:
+        from heatmover._compiled.lowrank import combine
+
+        block = np.empty_like(spectrum)
+        combine(self._vectors, self._values[:, None] ** float(2**scale) * spectrum, block)
+        density = np.empty_like(block)
+        density[self.operator.order] = self._outward * block
         return density
