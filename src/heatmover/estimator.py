@@ -237,6 +237,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         width = self._prepared.measures_within(check_memory(memory), check_threads(self.n_jobs))
+        if not isinstance(X, Iterable):
+            _refuse_other_shapes(np.asarray(X))
         matrices = [X] if isinstance(X, Measures) or hasattr(X, "shape") else X
         return self._blocks(matrices, width)
 
@@ -324,6 +326,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             X = X.masses
         if not hasattr(X, "shape") or len(X.shape) != 2:
             _refuse_other_shapes(np.asarray(X))
+        elif X.shape[0] == 0:
+            raise InvalidInputError("at least one measure", f"none (shape {X.shape})")
         rows = validate_data(
             self, X, reset=reset, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False, copy=False
         )
@@ -338,6 +342,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         if self.graph is None:
             raise InvalidInputError("a graph or measures to fit", "neither", "pass graph= to the constructor")
         self.n_features_in_ = self.graph.n_points
+        # Names from an earlier fit are not those of this one.
+        self.__dict__.pop("feature_names_in_", None)
         return np.full((1, self.graph.n_points), 1 / self.graph.n_points)
 
 
