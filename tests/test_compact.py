@@ -390,6 +390,8 @@ def test_one_row_at_a_time_and_several_matrices(stream, many):
         parts = [many[:70], many[70:71], many[71:].toarray(), hm.measures_from_weights(many[:9])]
         found = np.vstack(list(model.transform_blocks(parts, memory="2 MB")))
         np.testing.assert_array_equal(found[:71], whole[:71])
+        named = list(model.transform_blocks(hm.measures_from_weights(many[:9])))
+        np.testing.assert_array_equal(np.vstack(named), found[-9:])
         # The sums that dense rows are divided by are rounded in another way.
         np.testing.assert_allclose(found[71:], np.vstack([whole[71:], whole[:9]]), rtol=1e-5, atol=1e-8)
 

@@ -237,9 +237,9 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         width = self._prepared.measures_within(check_memory(memory), check_threads(self.n_jobs))
-        if not isinstance(X, Iterable):
-            _refuse_other_shapes(np.asarray(X))
         matrices = [X] if isinstance(X, Measures) or hasattr(X, "shape") else X
+        if not isinstance(matrices, Iterable):
+            _refuse_other_shapes(np.asarray(X))
         return self._blocks(matrices, width)
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
