@@ -30,9 +30,10 @@ Float64 = npt.NDArray[np.float64]
 # Measures are divided by the root of the stationary law, and float32 ends at 1e38.
 SINGLE_RANGE = 1e-15
 
-# Scales that diffuse_progressively takes from one recurrence. The density at 2^k started anew from 2^(k-1) costs 3.4
-# times the last recurrence in all; four at a time cost about 2, and more of them cost memory.
-GROUP = 4
+# Scales that diffuse_progressively takes from one recurrence, as many as the memory allows. The density at 2^k started
+# anew from 2^(k-1) costs 3.4 times the last recurrence in all, four at a time cost about 2, all at once 1.4.
+FEWEST_AT_ONCE, MOST_AT_ONCE = 4, 12
+GROUP_MEMORY = 64 * 2**20
 
 
 @lru_cache(maxsize=256)
@@ -136,8 +137,9 @@ class ChebyshevDiffuser(Diffuser):
         state = self.inward(masses)
         target = self.parts(state)
         steps = 0
+        group = int(np.clip(GROUP_MEMORY // max(state.nbytes, 1), FEWEST_AT_ONCE, MOST_AT_ONCE))
         while True:
-            times = [2**scale for scale in range(steps.bit_length(), steps.bit_length() + GROUP)]
+            times = [2**scale for scale in range(steps.bit_length(), steps.bit_length() + group)]
             parts = [self._coefficients(time - steps) for time in times]
             for steps, density in zip(times, self._recurrence.polynomials(state, parts), strict=True):  # noqa: B007
                 yield self.outward(density.copy(), target, masses.shape[1])
