@@ -246,6 +246,14 @@ def test_a_basis_that_only_the_search_needed_says_so(grid):
     assert plan.reason.endswith("eigenvectors, which the search for max_scale needed")
 
 
+def test_a_finer_scale_than_before_has_its_own_reason(grid, built):
+    plan = planner(grid, n_measures=3)
+    for max_scale in (12, 7):
+        assert plan.settle(max_scale) is None
+        assert plan.reason.startswith(f"polynomials of degree {degree(grid, max_scale)} reach 2^{max_scale} steps")
+    assert built == []
+
+
 def test_a_coarser_scale_than_before_is_decided_anew(grid):
     plan = planner(grid)
     assert plan.settle(5) is None

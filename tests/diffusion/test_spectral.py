@@ -283,6 +283,17 @@ def test_a_tolerance_below_rounding_is_told():
         assert factorise(DiffusionOperator.from_graph(ring(n_points)), 6, 60, tol=1e-14, last=24) is None
 
 
+def test_passes_are_counted(monkeypatch, widths):
+    monkeypatch.setattr(spectral, "PASSES", 3)
+    assert factorise(DiffusionOperator.from_graph(ring(1200)), 4, 3) is None
+    assert len(widths) == 3
+
+
+def test_an_error_of_one_bounds_nothing_further():
+    assert spectral._bound(1.5, 0.1, 1.0, 1.0) == 1.5
+    assert spectral._bound(1.5, 0.1, 1.0, 2.0) == np.inf
+
+
 # --- randomness ---------------------------------------------------------------------------------------------------
 
 
