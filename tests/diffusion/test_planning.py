@@ -66,7 +66,7 @@ def test_few_measures_are_not_worth_a_basis(operator, built):
 
 
 def test_what_a_basis_would_cost_is_told(operator, built, monkeypatch):
-    monkeypatch.setattr(planning, "CHEAP", 0, raising=False)
+    monkeypatch.setattr(planning, "CHEAP", 0)
     plan = planner(operator, n_measures=3)
     assert plan.settle(10) is None
     assert f"polynomials of degree {degree(operator, 10)} reach 2^10 steps; for 3 measures a basis of" in plan.reason
