@@ -199,11 +199,13 @@ def measures_within(memory: int, layout: Layout, dtype: npt.DTypeLike, n_threads
 
 
 def _fill_points(densities: Iterator[Block], layout: Layout, embedding: Block) -> None:
+    from heatmover._compiled.features import add_transposed
+
     edges = layout.edges
     for column, density in zip(layout.matrix.T, densities, strict=True):
+        whole = np.ascontiguousarray(density)
         for position in np.flatnonzero(column):
-            target = embedding[:, edges[position] : edges[position + 1]]
-            target += np.multiply(density, column[position], dtype=density.dtype).T
+            add_transposed(whole, density.dtype.type(column[position]), edges[position], embedding)
 
 
 def _fill_cells(densities: Iterator[Block], layout: Layout, embedding: Block) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["add_cell_sums", "add_table_rows"]
+__all__ = ["add_cell_sums", "add_table_rows", "add_transposed"]
+
+# Points whose densities are turned from columns into rows at a time: their cache lines are read once and written whole.
+TILE = 64
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -27,6 +30,29 @@ def add_cell_sums(density, labels, share, sums):  # type: ignore[no-untyped-def]
         cell = labels[i]
         for k in range(density.shape[1]):
             sums[cell, k] += share * density[i, k]
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def add_transposed(density, share, first, rows):  # type: ignore[no-untyped-def]
+    """Add share times the density of each measure to its row.
+
+    Parameters
+    ----------
+    density
+        ``(n_points, width)``.
+    share
+        A number of the density's type.
+    first
+        Column of the rows where the first point goes.
+    rows
+        ``(width, n_features)``, changed in place.
+    """
+    n_points, width = density.shape
+    for start in range(0, n_points, TILE):
+        stop = min(start + TILE, n_points)
+        for k in range(width):
+            for i in range(start, stop):
+                rows[k, first + i] += share * density[i, k]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
