@@ -11,7 +11,7 @@ __all__ = ["advance", "known_parts", "project"]
 # "contract" alone: fused multiply-adds, but no reordering, so that a column's bits do not depend on the block
 # it is computed in.
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def advance(rows, indptr, indices, data, current, previous, slope, offset, shares, sums):  # type: ignore[no-untyped-def]
+def advance(rows, indptr, indices, data, current, previous, slope, offset, shares, fine, coarse):  # type: ignore[no-untyped-def]
     """Overwrite T_{j-2} by T_j = slope S T_{j-1} + offset T_{j-1} - T_{j-2}; add T_{j-1} and T_j to every sum.
 
     Parameters
@@ -27,9 +27,11 @@ def advance(rows, indptr, indices, data, current, previous, slope, offset, share
     shares
         Shares of T_{j-1} and of T_j in each sum, ``(n_sums, 2)``. Two terms at a time halve the traffic of the sums,
         which took a third of the time: they are larger than the cache, and each term reads and writes all of them.
-    sums
-        ``(n_sums, n_points, width)``, changed in place.
+    fine, coarse
+        The sums in two parts, ``(n_fine, n_points, width)`` and ``(n_sums - n_fine, n_points, width)``, changed in
+        place.
     """
+    n_fine = fine.shape[0]
     width = current.shape[1]
     row = np.empty(width, current.dtype)
     for i in range(rows[0], rows[1]):
@@ -53,10 +55,14 @@ def advance(rows, indptr, indices, data, current, previous, slope, offset, share
             entry += 1
         for k in range(width):
             previous[i, k] = slope * row[k] + offset * current[i, k] - previous[i, k]
-        for s in range(shares.shape[0]):
+        for s in range(n_fine):
             older, newer = shares[s, 0], shares[s, 1]
             for k in range(width):
-                sums[s, i, k] += older * current[i, k] + newer * previous[i, k]
+                fine[s, i, k] += older * current[i, k] + newer * previous[i, k]
+        for s in range(coarse.shape[0]):
+            older, newer = shares[n_fine + s, 0], shares[n_fine + s, 1]
+            for k in range(width):
+                coarse[s, i, k] += older * current[i, k] + newer * previous[i, k]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count, pairwise
+from itertools import count, islice, pairwise
 from typing import Any, final
 
 import numpy as np
@@ -52,8 +52,8 @@ class Recurrence:
 
     def terms(self, start: Block) -> Iterator[Block]:
         """Yield T_1 X, T_2 X, ... for a block X ``(n_points, width)``; each is valid until two more were taken."""
-        nothing = np.empty((0, *start.shape), dtype=self.dtype)
-        return self._advance(start.copy(), lambda _degree: (np.empty((0, 2), dtype=self.dtype), nothing))
+        nothing = self._nothing(start)
+        return self._advance(start.copy(), lambda _degree: nothing)
 
     def polynomials(self, start: Block, coefficients: Sequence[npt.NDArray[np.float64]]) -> Iterator[Block]:
         """Yield polynomials of S applied to one block, each as soon as it is complete.
@@ -76,24 +76,34 @@ class Recurrence:
         table = np.zeros((len(lengths), max(lengths) + 1), dtype=self.dtype)
         for row, part in zip(table, coefficients, strict=True):
             row[: len(part)] = part
-        sums: Block = start * table[:, 0, None, None]
-        done = sum(length == 1 for length in lengths)
-        yield from sums[:done]
-        none = np.empty((0, 2), dtype=self.dtype)
+        # In two parts, so that the memory of the fine scales, which are done early, is free for what is made of them.
+        n_fine = sum(3 * length <= lengths[-1] for length in lengths)
+        fine: Block = start * table[:n_fine, 0, None, None]
+        coarse: Block = start * table[n_fine:, 0, None, None]
+        nothing = self._nothing(start)
+        done = 0
 
-        def shares(degree: int) -> tuple[Block, Block]:
+        def shares(degree: int) -> tuple[Block, Block, Block]:
             if degree % 2:
-                return none, sums[:0]
-            return table[done:, degree - 1 : degree + 1], sums[done:]
+                return nothing
+            return table[done:, degree - 1 : degree + 1], fine[done:], coarse[max(done - n_fine, 0) :]
 
-        for degree, _ in enumerate(self._advance(start, shares), start=1):
-            while degree % 2 == 0 and done < len(lengths) and lengths[done] <= degree + 1:
-                yield sums[done]
+        terms = self._advance(start, shares)
+        for degree in count(0, 2):
+            while done < len(lengths) and lengths[done] <= degree + 1:
+                yield fine[done] if done < n_fine else coarse[done - n_fine]
                 done += 1
+                if done == n_fine:
+                    fine = nothing[1]
             if done == len(lengths):
                 return
+            next(islice(terms, 1, None))
 
-    def _advance(self, start: Block, shares: Callable[[int], tuple[Block, Block]]) -> Iterator[Block]:
+    def _nothing(self, start: Block) -> tuple[Block, Block, Block]:
+        empty = np.empty((0, *start.shape), dtype=self.dtype)
+        return np.empty((0, 2), dtype=self.dtype), empty, empty
+
+    def _advance(self, start: Block, shares: Callable[[int], tuple[Block, Block, Block]]) -> Iterator[Block]:
         """Yield T_1 X, T_2 X, ..., overwriting X."""
         from heatmover._compiled.recurrence import advance
 
