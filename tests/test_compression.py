@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from heatmover import compression
-from heatmover.compression import DEFAULT_DELTA, LARGEST_FULL, cells_of_scales, choose_compression
+from heatmover.compression import DEFAULT_DELTA, LARGEST_FULL, cells_of_scales, choose_compression, fewest_cells
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.rank import density_of_states
 from heatmover.graphs import Graph
@@ -76,7 +76,7 @@ def test_as_many_cells_as_the_rank_and_at_least_256():
     states = states_of(operator)
     ranks = [states.rank(scale, 1e-3) for scale in range(9)]
     assert ranks[1] > 256 > ranks[8]
-    assert counts(operator, range(9), 1e-3, states) == [max(rank, 256) for rank in ranks]
+    assert counts(operator, range(9), 1e-3, states) == [max(rank, fewest_cells(1e-3)) for rank in ranks]
 
 
 def test_a_smaller_threshold_keeps_more_cells():

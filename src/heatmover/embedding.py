@@ -174,7 +174,8 @@ def measures_within(memory: int, layout: Layout, dtype: npt.DTypeLike, n_threads
     size = np.dtype(dtype).itemsize
     # Per column in the making: the sums of all scales, three blocks of the recurrence and the block as it came.
     column = layout.n_points * ((len(layout.scales) + 3) * size + 8)
-    features = layout.n_features * (size if layout.cells is None else size + 8)
+    # A block and the one before it, which a loop still holds; cells are summed in float64 first.
+    features = layout.n_features * (2 * size if layout.cells is None else 2 * size + 8)
 
     def need(width: int) -> int:
         units = -(-width // LANES)

@@ -60,8 +60,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         Largest error of any scale's density, in the norm that `error_bound_` states.
     compress
         Keep, at every scale, the masses in cells instead of the densities of all points: as many cells as the
-        numerical rank of that scale's operator at this threshold in (0, 1), and at least 256. None: only if the full
-        embedding would exceed 2 GiB, then 0.1, with an `EmbeddingWarning`. False: never.
+        numerical rank of that scale's operator at this threshold in (0, 1), and at least 256 (512 at 1e-4). None: only
+        if the full embedding would exceed 2 GiB, then 0.1, with an `EmbeddingWarning`. False: never.
     density
         ``"adjoint"``: mass diffuses and is conserved. ``"function"``: the paper's literal ``P^t mu``.
     norm
@@ -218,8 +218,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             Measures ``(n_measures, n_points)``, or an iterable of such matrices, for instance a generator that reads
             them from disk.
         memory
-            What a block of the embedding and its making may take together, in bytes or as ``"2 GB"``. The prepared
-            model itself (graph, basis or table) comes on top.
+            What a block of the embedding, its making, and the block before it, which a loop still holds, may take
+            together, in bytes or as ``"2 GB"``. The prepared model itself (graph, basis or table) comes on top.
 
         Yields
         ------

@@ -81,7 +81,8 @@ class FeatureTable:
 
     def measures_within(self, memory: int) -> int:
         """Return how many measures can be looked up at a time within ``memory`` bytes, or raise if not even one can."""
-        row = self.n_features * self._groups.itemsize + GROUP * self._groups.itemsize
+        # A block and the one before it, which a loop still holds.
+        row = (2 * self.n_features + GROUP) * self._groups.itemsize
         if row > memory:
             raise InvalidInputError(
                 f"memory of at least {row:,} bytes, which one measure needs", f"{memory:,}", "allow more"

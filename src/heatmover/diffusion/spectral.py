@@ -45,9 +45,10 @@ BELOW = 30.0
 # Growth (its logarithm) of the polynomial at eigenvalue 1, per pass: the block's columns become that much more alike,
 # and float32 keeps the weakest wanted eigenvectors only if this is far from 2^24. Measured on the swiss roll: 15 in one
 # pass lost a tenth of them. Ritz vectors are apart already and bear more; the more points there are, the more a random
-# block has beside them. With 11 in the second pass instead of 13 the swiss roll of 10,000 points needed a third.
+# block has beside them. With 11 in the second pass instead of 13 the swiss roll of 10,000 points needed a third, and
+# with 14 that of 100,000.
 FIRST_GROWTH = 9.0
-GROWTH = 8.4  # and half of the logarithm of n_points
+GROWTH = 9.2  # and half of the logarithm of n_points
 # The end of a pass runs in float64 for so much of the growth: it takes the noise of float32, which repeated squaring
 # multiplies, from 6e-7 down to where 2^10 squarings do no harm.
 POLISH = 2.5
