@@ -16,11 +16,12 @@ __all__ = ["DEFAULT_DELTA", "LARGEST_FULL", "Compression", "cells_of_scales", "c
 # An embedding that would take more memory than this (2 GiB) is made compact unless compress=False.
 LARGEST_FULL = 2 * 2**30
 # The threshold of rank then used. On the swiss roll of 10,000 points it leaves 3,350 of 100,000 features, and distances
-# within 0.2 % (median) of the full ones; 1e-4 leaves 12,000 and changes the median by nothing.
+# within 0.2 % (median) of the full ones.
 DEFAULT_DELTA = 0.1
 # A density of rank r is determined by r numbers, but the L1 norm is not: |f| has kinks between them. With as many cells
 # as the rank (15 at the coarsest scale of the swiss roll) Spearman fell by 0.004, with 64 by 0.0004, with 256 by less
-# than 0.0001. Smaller thresholds ask for more, so that the worst pair improves too: from 5.4 % to below 4 % at 1e-4.
+# than 0.0001. Smaller thresholds ask for more, so that the worst pair improves too: on 6,000 points of the swiss roll,
+# at 1e-4, from 5.4 % to 1.8 %.
 FEWEST_CELLS = 256
 
 

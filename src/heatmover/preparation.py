@@ -102,7 +102,7 @@ class Preparation:
     def describe(self) -> str:
         """Return what was chosen and why, in three lines."""
         kind = "full" if self.layout.cells is None else "compact"
-        lookup = "" if self.table is None else "; looked up in a table, as measures outnumber features"
+        lookup = "" if self.table is None else "; looked up in a table, which is cheapest for many measures"
         return (
             f"method: {self.method} ({self.method_reason})\n"
             f"max_scale: {self.choice.max_scale} ({self.choice.reason})\n"

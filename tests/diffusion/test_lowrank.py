@@ -135,6 +135,8 @@ def test_progressive_densities_are_the_direct_ones(operator, factors, fine):
             np.testing.assert_array_equal(found, direct)
         else:
             np.testing.assert_allclose(found, direct, atol=1e-3 * np.abs(direct).max())
+    # The last factor ends it.
+    assert next(progressive, None) is None
 
 
 def test_a_reordered_operator_gives_the_same_densities(monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, final
 
 import numpy as np
@@ -101,10 +100,10 @@ class LowRankDiffuser(Diffuser):
         yield from self._coarse(masses, range(max(scales.start, self.first), scales.stop))
 
     def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
-        """Yield density after density; see `Diffuser.diffuse_progressively`."""
+        """Yield density after density, up to the last factor; see `Diffuser.diffuse_progressively`."""
         for _, density in zip(range(self.first), self._fine.diffuse_progressively(masses), strict=False):
             yield density
-        yield from self._coarse(masses, count(self.first))
+        yield from self._coarse(masses, range(self.first, self.first + len(self._factors)))
 
     def error_bound(self, scales: range) -> Float64:
         """Return the polynomial's bound at fine scales and the factor's at coarse ones; see `Diffuser.error_bound`."""
@@ -118,7 +117,7 @@ class LowRankDiffuser(Diffuser):
             ]
         )
 
-    def _coarse(self, masses: Block, scales: Iterator[int] | range) -> Iterator[Block]:
+    def _coarse(self, masses: Block, scales: range) -> Iterator[Block]:
         start = self._fine.inward(masses)
         target = self._fine.parts(start)
         for scale in scales:

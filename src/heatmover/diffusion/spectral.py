@@ -40,7 +40,7 @@ Float64 = npt.NDArray[np.float64]
 # twice the price).
 TESTS = 16
 # Eigenvectors are sought down to tol / BELOW at the first coarse scale: what lies below is what the bound sees first,
-# and the test vectors overstate a norm by a factor of about 25.
+# and the test vectors overstate a norm by a factor of about 6.
 BELOW = 30.0
 # Growth (its logarithm) of the polynomial at eigenvalue 1, per pass: the block's columns become that much more alike,
 # and float32 keeps the weakest wanted eigenvectors only if this is far from 2^24. Measured on the swiss roll: 15 in one
