@@ -24,6 +24,7 @@ LAYERS: list[set[str]] = [
     {"embedding", "compression", "table", "preparation", "estimator"},
     {
         "distances",
+        "transport",
         "neighbors",
         "manifold",
         "statistics",

@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Comparison": "comparison",
+    "ConvergenceWarning": "errors",
     "Diagnosis": "graphs",
     "DiffusionEMD": "estimator",
     "EmbeddingWarning": "errors",
@@ -27,17 +28,19 @@ _HOMES = {
     "nearest": "neighbors",
     "pairwise_distances": "distances",
 }
-_MODULES = ("datasets", "errors", "metrics")
+_MODULES = ("baselines", "datasets", "errors", "metrics")
 
 __all__ = ["__version__", *sorted(_HOMES), *_MODULES]
 
 if TYPE_CHECKING:
+    from heatmover import baselines as baselines
     from heatmover import datasets as datasets
     from heatmover import errors as errors
     from heatmover import metrics as metrics
     from heatmover.comparison import Comparison as Comparison
     from heatmover.comparison import compare as compare
     from heatmover.distances import pairwise_distances as pairwise_distances
+    from heatmover.errors import ConvergenceWarning as ConvergenceWarning
     from heatmover.errors import EmbeddingWarning as EmbeddingWarning
     from heatmover.errors import GraphWarning as GraphWarning
     from heatmover.errors import HeatmoverError as HeatmoverError

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["EmbeddingWarning", "GraphWarning", "HeatmoverError", "InvalidInputError", "MissingExtraError"]
+__all__ = [
+    "ConvergenceWarning",
+    "EmbeddingWarning",
+    "GraphWarning",
+    "HeatmoverError",
+    "InvalidInputError",
+    "MissingExtraError",
+]
 
 
 class HeatmoverError(Exception):
@@ -47,6 +54,10 @@ class MissingExtraError(HeatmoverError, ImportError):
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
         return type(self), (self.package, self.extra)
+
+
+class ConvergenceWarning(UserWarning):
+    """An iterative method stopped before it reached the accuracy asked for; the message says how far it is."""
 
 
 class GraphWarning(UserWarning):

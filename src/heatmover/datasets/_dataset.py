@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._validation import check_matrix, check_threads
-from heatmover.datasets._exact import exact_emd
 from heatmover.errors import InvalidInputError
 from heatmover.measures import Measures, measures_from_labels
+from heatmover.transport import exact_distances
 
 __all__ = ["Dataset", "GroundDistance", "check_indices"]
 
@@ -118,7 +118,7 @@ class Dataset:
         ndarray of shape (n_measures, n_measures)
             Symmetric, with zeros on the diagonal, in the order of ``measures().names``.
         """
-        return exact_emd(self.measures(), self.geodesic, n_threads=check_threads(n_jobs))
+        return exact_distances(self.measures().masses, self.geodesic, n_threads=check_threads(n_jobs))
 
     def __repr__(self) -> str:
         n_points, n_dimensions = self.points.shape

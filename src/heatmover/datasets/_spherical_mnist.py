@@ -11,10 +11,10 @@ import scipy.sparse as sp
 
 from heatmover._validation import check_finite, check_integer, check_real, check_threads
 from heatmover.datasets._dataset import check_indices
-from heatmover.datasets._exact import exact_emd
 from heatmover.datasets._sphere import great_circle
 from heatmover.errors import InvalidInputError
 from heatmover.measures import Measures
+from heatmover.transport import exact_distances
 
 __all__ = ["SphericalImages", "spherical_mnist"]
 
@@ -104,7 +104,7 @@ class SphericalImages:
         ndarray of shape (n_rows, n_rows)
             Symmetric, with zeros on the diagonal, in the order of ``rows``.
         """
-        return exact_emd(self.measures(rows), self.geodesic, n_threads=check_threads(n_jobs))
+        return exact_distances(self.measures(rows).masses, self.geodesic, n_threads=check_threads(n_jobs))
 
     def _images(self, rows: npt.ArrayLike | None) -> npt.NDArray[np.int64]:
         n_images = int(self.masses.shape[0])

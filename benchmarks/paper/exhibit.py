@@ -1,0 +1,129 @@
+"""What all exhibits share: arguments, one look for all figures, and where figures and numbers go.
+
+A full run writes docs/results/<name>.png and docs/results/numbers/<name>.md, which docs/results/index.md shows;
+a quick one writes to benchmarks/output/paper, so that rough figures never replace those of record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROOT = Path(__file__).resolve().parents[2]
+T = TypeVar("T")
+
+# Okabe and Ito's colours, told apart by every kind of colour vision; each method keeps its colour, marker and name.
+LOOKS = {
+    "diffusion_emd": ("#D55E00", "o", "Diffusion EMD"),
+    "cluster_tree": ("#0072B2", "s", "ClusterTree"),
+    "quad_tree": ("#009E73", "^", "QuadTree"),
+    "grid_emd": ("#56B4E9", "v", "grid EMD"),
+    "sliced_wasserstein": ("#CC79A7", "D", "sliced Wasserstein"),
+    "wavelet_emd": ("#E69F00", "P", "wavelet EMD"),
+    "convolutional_sinkhorn": ("#000000", "X", "conv. Sinkhorn"),
+    "sinkhorn": ("#7F7F7F", "*", "Sinkhorn"),
+    "exact_emd": ("#4D4D4D", "h", "exact EMD"),
+    "mean_distance": ("#B3A200", "<", "mean distance"),
+}
+
+STYLE = {
+    "figure.dpi": 150,
+    "figure.constrained_layout.use": True,
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E6E6E6",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """One figure or table: where its parts are written, and whether the run is a quick one."""
+
+    name: str
+    out: Path
+    quick: bool
+    seed: int
+
+    def save(self, figure: Figure, suffix: str = "") -> None:
+        self.out.mkdir(parents=True, exist_ok=True)
+        path = self.out / f"{self.name}{suffix}.png"
+        figure.savefig(path)
+        plt.close(figure)
+        print(f"wrote {path}")
+
+    def table(self, heads: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "", suffix: str = "") -> None:
+        """Write a Markdown table and print the same numbers."""
+        cells = [[str(cell) for cell in row] for row in rows]
+        lines = [
+            "| " + " | ".join(heads) + " |",
+            "|" + "|".join("---" if i == 0 else "--:" for i in range(len(heads))) + "|",
+            *("| " + " | ".join(row) + " |" for row in cells),
+        ]
+        folder = self.out / "numbers"
+        folder.mkdir(parents=True, exist_ok=True)
+        text = "\n".join(lines) + (f"\n\n{note}" if note else "") + "\n"
+        (folder / f"{self.name}{suffix}.md").write_text(text, encoding="utf-8")
+        widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+        for first, *others in [list(heads), *cells]:
+            shown = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
+            print(first.ljust(widths[0]), *shown, sep="  ")
+        print(note, end="\n" if note else "")
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The arguments that every exhibit takes."""
+    arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--quick", action="store_true", help="smaller sizes and fewer runs: about a minute")
+    arguments.add_argument(
+        "--out", type=Path, help="folder for figures and numbers (docs/results; quick: benchmarks/output/paper)"
+    )
+    arguments.add_argument("--seed", type=int, default=0, help="seed of the data and of all random methods (0)")
+    return arguments
+
+
+def exhibit(name: str, arguments: argparse.Namespace) -> Exhibit:
+    default = ROOT / "benchmarks/output/paper" if arguments.quick else ROOT / "docs/results"
+    plt.rcParams.update(STYLE)
+    return Exhibit(name, arguments.out or default, arguments.quick, arguments.seed)
+
+
+def timed(function: Callable[[], T], *, repeats: int = 1) -> tuple[T, float]:
+    """Return the result of a function and the shortest of some times it took, in seconds."""
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        result = function()
+        best = min(best, time.perf_counter() - start)
+    return result, best
+
+
+@contextmanager
+def stage(words: str) -> Iterator[None]:
+    """Say what is going on and how long it took."""
+    print(f"{words} ...", end=" ", flush=True)
+    start = time.perf_counter()
+    yield
+    print(f"{time.perf_counter() - start:.1f} s", flush=True)

@@ -1,0 +1,26 @@
+"""Every method the paper compares with, behind one convention: ``method(points or graph, measures, *, options)``.
+
+Each returns the distances between all measures. A method that is an L1 embedding also has ``.embed``, with the
+same arguments, for the features themselves; an iterative one has ``.solve``, which tells how well it converged.
+`METHODS` holds them all by name, with what each declares about itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heatmover.baselines._method import Method
+from heatmover.baselines.diffusion import diffusion_emd
+from heatmover.baselines.exact import exact_emd
+from heatmover.baselines.mean import mean_distance
+
+METHODS: dict[str, Method[Any]] = {
+    method.name: method
+    for method in (
+        exact_emd,
+        mean_distance,
+        diffusion_emd,
+    )
+}
+
+__all__ = ["METHODS", "diffusion_emd", "exact_emd", "mean_distance"]

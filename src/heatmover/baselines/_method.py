@@ -1,0 +1,222 @@
+"""What a method is: one calling convention for all of them, and what each declares about itself."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from heatmover._validation import FloatArray
+from heatmover.distances import pairwise_distances
+from heatmover.errors import ConvergenceWarning, HeatmoverError
+
+__all__ = [
+    "Declaration",
+    "EmbeddingMethod",
+    "IterativeMethod",
+    "Method",
+    "PairMethod",
+    "Solution",
+    "Traits",
+    "embedding_method",
+    "iterative_method",
+    "pair_method",
+]
+
+P = ParamSpec("P")
+Float64 = npt.NDArray[np.float64]
+Features: TypeAlias = FloatArray | sp.csr_array
+
+
+@final
+@dataclass(frozen=True)
+class Traits:
+    """How a multiscale method bins the points: the columns of the paper's Table 2.
+
+    Attributes
+    ----------
+    scales
+        Which scales there are, in words.
+    bins_per_scale
+        How many bins scale k has, in words.
+    centers_from_data
+        Whether bins lie where the points lie.
+    smooth_bins
+        Whether a point that moves a little changes its features a little.
+    geodesic
+        Whether distances follow the shape of the data rather than the space around it.
+    """
+
+    scales: str
+    bins_per_scale: str
+    centers_from_data: bool
+    smooth_bins: bool
+    geodesic: bool
+
+
+@final
+@dataclass(frozen=True)
+class Declaration:
+    """What a method says about itself.
+
+    Attributes
+    ----------
+    ground
+        ``"points"``: the method needs coordinates. ``"either"``: coordinates or a `Graph`; each is turned into
+        what the method works on.
+    reference
+        Where the method comes from.
+    extra
+        The extra of heatmover that has to be installed for it, or None.
+    traits
+        How it bins points, if it is a multiscale method.
+    """
+
+    ground: Literal["points", "either"]
+    reference: str
+    extra: str | None = None
+    traits: Traits | None = None
+
+
+class Method(ABC, Generic[P]):
+    """A way to compare measures: ``method(points or graph, measures, *, options)`` returns their distances.
+
+    Attributes
+    ----------
+    declaration
+        What the method says about itself.
+    """
+
+    def __init__(self, function: Callable[P, Any], declaration: Declaration) -> None:
+        self.function, self.declaration = function, declaration
+        functools.update_wrapper(self, function)
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return self.function.__name__
+
+    @abstractmethod
+    def __call__(self, *args: P.args, **options: P.kwargs) -> Float64:
+        """Return the distances between all measures, ``(n_measures, n_measures)``: symmetric, zero diagonal."""
+
+    def __repr__(self) -> str:
+        return f"<baseline {self.name}: {self.declaration.reference}>"
+
+
+@final
+class PairMethod(Method[P]):
+    """A method that gives distances and nothing else; its function returns them."""
+
+    def __call__(self, *args: P.args, **options: P.kwargs) -> Float64:
+        distances: Float64 = self.function(*args, **options)
+        return distances
+
+
+@final
+class EmbeddingMethod(Method[P]):
+    """A method whose distance is the L1 distance between features; its function yields blocks of features.
+
+    A block is ``(n_measures, n_features)``, dense or CSR: one tree, one direction, one scale. Distances add up
+    over blocks, so that only one block is held at a time.
+    """
+
+    def __call__(self, *args: P.args, **options: P.kwargs) -> Float64:
+        """Return the L1 distances between the embedded measures, ``(n_measures, n_measures)``."""
+        n_jobs: Any = options.get("n_jobs")
+        total: Float64 | None = None
+        for block in self._blocks(*args, **options):
+            distances = np.asarray(pairwise_distances(block, n_jobs=n_jobs), dtype=np.float64)
+            total = distances if total is None else total + distances
+        if total is None:
+            raise HeatmoverError(f"Expected {self.name} to have features, found none.")
+        return total
+
+    def embed(self, *args: P.args, **options: P.kwargs) -> Features:
+        """Return the features, ``(n_measures, n_features)``, dense or CSR; L1 between rows is the distance.
+
+        Takes what the method itself takes.
+        """
+        blocks = list(self._blocks(*args, **options))
+        if any(sp.issparse(block) for block in blocks):
+            return sp.csr_array(sp.hstack(blocks, format="csr"))
+        return np.hstack(blocks)
+
+    def _blocks(self, *args: P.args, **options: P.kwargs) -> Iterator[Features]:
+        blocks: Iterator[Features] = self.function(*args, **options)
+        return blocks
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What an iterative method found, and how far it got.
+
+    Attributes
+    ----------
+    distances
+        ``(n_measures, n_measures)``: symmetric, zero diagonal.
+    marginal_errors
+        ``(n_measures, n_measures)``: how much mass, of one, the transport plan of each pair still misplaces.
+    n_iterations
+        ``(n_measures, n_measures)``: iterations spent on each pair.
+    tol
+        The marginal error that was asked for.
+    """
+
+    distances: Float64
+    marginal_errors: Float64
+    n_iterations: npt.NDArray[np.int64]
+    tol: float
+
+    @property
+    def converged(self) -> npt.NDArray[np.bool_]:
+        """Which pairs reached ``tol``, ``(n_measures, n_measures)``."""
+        return np.asarray(self.marginal_errors <= self.tol)
+
+
+@final
+class IterativeMethod(Method[P]):
+    """A method that approaches its distances step by step; its function returns a `Solution`."""
+
+    def __call__(self, *args: P.args, **options: P.kwargs) -> Float64:
+        """Return the distances, ``(n_measures, n_measures)``, with a `ConvergenceWarning` if pairs fell short."""
+        solution = self.solve(*args, **options)
+        open_pairs = np.triu(~solution.converged, 1)
+        if open_pairs.any():
+            warnings.warn(
+                f"{self.name}: {int(open_pairs.sum())} of {open_pairs.shape[0] * (open_pairs.shape[0] - 1) // 2} pairs "
+                f"did not converge: up to {solution.marginal_errors.max():.1e} of the mass is misplaced, "
+                f"{solution.tol:.1e} were asked for, after {int(solution.n_iterations.max())} iterations; "
+                "allow more max_iterations or smooth more.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return solution.distances
+
+    def solve(self, *args: P.args, **options: P.kwargs) -> Solution:
+        """Return distances together with how well each pair converged; takes what the method itself takes."""
+        solution: Solution = self.function(*args, **options)
+        return solution
+
+
+def pair_method(declaration: Declaration) -> Callable[[Callable[P, Float64]], PairMethod[P]]:
+    """Turn a function that returns distances into a method."""
+    return lambda function: PairMethod(function, declaration)
+
+
+def embedding_method(declaration: Declaration) -> Callable[[Callable[P, Iterator[Features]]], EmbeddingMethod[P]]:
+    """Turn a function that yields blocks of features into a method."""
+    return lambda function: EmbeddingMethod(function, declaration)
+
+
+def iterative_method(declaration: Declaration) -> Callable[[Callable[P, Solution]], IterativeMethod[P]]:
+    """Turn a function that returns a `Solution` into a method."""
+    return lambda function: IterativeMethod(function, declaration)
