@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, combinations, product
+from itertools import chain, combinations, pairwise, product
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
-from heatmover._validation import FloatArray, check_finite, check_matrix, check_threads
+from heatmover._validation import FloatArray, check_finite, check_matrix, check_real, check_threads
 from heatmover.errors import InvalidInputError
 
 __all__ = ["pairwise_distances"]
@@ -31,13 +33,15 @@ TILE_ROWS_LEAST = 12
 # 100 rows of 60,000, two threads, best times of several runs on a shared machine: 2 blocks (3 tiles) 9.0 to
 # 10.4 ms, 4 blocks (10 tiles) 9.6 to 10.8 ms.
 BUSY = 0.9
+# Rows of a sparse embedding that a thread takes at a time.
+SPARSE_ROWS = 32
 # A millisecond's work: less is done before a second thread has started (0.5 ms alone, 1.0 ms together).
 FEATURE_PAIRS_PER_THREAD = 20_000_000
 
 
 def pairwise_distances(
-    embedding: npt.ArrayLike,
-    other: npt.ArrayLike | None = None,
+    embedding: npt.ArrayLike | sp.sparray,
+    other: npt.ArrayLike | sp.sparray | None = None,
     *,
     n_jobs: int | None = None,
     out: FloatArray | None = None,
@@ -50,7 +54,8 @@ def pairwise_distances(
     ----------
     embedding
         Array (n_measures, n_features). float32 and float64 are used as they are, without a copy if C-ordered;
-        everything else becomes float64.
+        everything else becomes float64. A SciPy sparse matrix costs what its rows have in common: for each feature
+        the pairs of rows that are not zero there.
     other
         Array (n_others, n_features); by default the distances are those within ``embedding``.
     n_jobs
@@ -84,6 +89,8 @@ def pairwise_distances(
            [1.],
            [1.]])
     """
+    if sp.issparse(embedding) or sp.issparse(other):
+        return _sparse_distances(embedding, other, n_threads=check_threads(n_jobs), out=out)
     rows, others = check_rows(embedding, other)
     shape = (len(rows), len(rows if others is None else others))
     result: FloatArray = np.empty(shape) if out is None else _check_out(out, shape, rows, others)
@@ -102,15 +109,77 @@ def check_rows(embedding: npt.ArrayLike, other: npt.ArrayLike | None) -> tuple[F
     """Return both as arrays of one type and width that kernels can read; NaN shows later, in the result."""
     rows = check_matrix("embedding", embedding, finite=False)
     others = None if other is None else check_matrix("other", other, finite=False)
-    if others is not None and others.shape[1] != rows.shape[1]:
+    _check_width(rows, rows if others is None else others)
+    single = rows.dtype == np.float32 and (others is None or others.dtype == np.float32)
+    dtype = np.float32 if single else np.float64
+    return _readable(rows, dtype), None if others is None else _readable(others, dtype)
+
+
+def _check_width(rows: Any, others: Any) -> None:
+    if others.shape[1] != rows.shape[1]:
         raise InvalidInputError(
             f"other to have as many columns as embedding, {rows.shape[1]}",
             f"{others.shape[1]}",
             "use the same fitted model for both",
         )
-    single = rows.dtype == np.float32 and (others is None or others.dtype == np.float32)
-    dtype = np.float32 if single else np.float64
-    return _readable(rows, dtype), None if others is None else _readable(others, dtype)
+
+
+def _sparse_distances(embedding: Any, other: Any | None, *, n_threads: int, out: FloatArray | None) -> FloatArray:
+    """Return the L1 distances between rows of which at least one side is sparse."""
+    from heatmover._compiled.l1_sparse import subtract_shared
+
+    rows = _sparse_rows("embedding", embedding)
+    others = rows if other is None else _sparse_rows("other", other)
+    _check_width(rows, others)
+    shape = (rows.shape[0], others.shape[0])
+    inputs = [a for a in (embedding, other) if isinstance(a, np.ndarray)] + [rows.data, others.data]
+    result: FloatArray = np.empty(shape) if out is None else _check_out(out, shape, *inputs)
+    norms, other_norms = _sparse_norms(rows, others, limit=float(np.finfo(result.dtype).max))
+    columns = others.tocsc()
+    left, right = (rows.indptr, rows.indices, rows.data), (columns.indptr, columns.indices, columns.data)
+    edges = pairwise([*range(0, shape[0], SPARSE_ROWS), shape[0]])
+
+    def work(first: int, last: int) -> None:
+        subtract_shared((first, last), left, right, norms, other_norms, other is None, result)
+        if other is None:
+            result[range(first, last), range(first, last)] = 0
+            result[last:, first:last] = result[first:last, last:].T
+            square = result[first:last, first:last]
+            lower = np.tril_indices(last - first, -1)
+            square[lower] = square.T[lower]
+
+    _in_threads(work, edges, n_threads)
+    return result
+
+
+def _sparse_rows(name: str, rows: Any) -> sp.csr_array:
+    """Return rows as CSR in float64, each feature at most once per row and in ascending order, or raise."""
+    matrix = rows if sp.issparse(rows) else check_matrix(name, rows)
+    if matrix.ndim != 2 or min(matrix.shape) == 0:
+        raise InvalidInputError(f"{name} to have at least one row and one column", f"shape {matrix.shape}")
+    sparse = sp.csr_array(matrix, dtype=check_real(name, matrix.dtype))
+    if not sparse.has_canonical_format:
+        sparse = sparse.copy()  # the caller's matrix is not ours to sort
+        sparse.sum_duplicates()
+    check_finite(name, sparse)
+    return sparse
+
+
+def _sparse_norms(
+    rows: sp.csr_array, others: sp.csr_array, *, limit: float
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the sums of absolute values of all rows, added in the order of the features, or raise."""
+    # bincount adds one after the other; other sums add in pairs, and a row would differ from its copy.
+    norms, other_norms = (
+        np.bincount(
+            np.repeat(np.arange(m.shape[0]), np.diff(m.indptr)), weights=np.abs(m.data), minlength=m.shape[0]
+        ).astype(np.float64)
+        for m in (rows, others)
+    )
+    with np.errstate(over="ignore"):
+        if not norms.max() + other_norms.max() <= limit:
+            raise InvalidInputError(f"distances below {limit:.1e}", "rows that are farther apart", "scale them down")
+    return norms, other_norms
 
 
 def _readable(array: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
@@ -120,7 +189,7 @@ def _readable(array: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
     return view
 
 
-def _check_out(out: object, shape: tuple[int, int], rows: FloatArray, others: FloatArray | None) -> FloatArray:
+def _check_out(out: object, shape: tuple[int, int], *inputs: FloatArray | None) -> FloatArray:
     if not isinstance(out, np.ndarray):
         raise InvalidInputError("out to be a numpy array", type(out).__name__)
     if out.shape != shape or out.dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
@@ -129,7 +198,7 @@ def _check_out(out: object, shape: tuple[int, int], rows: FloatArray, others: Fl
         )
     if not out.flags.writeable:
         raise InvalidInputError("out to be writable", "a read-only array", "open a memory map with mode='r+'")
-    if any(np.may_share_memory(out, array) for array in (rows, others) if array is not None):
+    if any(np.may_share_memory(out, array) for array in inputs if array is not None):
         raise InvalidInputError("out to be apart from the input", "an array that shares its memory")
     return out
 
@@ -212,7 +281,7 @@ def _explain(rows: FloatArray, others: FloatArray | None, limit: float) -> None:
     )
 
 
-def _in_threads(work: Callable[[slice, slice], None], tasks: Iterator[tuple[slice, slice]], n_threads: int) -> None:
+def _in_threads(work: Callable[..., None], tasks: Iterator[tuple[Any, Any]], n_threads: int) -> None:
     """Do all tasks; the first error, or an interrupt, stops the threads at their next task."""
     lock, stop = threading.Lock(), threading.Event()
 

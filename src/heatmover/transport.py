@@ -33,15 +33,18 @@ def exact_distances(masses: sp.csr_array, costs: GroundCosts, *, n_threads: int)
     """
     ot = import_extra("ot", package="POT", extra="exact")
 
-    def solve(a: Float64, b: Float64, matrix: Float64) -> float:
+    def solve(a: Float64, b: Float64, matrix: Float64) -> tuple[float, str | None]:
         value, log = ot.emd2(a, b, matrix, numItermax=MAX_PIVOTS, log=True)
-        if log["warning"] is not None:
-            raise HeatmoverError(
-                f"Expected POT to solve every pair to optimality, found that it gave up: {log['warning'].rstrip('.')}."
-            )
-        return float(value)
+        return float(value), log["warning"]
 
-    return symmetric(for_all_pairs(masses, costs, solve, n_threads=n_threads), masses.shape[0])
+    solved = for_all_pairs(masses, costs, solve, n_threads=n_threads)
+    for (i, j), (_, problem) in zip(combinations(range(masses.shape[0]), 2), solved, strict=True):
+        if problem is not None:
+            raise HeatmoverError(
+                f"Expected POT to solve measures {i} and {j} to optimality, "
+                f"found that it gave up: {problem.rstrip('.')}."
+            )
+    return symmetric([value for value, _ in solved], masses.shape[0])
 
 
 def for_all_pairs(
