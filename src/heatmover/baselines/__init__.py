@@ -13,14 +13,29 @@ from heatmover.baselines._method import Method
 from heatmover.baselines.diffusion import diffusion_emd
 from heatmover.baselines.exact import exact_emd
 from heatmover.baselines.mean import mean_distance
+from heatmover.baselines.sinkhorn import sinkhorn
+from heatmover.baselines.trees import cluster_tree, grid_emd, quad_tree
 
 METHODS: dict[str, Method[Any]] = {
     method.name: method
     for method in (
         exact_emd,
+        sinkhorn,
+        grid_emd,
+        quad_tree,
+        cluster_tree,
         mean_distance,
         diffusion_emd,
     )
 }
 
-__all__ = ["METHODS", "diffusion_emd", "exact_emd", "mean_distance"]
+__all__ = [
+    "METHODS",
+    "cluster_tree",
+    "diffusion_emd",
+    "exact_emd",
+    "grid_emd",
+    "mean_distance",
+    "quad_tree",
+    "sinkhorn",
+]
