@@ -31,7 +31,7 @@ Transform: TypeAlias = Callable[..., dict[str, Float64]]
 # sym5 has 0.91/0.97.)
 WAVELET = "sym5"
 # Levels beyond the one whose bins are as wide as the points' cube. Without them it matters where the cube's corner
-# happens to lie among the coarsest bins: corner shifted by 0, 0.3 and 0.6 of the cube, sym5, 0 levels more:
+# happens to lie among the coarsest bins; corner shifted by 0, 0.3 and 0.6 of the cube, sym5, 0 levels more:
 # 0.86/0.92, 0.88/0.92, 0.84/0.84; 1: 0.90/0.96, 0.91/0.97, 0.87/0.94; 2: 0.92/0.98 for all; 3: the same to 0.93/0.99.
 # More would count the distance of the means again and again.
 WIDER_LEVELS = 2
@@ -94,7 +94,8 @@ def wavelet_emd(
     The factor between the result and the EMD depends on the wavelet and the number of dimensions: with the default
     for Gaussian clouds it is about 34, 100 and 270 in 1, 2 and 3. It is not quite constant: each level coarser than
     the distance that mass has to move adds the same again, so that a move by 1/64 of the cube counts 3 times as much
-    for its length as one all across. The theorem promises constants for powers below one of the distance.
+    for its length as one all across. The paper claims bounds that are constant; Craig and Yu (2024, Wavelet
+    s-Wasserstein distances) correct it: for a variant, and for powers of the distance below one, such bounds hold.
 
     Examples
     --------
