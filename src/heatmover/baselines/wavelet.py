@@ -93,7 +93,7 @@ def wavelet_emd(
     -----
     The factor between the result and the EMD depends on the wavelet and the number of dimensions: with the default
     for Gaussian clouds it is about 34, 100 and 270 in 1, 2 and 3. It is not quite constant: each level coarser than
-    the distance that mass has to move adds the same again, so that a move by 1/64 of the cube counts 3 times as much
+    the distance that mass has to move adds the same again, so that a move by 1/64 of the cube counts 3.6 times as much
     for its length as one all across. The paper claims bounds that are constant; Craig and Yu (2024, Wavelet
     s-Wasserstein distances) correct it: for a variant, and for powers of the distance below one, such bounds hold.
 
