@@ -173,7 +173,7 @@ def all_points(sizes: Sequence[int], seed: int) -> tuple[Results, Results, Resul
                 for alpha, found in point_ratios(case, norm, np.random.default_rng(seed)).items():
                     even[manifold.name, norm, alpha, n] = found
             for alpha, found in point_ratios(scattered, NORMS[0], np.random.default_rng(seed)).items():
-                random[manifold.name, "all pairs", alpha, n] = found
+                random[manifold.name, "chosen pairs", alpha, n] = found
                 random[manifold.name, "a step apart", alpha, n] = found.beyond(scattered.step)
             for (norm, alpha), found in cloud_ratios(case, np.random.default_rng(seed)).items():
                 cloud[manifold.name, norm, alpha, n] = found
@@ -320,7 +320,7 @@ def notes(sizes: Sequence[int], far: Fourier, worst: float) -> dict[str, str]:
         f"{worst:.0e} and give, at n = {last:,} and alpha {', '.join(f'{a:g}' for a in ALPHAS)}: {beyond}, "
         f"{far[last][0.5].distortion:.2f} (no limit).",
         "_random": "Independent random points, Eq. 8. Two of them may nearly coincide; below the length of one step of "
-        "the walk no kernel tells points apart, hence the second row: pairs at least a step apart.",
+        "the walk no kernel tells points apart, hence the second row: chosen pairs at least a step apart.",
         "_measures": f"Diffusion EMD over exact EMD with cost geodesic^(2 alpha), between 40 clouds and mixtures of "
         f"{POINTS_PER_MEASURE} points each, on evenly spaced points.",
     }
