@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from heatmover.baselines._method import Method
+from heatmover.baselines._method import EmbeddingMethod, IterativeMethod, Method, PairMethod, Solution, Traits
 from heatmover.baselines.diffusion import diffusion_emd
 from heatmover.baselines.exact import exact_emd
 from heatmover.baselines.mean import mean_distance
 from heatmover.baselines.sinkhorn import sinkhorn
+from heatmover.baselines.sliced import sliced_wasserstein
 from heatmover.baselines.trees import cluster_tree, grid_emd, quad_tree
+from heatmover.baselines.wavelet import wavelet_emd
 
 METHODS: dict[str, Method[Any]] = {
     method.name: method
@@ -22,8 +24,10 @@ METHODS: dict[str, Method[Any]] = {
         exact_emd,
         sinkhorn,
         grid_emd,
+        wavelet_emd,
         quad_tree,
         cluster_tree,
+        sliced_wasserstein,
         mean_distance,
         diffusion_emd,
     )
@@ -31,6 +35,12 @@ METHODS: dict[str, Method[Any]] = {
 
 __all__ = [
     "METHODS",
+    "EmbeddingMethod",
+    "IterativeMethod",
+    "Method",
+    "PairMethod",
+    "Solution",
+    "Traits",
     "cluster_tree",
     "diffusion_emd",
     "exact_emd",
@@ -38,4 +48,6 @@ __all__ = [
     "mean_distance",
     "quad_tree",
     "sinkhorn",
+    "sliced_wasserstein",
+    "wavelet_emd",
 ]

@@ -52,6 +52,12 @@ class Traits:
         Whether a point that moves a little changes its features a little.
     geodesic
         Whether distances follow the shape of the data rather than the space around it.
+
+    Examples
+    --------
+    >>> from heatmover.baselines import METHODS
+    >>> {name for name, method in METHODS.items() if method.traits and method.traits.geodesic}
+    {'diffusion_emd'}
     """
 
     scales: str
@@ -64,20 +70,7 @@ class Traits:
 @final
 @dataclass(frozen=True)
 class Declaration:
-    """What a method says about itself.
-
-    Attributes
-    ----------
-    ground
-        ``"points"``: the method needs coordinates. ``"either"``: coordinates or a `Graph`; each is turned into
-        what the method works on.
-    reference
-        Where the method comes from.
-    extra
-        The extra of heatmover that has to be installed for it, or None.
-    traits
-        How it bins points, if it is a multiscale method.
-    """
+    """What a method says about itself; `Method` explains the fields."""
 
     ground: Literal["points", "either"]
     reference: str
@@ -90,12 +83,29 @@ class Method(ABC, Generic[P]):
 
     Attributes
     ----------
-    declaration
-        What the method says about itself.
+    name
+        The method's name, which is that of the function.
+    ground
+        ``"points"``: the method needs coordinates. ``"either"``: coordinates or a `Graph`; each is turned into
+        what the method works on.
+    reference
+        Where the method comes from.
+    extra
+        The extra of heatmover that has to be installed for it, or None.
+    traits
+        How it bins points, if it is a multiscale method.
+
+    Examples
+    --------
+    >>> from heatmover.baselines import METHODS
+    >>> METHODS["wavelet_emd"].extra, METHODS["exact_emd"].ground
+    ('wavelets', 'either')
     """
 
     def __init__(self, function: Callable[P, Any], declaration: Declaration) -> None:
-        self.function, self.declaration = function, declaration
+        self.function = function
+        self.ground, self.reference = declaration.ground, declaration.reference
+        self.extra, self.traits = declaration.extra, declaration.traits
         functools.update_wrapper(self, function)
 
     @property
@@ -108,12 +118,20 @@ class Method(ABC, Generic[P]):
         """Return the distances between all measures, ``(n_measures, n_measures)``: symmetric, zero diagonal."""
 
     def __repr__(self) -> str:
-        return f"<baseline {self.name}: {self.declaration.reference}>"
+        return f"<baseline {self.name}: {self.reference}>"
 
 
 @final
 class PairMethod(Method[P]):
-    """A method that gives distances and nothing else; its function returns them."""
+    """A method that gives distances and nothing else; its function returns them.
+
+    Examples
+    --------
+    >>> from heatmover.baselines import mean_distance
+    >>> mean_distance([[0.0], [1.0]], [[1, 0], [0, 1]])
+    array([[0., 1.],
+           [1., 0.]])
+    """
 
     def __call__(self, *args: P.args, **options: P.kwargs) -> Float64:
         distances: Float64 = self.function(*args, **options)
@@ -126,6 +144,14 @@ class EmbeddingMethod(Method[P]):
 
     A block is ``(n_measures, n_features)``, dense or CSR: one tree, one direction, one scale. Distances add up
     over blocks, so that only one block is held at a time.
+
+    Examples
+    --------
+    >>> from heatmover.baselines import cluster_tree
+    >>> points, mu = [[0.0], [0.1], [1.0]], [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    >>> features = cluster_tree.embed(points, mu, n_clusters=2, n_trees=5)  # one column per node
+    >>> features.shape
+    (3, 20)
     """
 
     def __call__(self, *args: P.args, **options: P.kwargs) -> Float64:
@@ -169,6 +195,13 @@ class Solution:
         ``(n_measures, n_measures)``: iterations spent on each pair.
     tol
         The marginal error that was asked for.
+
+    Examples
+    --------
+    >>> from heatmover.baselines import sinkhorn
+    >>> solution = sinkhorn.solve([[0.0], [1.0], [3.0]], [[0.5, 0.5, 0], [0, 0.5, 0.5]])
+    >>> bool(solution.converged.all()), solution.distances.shape
+    (True, (2, 2))
     """
 
     distances: Float64
@@ -184,7 +217,14 @@ class Solution:
 
 @final
 class IterativeMethod(Method[P]):
-    """A method that approaches its distances step by step; its function returns a `Solution`."""
+    """A method that approaches its distances step by step; its function returns a `Solution`.
+
+    Examples
+    --------
+    >>> from heatmover.baselines import sinkhorn
+    >>> sinkhorn.solve([[0.0], [1.0]], [[0.9, 0.1], [0.1, 0.9]]).marginal_errors.max() <= 1e-3
+    np.True_
+    """
 
     def __call__(self, *args: P.args, **options: P.kwargs) -> Float64:
         """Return the distances, ``(n_measures, n_measures)``, with a `ConvergenceWarning` if pairs fell short."""
