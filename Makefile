@@ -9,7 +9,7 @@ PYTEST_FLAGS ?=
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench docs clean
+.PHONY: help demo test bench paper docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,6 +31,11 @@ test: $(VENV)/.installed-test ## ruff, mypy and pytest (PYTEST_FLAGS="--cov" add
 
 bench: $(VENV)/.installed-bench ## the benchmarks at small size, in one table
 	$(BIN)/python benchmarks/all_small.py
+
+# Figures and numbers of the paper. Full: half an hour, into docs/results. QUICK=1: minutes, into benchmarks/output/paper.
+# DATA=mnist.npz adds Table 1, which needs MNIST.
+paper: $(VENV)/.installed-bench ## every figure and table of the paper (QUICK=1: minutes; DATA=mnist.npz adds Table 1)
+	$(BIN)/python benchmarks/paper/all.py $(if $(QUICK),--quick) $(if $(DATA),--data $(DATA))
 
 # -E reads every page anew: an unchanged page may show a result that changed code no longer gives.
 docs: $(VENV)/.installed-docs ## the documentation, into docs/_build/html

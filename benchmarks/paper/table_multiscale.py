@@ -59,8 +59,8 @@ def run(show: Exhibit) -> None:
         )
     heads = ["method", "from", "scales", "bins per scale k", "centres from data", "smooth bins", "geodesic", "paper"]
     note = (
-        "d dimensions, C clusters. The paper prints d^(2^k) bins for grids and wavelets; a dyadic grid in d dimensions has "
-        "2^(d k) cells at scale k. Diffusion EMD with compress=0.1."
+        "d dimensions, C clusters. The paper prints d^(2^k) bins for grids and wavelets; a dyadic grid in d dimensions "
+        "has 2^(d k) cells at scale k. Diffusion EMD with compress=0.1."
     )
     show.table([*heads, "features"], rows, note=note)
 
