@@ -242,7 +242,7 @@ def test_a_graph_is_taken_where_it_can_be(name):
     else:
         distances = run(name, graph, masses)
         upper = np.triu_indices(6, 1)
-        assert spearmanr(distances[upper], exact_emd(points, masses)[upper]).statistic > 0.9
+        assert spearmanr(distances[upper], exact_emd(points, masses)[upper]).statistic > 0.85
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from heatmover.baselines._method import EmbeddingMethod, IterativeMethod, Method, PairMethod, Solution, Traits
+from heatmover.baselines.convolutional import convolutional_sinkhorn
 from heatmover.baselines.diffusion import diffusion_emd
 from heatmover.baselines.exact import exact_emd
 from heatmover.baselines.mean import mean_distance
@@ -23,6 +24,7 @@ METHODS: dict[str, Method[Any]] = {
     for method in (
         exact_emd,
         sinkhorn,
+        convolutional_sinkhorn,
         grid_emd,
         wavelet_emd,
         quad_tree,
@@ -42,6 +44,7 @@ __all__ = [
     "Solution",
     "Traits",
     "cluster_tree",
+    "convolutional_sinkhorn",
     "diffusion_emd",
     "exact_emd",
     "grid_emd",
