@@ -30,38 +30,31 @@ def diffuse(indptr, indices, data, block, spare, steps, hops):  # type: ignore[n
         ``(2, n_points)``. Rows that heat has not reached yet, or whose heat comes too late, are skipped.
     """
     width = block.shape[1]
+    row = np.empty(width, block.dtype)
     for step in range(1, steps + 1):
         for i in range(block.shape[0]):
             if hops[0, i] > step or hops[1, i] > steps - step:
                 continue
-            row = spare[i]
-            row[:] = 0
-            at, end = indptr[i], indptr[i + 1]
-            # Eight neighbours per pass: the sum in `row` is loaded and stored once for eight products. 13 GFlop/s at
-            # width 32 and 10,000 points; four neighbours reach 11.5.
-            while at + 8 <= end:
-                w0, w1, w2, w3 = data[at], data[at + 1], data[at + 2], data[at + 3]
-                w4, w5, w6, w7 = data[at + 4], data[at + 5], data[at + 6], data[at + 7]
-                t0, t1 = block[indices[at]], block[indices[at + 1]]
-                t2, t3 = block[indices[at + 2]], block[indices[at + 3]]
-                t4, t5 = block[indices[at + 4]], block[indices[at + 5]]
-                t6, t7 = block[indices[at + 6]], block[indices[at + 7]]
+            for k in range(width):
+                row[k] = 0
+            entry = indptr[i]
+            end = indptr[i + 1]
+            # Four neighbours per pass: the sum in `row` is loaded and stored once for four products. Eight are no
+            # faster: 9.1 to 9.3 GFlop/s against 9.4 in 25 interleaved runs at 10,000 points and 32 columns.
+            while entry + 4 <= end:
+                w0, w1, w2, w3 = data[entry], data[entry + 1], data[entry + 2], data[entry + 3]
+                t0, t1 = block[indices[entry]], block[indices[entry + 1]]
+                t2, t3 = block[indices[entry + 2]], block[indices[entry + 3]]
                 for k in range(width):
-                    row[k] += (
-                        w0 * t0[k] + w1 * t1[k] + w2 * t2[k] + w3 * t3[k]
-                        + w4 * t4[k] + w5 * t5[k] + w6 * t6[k] + w7 * t7[k]
-                    )  # fmt: skip
-                at += 8
-            while at + 2 <= end:
-                w0, w1 = data[at], data[at + 1]
-                t0, t1 = block[indices[at]], block[indices[at + 1]]
-                for k in range(width):
-                    row[k] += w0 * t0[k] + w1 * t1[k]
-                at += 2
-            if at < end:
-                w0, t0 = data[at], block[indices[at]]
+                    row[k] += w0 * t0[k] + w1 * t1[k] + w2 * t2[k] + w3 * t3[k]
+                entry += 4
+            while entry < end:
+                w0, t0 = data[entry], block[indices[entry]]
                 for k in range(width):
                     row[k] += w0 * t0[k]
+                entry += 1
+            for k in range(width):
+                spare[i, k] = row[k]
         block, spare = spare, block
     return block
 

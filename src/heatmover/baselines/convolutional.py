@@ -43,11 +43,12 @@ WIDEST_POTENTIAL = 600.0
 # the part between its own supports).
 LARGEST_KERNEL = 16_000_000
 
-# Iterations that a pair is expected to take where the cheaper of two ways is chosen.
+# Iterations that a pair is expected to take where the cheaper of two ways is chosen: on swiss rolls of 30 and 100
+# clouds pairs took 8 and 26 on average at the default tol.
 EXPECTED_ITERATIONS = 20
 
-# The transport of a measure to itself, which more than halves its error in an iteration, is done to this share of
-# tol: it must not blur the difference it is subtracted from.
+# The transport of a measure to itself is done to this share of tol: it must not blur the difference it is subtracted
+# from. Its error at least halves in an iteration if the kernel has no negative eigenvalue, as for even steps.
 SELF_SHARE = 1e-3
 SELF_ITERATIONS = 100
 
