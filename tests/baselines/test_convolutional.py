@@ -300,3 +300,25 @@ def test_dense_measures_take_the_implicit_way(monkeypatch):
     implicit = convolutional_sinkhorn.solve(graph, measures, tol=1e-9)
     assert (explicit.distances != implicit.distances).any()
     np.testing.assert_allclose(implicit.distances, explicit.distances, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", ["stored", "applied"])
+def test_either_kernel_gives_the_same_distances(kernel):
+    points = np.random.default_rng(0).normal(size=(90, 2))
+    masses = np.repeat(np.eye(6), 15, axis=1) / 15
+    options = {"steps": 20, "max_iterations": 500, "tol": 1e-9}
+    expected = convolutional_sinkhorn(points, masses, **options)
+    np.testing.assert_allclose(convolutional_sinkhorn(points, masses, kernel=kernel, **options), expected, rtol=1e-6)
+
+
+def test_an_unknown_kernel_is_refused():
+    with pytest.raises(InvalidInputError, match="kernel to be one of 'auto', 'stored', 'applied', found 'dense'"):
+        convolutional_sinkhorn(np.arange(40.0)[:, None], np.eye(40)[:3], kernel="dense")
+
+
+def test_auto_steps_end_before_everything_is_mixed():
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(80, 50))
+    masses = np.repeat(np.eye(4), 20, axis=1) / 20
+    distances = convolutional_sinkhorn(points, masses, max_iterations=1000)
+    assert (distances[~np.eye(4, dtype=bool)] > 0.01 * np.linalg.norm(points, axis=1).mean()).all()
