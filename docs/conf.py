@@ -17,6 +17,7 @@ extensions = [
 exclude_patterns = [
     "_build",
     "jupyter_execute",
+    "results/numbers",  # parts that the page of results includes
 ]
 
 html_theme = "furo"
