@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from threading import Lock
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,8 +23,8 @@ Float64 = npt.NDArray[np.float64]
 Ground: TypeAlias = npt.ArrayLike | Graph
 Cost: TypeAlias = str | npt.ArrayLike | Callable[[Float64, Float64], Float64]
 
-# Distances from the points of this many measures are kept: pairs come row by row, so that one per thread would do.
-KEPT_MEASURES = 16
+# Distances from the points of so many measures are kept: pairs come row by row, so that two, now and next, would do.
+KEPT_MEASURES = 4
 
 
 def points_of(ground: Ground) -> Float64:
@@ -100,14 +101,16 @@ def _metric_costs(points: Float64, metric: str) -> GroundCosts:
 def _geodesic_costs(graph: Graph) -> GroundCosts:
     from scipy.sparse.csgraph import dijkstra
 
-    lengths = edge_lengths(graph)
+    lengths, lock = edge_lengths(graph), Lock()
 
     @lru_cache(maxsize=KEPT_MEASURES)
     def from_points(rows: bytes, dtype: str) -> Float64:
         return np.asarray(dijkstra(lengths, directed=False, indices=np.frombuffer(rows, dtype=dtype)))
 
     def costs(rows: IntArray, columns: IntArray) -> Float64:
-        matrix = from_points(rows.tobytes(), rows.dtype.str)[:, columns]
+        with lock:  # threads begin with pairs of one measure, and each would find the same paths
+            paths = from_points(rows.tobytes(), rows.dtype.str)
+        matrix = paths[:, columns]
         if not np.isfinite(matrix).all():
             raise InvalidInputError(
                 "measures on one connected component of the graph",
