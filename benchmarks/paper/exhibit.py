@@ -40,7 +40,7 @@ LOOKS = {
     "convolutional_sinkhorn": ("#000000", "X", "conv. Sinkhorn, as published"),
     "stored_sinkhorn": ("#882255", "p", "conv. Sinkhorn, stored kernel"),
     "sinkhorn": ("#7F7F7F", "*", "Sinkhorn"),
-    "exact_emd": ("#4D4D4D", "h", "exact EMD"),
+    "exact_emd": ("#332288", "h", "exact EMD"),
     "mean_distance": ("#B3A200", "<", "mean distance"),
 }
 

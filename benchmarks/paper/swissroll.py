@@ -56,6 +56,15 @@ class Roll:
         return Point(method, words, seconds, precision_at_k(self.truth, distances), spearman(self.truth, distances))
 
 
+def plain(name: str) -> str:
+    """Return the method of a series such as "diffusion_emd (Eq. 8)"."""
+    return name.split(" (")[0]
+
+
+def label(name: str) -> str:
+    return LOOKS[plain(name)][2] + name.removeprefix(plain(name))
+
+
 def best(points: list[Point]) -> Point:
     return max(points, key=lambda point: point.precision + point.rank)
 
@@ -73,7 +82,8 @@ def sweeps(roll: Roll, quick: bool) -> Iterator[tuple[str, list[dict]]]:
     counts = (1, 2, 5, 10, 20, 50, 100, 200)[fewer]
     tolerances = (0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4)[fewer]
     # Six scales, the paper's number; the defaults, which keep about ten, follow as a single point.
-    yield "diffusion_emd", [*({"tol": tol, "n_scales": 6} for tol in tolerances), {}]
+    yield "diffusion_emd", [{"tol": tol, "n_scales": 6} for tol in tolerances]
+    yield "diffusion_emd (defaults)", [{}]
     yield "diffusion_emd (Eq. 8)", [{"tol": tol, "n_scales": 6, "norm": "increments"} for tol in tolerances]
     tree = grid_search(
         roll, "cluster_tree", {"n_clusters": (2, 3, 4, 5), "depth": tuple(range(2, 11))}, {"n_trees": 10}
@@ -105,13 +115,14 @@ def verdict(found: dict[str, list[Point]], score: Callable[[Point], float]) -> l
 def draw(show: Exhibit, found: dict[str, list[Point]]) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharex=True)
     for name, points in found.items():
-        plain = name.removesuffix(" (Eq. 8)")
-        color, marker, label = LOOKS[plain]
-        style = "-" if plain == name else ":"
+        color, marker, _ = LOOKS[plain(name)]
+        style = "-" if plain(name) == name else ":"
         ordered = sorted(points, key=lambda point: point.seconds)
         for axis, values in zip(axes, ([p.precision for p in ordered], [p.rank for p in ordered]), strict=True):
-            label_here = label if plain == name else f"{label}, Eq. 8"
-            axis.plot([p.seconds for p in ordered], values, style, color=color, marker=marker, label=label_here)
+            filled = color if plain(name) == name else "white"
+            axis.plot(
+                [p.seconds for p in ordered], values, style, color=color, marker=marker, mfc=filled, label=label(name)
+            )
     axes[0].set(title="P@10", ylabel="P@10", xlabel="seconds, points to distances", xscale="log", ylim=(0, 1))
     axes[1].set(title="Spearman", ylabel="Spearman's rho", xlabel="seconds, points to distances", ylim=(0, 1.02))
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
@@ -125,7 +136,7 @@ def run(show: Exhibit, n_measures: int) -> None:
     found: dict[str, list[Point]] = {}
     for name, options in sweeps(roll, show.quick):
         with stage(name):
-            found[name] = [roll.judge(name.removesuffix(" (Eq. 8)"), chosen) for chosen in options]
+            found[name] = [roll.judge(plain(name), chosen) for chosen in options]
     for name, iterations in ITERATIONS.items():
         with stage(name):
             found[name] = [roll.judge(name, {"max_iterations": count}, repeats=1) for count in iterations]
@@ -150,8 +161,7 @@ def report(show: Exhibit, found: dict[str, list[Point]], n_measures: int) -> Non
     rows = []
     for name, points in found.items():
         top = best(points)
-        look = LOOKS[name.removesuffix(" (Eq. 8)")][2] + (", Eq. 8" if "Eq. 8" in name else "")
-        rows.append([look, f"{top.seconds:.2g}", f"{top.precision:.3f}", f"{top.rank:.3f}", f"`{top.options}`"])
+        rows.append([label(name), f"{top.seconds:.2g}", f"{top.precision:.3f}", f"{top.rank:.3f}", f"`{top.options}`"])
     above = verdict(found, lambda p: p.precision) + verdict(found, lambda p: p.rank)
     note = (
         f"The best run of each method, {n_measures} measures, {n_measures * 100:,} points. "
