@@ -2,7 +2,8 @@
 
 1,000 measures of 10 points, 10,000 points in 10-D. Diffusion EMD runs with its defaults; every rival repeats itself
 (trees, directions) until it has taken as long. The distances become a picture by PHATE if it is installed (the paper's
-choice, extra `phate`), else by a diffusion map; colours are the two true coordinates of each measure's centre.
+choice, extra `phate`), else by a diffusion map; both look at near neighbours only. Classical scaling, which believes
+all distances, is shown below. Colours are the two true coordinates of each measure's centre.
 """
 
 from __future__ import annotations
@@ -52,6 +53,14 @@ def diffusion_map(distances: np.ndarray) -> np.ndarray:
     return vectors[:, [-2, -3]] / np.sqrt(degree)[:, None] * values[[-2, -3]]
 
 
+def classical_scaling(distances: np.ndarray) -> np.ndarray:
+    """Return the plane in which all distances are kept best, (n_measures, 2)."""
+    squared = distances**2
+    centered = -(squared - squared.mean(axis=0) - squared.mean(axis=1)[:, None] + squared.mean()) / 2
+    values, vectors = np.linalg.eigh(centered)
+    return vectors[:, [-1, -2]] * np.sqrt(np.maximum(values[[-1, -2]], 0))
+
+
 def picture(distances: np.ndarray, seed: int, *, phate: bool) -> np.ndarray:
     if not phate:
         return diffusion_map(distances)
@@ -63,19 +72,26 @@ def picture(distances: np.ndarray, seed: int, *, phate: bool) -> np.ndarray:
         return np.asarray(operator.fit_transform(distances))
 
 
-def draw(show: Exhibit, pictures: dict[str, np.ndarray], centers: np.ndarray, words: dict[str, str], how: str) -> None:
-    figure, axes = plt.subplots(2, len(pictures), figsize=(2.5 * len(pictures), 5.2), squeeze=False)
-    for column, (name, places) in enumerate(pictures.items()):
-        for row, axis in enumerate(axes[:, column]):
-            shown = axis.scatter(*places.T, c=centers[:, row], s=5, cmap="viridis", linewidths=0, rasterized=True)
+def draw(
+    show: Exhibit,
+    local: dict[str, np.ndarray],
+    whole: dict[str, np.ndarray],
+    centers: np.ndarray,
+    words: dict[str, str],
+    how: str,
+) -> None:
+    rows = [(local, 0, how), (local, 1, how), (whole, 0, "classical scaling"), (whole, 1, "classical scaling")]
+    figure, axes = plt.subplots(4, len(local), figsize=(2.4 * len(local), 9), squeeze=False)
+    for row, (pictures, axis_shown, kind) in enumerate(rows):
+        for axis, (name, places) in zip(axes[row], pictures.items(), strict=True):
+            shown = axis.scatter(*places.T, c=centers[:, axis_shown], s=4, cmap="viridis", linewidths=0)
             axis.set(xticks=[], yticks=[])
             axis.grid(False)
-            if column == 0:
-                axis.set_ylabel(f"coloured {AXES[row]}")
-            if column == len(pictures) - 1:
-                figure.colorbar(shown, ax=axes[row], label=f"true place {AXES[row]}", fraction=0.03, pad=0.01)
-        axes[0, column].set_title(f"{LOOKS[name][2]}\n{words[name]}", fontsize=8)
-    figure.supxlabel(f"two coordinates of the {how} of the distances", fontsize=8)
+            axis.spines[:].set_visible(True)
+            if row == 0:
+                axis.set_title(f"{LOOKS[name][2]}\n{words[name]}", fontsize=8)
+        axes[row, 0].set_ylabel(f"{kind}\ncoloured {AXES[axis_shown]}")
+        figure.colorbar(shown, ax=axes[row], label=f"true place {AXES[axis_shown]}", fraction=0.03, pad=0.01)
     show.save(figure)
 
 
@@ -91,13 +107,14 @@ def run(show: Exhibit, n_measures: int) -> None:
             found[name] = fill_the_time(name, data, budget)
     phate = find_spec("phate") is not None
     with stage("pictures"):
-        pictures = {name: picture(row[0], show.seed, phate=phate) for name, row in found.items()}
+        local = {name: picture(row[0], show.seed, phate=phate) for name, row in found.items()}
+        whole = {name: classical_scaling(row[0]) for name, row in found.items()}
     rows, words = [], {}
     for name, (row, seconds, options) in found.items():
         scores = f"{precision_at_k(truth, row):.3f}", f"{spearman(truth, row):.3f}"
         words[name] = f"{options}, {seconds:.1f} s\nP@10 {scores[0]}, Spearman {scores[1]}"
         rows.append([LOOKS[name][2], options, f"{seconds:.2f}", *scores])
-    draw(show, pictures, data.annotations["center"], words, "PHATE" if phate else "diffusion map")
+    draw(show, local, whole, data.annotations["center"], words, "PHATE" if phate else "diffusion map")
     note = f"{n_measures:,} measures of 10 points, {10 * n_measures:,} points in 10-D. The paper shows pictures only."
     show.table(["method", "repeated", "seconds", "P@10", "Spearman"], rows, note=note)
 

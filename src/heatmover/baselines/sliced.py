@@ -59,7 +59,7 @@ def sliced_wasserstein(
 
     Examples
     --------
-    >>> from heatmover.baselines.sliced import sliced_wasserstein
+    >>> from heatmover.baselines import sliced_wasserstein
     >>> sliced_wasserstein([[0.0], [1.0], [3.0]], [[1, 0, 0], [0, 0.5, 0.5]])
     array([[0., 2.],
            [2., 0.]])

@@ -99,7 +99,7 @@ def wavelet_emd(
 
     Examples
     --------
-    >>> from heatmover.baselines.wavelet import wavelet_emd
+    >>> from heatmover.baselines import wavelet_emd
     >>> points = [[0.0], [1.0], [2.0], [8.0]]
     >>> distances = wavelet_emd(points, [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
     >>> (distances[0] / distances[0, 1]).round(1)  # of the exact ones: 0, 1, 2, 8
