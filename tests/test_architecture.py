@@ -28,6 +28,8 @@ LAYERS: list[set[str]] = [
         "neighbors",
         "manifold",
         "statistics",
+        "_permutations",
+        "_samples",
         "calibration",
         "attribution",
         "metrics",

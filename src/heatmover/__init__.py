@@ -28,7 +28,7 @@ _HOMES = {
     "nearest": "neighbors",
     "pairwise_distances": "distances",
 }
-_MODULES = ("baselines", "datasets", "errors", "metrics")
+_MODULES = ("baselines", "datasets", "errors", "manifold", "metrics", "statistics")
 
 __all__ = ["__version__", *sorted(_HOMES), *_MODULES]
 
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from heatmover import baselines as baselines
     from heatmover import datasets as datasets
     from heatmover import errors as errors
+    from heatmover import manifold as manifold
     from heatmover import metrics as metrics
+    from heatmover import statistics as statistics
     from heatmover.comparison import Comparison as Comparison
     from heatmover.comparison import compare as compare
     from heatmover.distances import pairwise_distances as pairwise_distances

@@ -21,6 +21,7 @@ from heatmover.distances import pairwise_distances
 from heatmover.errors import InvalidInputError
 from heatmover.estimator import DiffusionEMD
 from heatmover.graphs import Diagnosis, Graph
+from heatmover.manifold import classical_scaling
 from heatmover.measures import Measures, is_missing, measures_from_labels
 
 __all__ = ["Comparison", "Separation", "compare"]
@@ -264,17 +265,7 @@ class Comparison:
 
     def _scaling(self, n: int) -> tuple[Float64, Float64]:
         """Return the map ``(n_samples, n)`` and the share of the variation that each axis shows, ``(n,)``."""
-        squares = self.distances**2
-        means = squares.mean(axis=0)
-        # Twice-centred squared distances are inner products if the distances are those of a flat space.
-        values, vectors = np.linalg.eigh((means[:, None] + means - squares - means.mean()) / 2)
-        values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
-        coordinates = vectors[:, :n] * np.sqrt(values[:n])
-        largest = np.abs(coordinates).max(axis=0)
-        # The first of those that are largest but for rounding, or the sign could differ between machines.
-        leaders = (np.abs(coordinates) >= (1 - 1e-6) * largest).argmax(axis=0)
-        signs = np.where(coordinates[leaders, np.arange(n)] < 0, -1.0, 1.0)
-        return coordinates * signs, values[:n] / (values.sum() or 1.0)
+        return classical_scaling(self.distances, n)
 
     def _check_groups(self, groups: Groups) -> tuple[npt.NDArray[np.intp], tuple[str, ...]]:
         """Return the group of each sample as an index, ``(n_samples,)``, and the names of the groups, sorted."""

@@ -1,0 +1,320 @@
+"""The manifold of samples: a graph and a walk between samples, maps of it, and signals over it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from heatmover._permutations import TestResult, null_distribution, p_value
+from heatmover._samples import check_at_most, check_distances, check_labels, check_numbers
+from heatmover._validation import RandomState, check_random_state, import_extra
+from heatmover.graphs.spectrum import normalise
+from heatmover.metrics import laplacian_smoothness
+
+__all__ = ["classical_scaling", "diffusion_map", "phate", "sample_graph", "smoothness", "umap"]
+
+Float64: TypeAlias = npt.NDArray[np.float64]
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+
+def sample_graph(distances: npt.ArrayLike, *, k: int = 10) -> sp.csr_array:
+    """Join every sample with its k nearest, edges weighed by a Gaussian kernel as wide as each neighbourhood.
+
+    Parameters
+    ----------
+    distances
+        Between samples, ``(n_samples, n_samples)``.
+    k
+        Neighbours of each sample, 1 to ``n_samples - 1``; of equal distances the smaller index is nearer. Two samples
+        are joined if either is a neighbour of the other.
+
+    Returns
+    -------
+    csr_array of shape (n_samples, n_samples)
+        Symmetric weights in (0, 1], nothing on the diagonal: ``exp(-d_ij^2 / (w_i w_j))`` with the distance w to the
+        k-th neighbour. The unit of the distances does not matter.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from heatmover.manifold import sample_graph
+    >>> positions = np.array([0.0, 1.0, 3.0, 7.0])
+    >>> sample_graph(abs(positions[:, None] - positions), k=1).toarray().round(2)
+    array([[0.  , 0.37, 0.  , 0.  ],
+           [0.37, 0.  , 0.14, 0.  ],
+           [0.  , 0.14, 0.  , 0.14],
+           [0.  , 0.  , 0.14, 0.  ]])
+    """
+    matrix = check_distances(distances)
+    matrix /= matrix.max() or 1.0
+    count = _check_neighbors(k, len(matrix))
+    others = matrix.copy()
+    np.fill_diagonal(others, np.inf)
+    near = np.argsort(others, axis=1, kind="stable")[:, :count]
+    width = np.take_along_axis(others, near[:, -1:], axis=1)[:, 0]
+    # A sample with k copies has no width; then the nearest that differs sets it.
+    differs = np.where(matrix > 0, matrix, np.inf).min(axis=1)
+    width = np.where(width > 0, width, np.where(np.isfinite(differs), differs, 1.0))
+    rows, columns = np.repeat(np.arange(len(matrix)), count), near.ravel()
+    weights = np.exp(-(matrix[rows, columns] / width[rows]) * (matrix[rows, columns] / width[columns]))
+    # An edge whose weight vanishes in floating point is still an edge.
+    one_way = sp.csr_array((np.maximum(weights, np.finfo(float).tiny), (rows, columns)), shape=matrix.shape)
+    both = sp.csr_array(one_way.maximum(one_way.T))
+    both.sort_indices()
+    return both
+
+
+def diffusion_map(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 10) -> Float64:
+    """Return the slowest modes of a walk between samples (Coifman and Lafon 2006): a map that follows near neighbours.
+
+    The walk goes along the edges of `sample_graph`, or stays where it is with weight 1, normalised as the walk between
+    points is (anisotropy 1, so that crowded regions do not attract it).
+
+    Parameters
+    ----------
+    distances
+        Between samples, ``(n_samples, n_samples)``.
+    n_components
+        Number of coordinates, at most ``n_samples - 1``.
+    k
+        Neighbours of each sample, as in `sample_graph`. Parts of the graph that are not joined lie apart in the
+        first coordinates; more neighbours join them.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_components)
+        Right eigenvectors of the walk times their eigenvalues, the slowest first; with all ``n_samples - 1`` the
+        distances in the map are the diffusion distances after one step. Of the two directions of an axis the one in
+        which its largest coordinate is positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from heatmover.manifold import diffusion_map
+    >>> positions = np.linspace(0, 1, 30)
+    >>> first = diffusion_map(abs(positions[:, None] - positions), 1, k=3)[:, 0]
+    >>> bool((np.diff(first) > 0).all() or (np.diff(first) < 0).all())
+    True
+    """
+    matrix = check_distances(distances)
+    count = check_at_most("n_components", n_components, len(matrix) - 1, "one less than there are samples")
+    walk, degree = normalise(sp.csr_array(sample_graph(matrix, k=k) + sp.eye_array(len(matrix), format="csr")), 1.0)
+    top = np.sqrt(degree / degree.sum())
+    # The constant mode says nothing. Moved from 1 to -2, below all others, it does not mix with the further modes of
+    # eigenvalue 1 that a graph in several parts has.
+    values, vectors = np.linalg.eigh(walk.toarray() - 3 * np.outer(top, top))
+    slowest = np.argsort(-np.abs(values[1:]), kind="stable")[:count] + 1
+    return _turned(vectors[:, slowest] / top[:, None] * values[slowest])
+
+
+def classical_scaling(distances: npt.ArrayLike, n_components: int = 2) -> tuple[Float64, Float64]:
+    """Return a map that keeps all distances as well as can be (classical multidimensional scaling).
+
+    Parameters
+    ----------
+    distances
+        Between samples, ``(n_samples, n_samples)``.
+    n_components
+        Number of coordinates, at most ``n_samples``.
+
+    Returns
+    -------
+    coordinates : ndarray of shape (n_samples, n_components)
+        In the unit of the distances, centred, the most telling axis first; an axis that the distances do not need is
+        zero. Of the two directions of an axis the one in which its largest coordinate is positive.
+    shares : ndarray of shape (n_components,)
+        Of the variation that each axis shows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from heatmover.manifold import classical_scaling
+    >>> positions = np.array([0.0, 1.0, 3.0, 8.0])
+    >>> coordinates, shares = classical_scaling(abs(positions[:, None] - positions), 1)
+    >>> (coordinates[:, 0] + 3).round(6).tolist(), shares.round(6).tolist()
+    ([0.0, 1.0, 3.0, 8.0], [1.0])
+    """
+    matrix = check_distances(distances)
+    count = check_at_most("n_components", n_components, len(matrix), "as many as there are samples")
+    unit = matrix.max() or 1.0
+    squares = (matrix / unit) ** 2
+    means = squares.mean(axis=0)
+    # Twice-centred squared distances are inner products if the distances are those of a flat space.
+    values, vectors = np.linalg.eigh((means[:, None] + means - squares - means.mean()) / 2)
+    values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+    coordinates = _turned(vectors[:, :count] * np.sqrt(values[:count]))
+    return coordinates * unit, values[:count] / (values.sum() or 1.0)
+
+
+def phate(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 5, random_state: RandomState = 0) -> Float64:
+    """Return the PHATE map of samples (Moon et al. 2019); needs the extra ``phate``.
+
+    Parameters
+    ----------
+    distances
+        Between samples, ``(n_samples, n_samples)``.
+    n_components
+        Number of coordinates, at most ``n_samples - 1``.
+    k
+        Neighbours that set the width of the kernel, at most ``n_samples - 2``.
+    random_state
+        Seed or generator.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_components)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from heatmover.manifold import phate
+    >>> positions = np.linspace(0, 1, 30)
+    >>> phate(abs(positions[:, None] - positions)).shape  # doctest: +SKIP
+    (30, 2)
+    """
+    package = import_extra("phate", package="phate", extra="phate")
+    matrix = check_distances(distances)
+    operator = package.PHATE(
+        n_components=check_at_most("n_components", n_components, len(matrix) - 1, "one less than there are samples"),
+        # PHATE counts a sample among its own neighbours.
+        knn=check_at_most("k", k, len(matrix) - 2, "two less than there are samples"),
+        knn_dist="precomputed_distance",
+        random_state=_seed(random_state),
+        n_jobs=1,
+        verbose=0,
+    )
+    return np.asarray(operator.fit_transform(matrix), dtype=np.float64)
+
+
+def umap(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 15, random_state: RandomState = 0) -> Float64:
+    """Return the UMAP of samples (McInnes et al. 2018); needs the extra ``umap``.
+
+    Parameters
+    ----------
+    distances
+        Between samples, ``(n_samples, n_samples)``.
+    n_components
+        Number of coordinates, at most ``n_samples - 1``.
+    k
+        Neighbours of each sample, at most ``n_samples - 1``.
+    random_state
+        Seed or generator.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_components)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from heatmover.manifold import umap
+    >>> positions = np.linspace(0, 1, 30)
+    >>> umap(abs(positions[:, None] - positions)).shape  # doctest: +SKIP
+    (30, 2)
+    """
+    package = import_extra("umap", package="umap-learn", extra="umap")
+    matrix = check_distances(distances)
+    count = check_at_most("n_components", n_components, len(matrix) - 1, "one less than there are samples")
+    operator = package.UMAP(
+        n_components=count,
+        # UMAP counts a sample among its own neighbours and needs another one.
+        n_neighbors=_check_neighbors(k, len(matrix)) + 1,
+        metric="precomputed",
+        # The start from eigenvectors needs more samples than eigenvectors.
+        init="spectral" if count + 1 < len(matrix) else "random",
+        random_state=_seed(random_state),
+        n_jobs=1,
+    )
+    with warnings.catch_warnings():
+        # It says that a map of given distances cannot be inverted.
+        warnings.filterwarnings("ignore", message="using precomputed metric", category=UserWarning)
+        return np.asarray(operator.fit_transform(matrix), dtype=np.float64)
+
+
+def smoothness(
+    distances: npt.ArrayLike,
+    signal: npt.ArrayLike,
+    *,
+    k: int = 10,
+    within: Any | None = None,
+    units: Any | None = None,
+    n_permutations: int = 999,
+    random_state: RandomState = 0,
+) -> TestResult:
+    """Test whether a signal varies less between near samples than by chance: the paper's Laplacian smoothness.
+
+    Parameters
+    ----------
+    distances
+        Between samples, ``(n_samples, n_samples)``.
+    signal
+        A number for each sample, ``(n_samples,)``: an outcome coded 0 and 1, a share of cells. Or a label for each,
+        which stands for one column of 0 and 1 per label; their sums over edges are added.
+    k
+        Neighbours in the graph of samples, as in `sample_graph`.
+    within, units, n_permutations, random_state
+        As in `heatmover.statistics.permanova`.
+
+    Returns
+    -------
+    TestResult
+        ``statistic``: sum over edges of squared differences, `heatmover.metrics.laplacian_smoothness`, over what a
+        shuffled signal has on average: about 1 for a signal that has nothing to do with the distances, less if it is
+        smooth. ``effect``: 1 minus that.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from heatmover.manifold import smoothness
+    >>> positions = np.linspace(0, 1, 40)
+    >>> result = smoothness(abs(positions[:, None] - positions), np.repeat(["early", "late"], 20), k=3)
+    >>> result.p_value, round(result.statistic, 2)
+    (0.001, 0.09)
+    """
+    matrix = check_distances(distances)
+    count = _check_neighbors(k, len(matrix))
+    numeric = np.asarray(signal).dtype.kind in "biuf"
+    labels, names = (None, ()) if numeric else check_labels("signal", signal, len(matrix))
+    values = check_numbers("signal", signal, len(matrix)) if labels is None else labels
+
+    def roughness(rows: npt.NDArray[Any]) -> Float64:
+        if not names:
+            return np.asarray(laplacian_smoothness(matrix, rows.T, k=count, normalize=True))
+        return _edges_between_labels(matrix, rows, len(names), count)
+
+    null, complete = null_distribution(roughness, values, within, units, n_permutations, random_state)
+    observed = float(roughness(values[None])[0])
+    p = p_value(observed, null, smaller=True)
+    return TestResult("smoothness", observed, 1 - observed, p, null, complete, names)
+
+
+def _edges_between_labels(matrix: Float64, rows: Int64, n_labels: int, k: int) -> Float64:
+    """Return the smoothness of labels ``(n_rows, n_samples)``, summed over labels, over its mean when shuffled."""
+    n_edges = sample_graph(matrix, k=k).nnz / 2
+    found, expected = np.zeros(len(rows)), np.zeros(len(rows))
+    for label in range(n_labels):
+        columns = (rows == label).T.astype(np.float64)
+        found += np.asarray(laplacian_smoothness(matrix, columns, k=k))
+        expected += 2 * n_edges * columns.var(axis=0, ddof=1)
+    return found / expected
+
+
+def _turned(coordinates: Float64) -> Float64:
+    """Turn each axis so that its largest entry is positive."""
+    largest = np.abs(coordinates).max(axis=0)
+    # The first of those that are largest but for rounding, or the sign could differ between machines.
+    leaders = (np.abs(coordinates) >= (1 - 1e-6) * largest).argmax(axis=0)
+    return np.asarray(coordinates * np.where(coordinates[leaders, np.arange(coordinates.shape[1])] < 0, -1.0, 1.0))
+
+
+def _seed(random_state: RandomState) -> int:
+    """Return a seed for packages that take no generator."""
+    return int(check_random_state(random_state).integers(2**31))
+
+
+def _check_neighbors(k: object, n_samples: int) -> int:
+    return check_at_most("k", k, n_samples - 1, "a sample is not its own neighbour")
