@@ -65,6 +65,10 @@ def label(name: str) -> str:
     return LOOKS[plain(name)][2] + name.removeprefix(plain(name))
 
 
+def brief(seconds: float) -> str:
+    return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.2g}"
+
+
 def best(points: list[Point]) -> Point:
     return max(points, key=lambda point: point.precision + point.rank)
 
@@ -161,7 +165,7 @@ def report(show: Exhibit, found: dict[str, list[Point]], n_measures: int) -> Non
     rows = []
     for name, points in found.items():
         top = best(points)
-        rows.append([label(name), f"{top.seconds:.2g}", f"{top.precision:.3f}", f"{top.rank:.3f}", f"`{top.options}`"])
+        rows.append([label(name), brief(top.seconds), f"{top.precision:.3f}", f"{top.rank:.3f}", f"`{top.options}`"])
     above = verdict(found, lambda p: p.precision) + verdict(found, lambda p: p.rank)
     note = (
         f"The best run of each method, {n_measures} measures, {n_measures * 100:,} points. "
