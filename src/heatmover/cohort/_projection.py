@@ -1,0 +1,165 @@
+"""Standardisation and principal components in passes over blocks, dense or sparse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from heatmover.cohort._reader import Block
+
+__all__ = ["Moments", "Projection", "principal_components"]
+
+Float64 = npt.NDArray[np.float64]
+Blocks = Callable[[], Iterator[Block]]
+
+# Up to so many columns the covariance is made in one pass and solved exactly; 3,000 take 72 MB and 3 s.
+MOST_EXACT_COLUMNS = 3_000
+# Beyond: passes of subspace iteration, and directions carried along. On 5,000 columns with a spectrum falling like
+# 1/j these leave the first 50 components within 1e-3 of the variance that the exact ones explain.
+POWER_PASSES, EXTRA_DIRECTIONS = 5, 20
+
+
+@final
+@dataclass
+class Moments:
+    """Number, mean and sum of squared deviations of each column, merged block by block (Chan and others, 1979).
+
+    Sums of squares would lose every digit of a small spread around a large mean, such as a Time channel's.
+    """
+
+    mean: Float64
+    squares: Float64
+    count: int = 0
+
+    @classmethod
+    def none(cls, n_features: int) -> Moments:
+        """Return the moments of no cells."""
+        return cls(np.zeros(n_features), np.zeros(n_features))
+
+    def add(self, block: Block) -> None:
+        """Take in more rows."""
+        count, (mean, squares) = block.shape[0], _block_moments(block)
+        total = self.count + count
+        difference = mean - self.mean
+        self.mean = self.mean + difference * (count / total)
+        self.squares = self.squares + squares + difference**2 * (self.count * count / total)
+        self.count = total
+
+    @property
+    def deviation(self) -> Float64:
+        """Standard deviation of each column, over all cells."""
+        return np.asarray(np.sqrt(self.squares / max(self.count, 1)))
+
+    @property
+    def constant(self) -> npt.NDArray[np.bool_]:
+        """Columns whose spread is no more than the rounding of their mean."""
+        return np.asarray(self.deviation <= 1e-12 * np.abs(self.mean))
+
+
+def _block_moments(block: Block) -> tuple[Float64, Float64]:
+    if not sp.issparse(block):
+        values = np.asarray(block, dtype=np.float64)
+        mean = values.mean(axis=0)
+        return mean, np.square(values - mean).sum(axis=0)
+    rows, columns = block.shape
+    data = block.data.astype(np.float64)
+    mean = np.bincount(block.indices, data, minlength=columns) / rows
+    stored = np.bincount(block.indices, minlength=columns)
+    squares = np.bincount(block.indices, (data - mean[block.indices]) ** 2, minlength=columns)
+    return mean, squares + (rows - stored) * mean**2
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """What is done to the values of a file: ``(values - mean) / scale``, then onto the components.
+
+    Attributes
+    ----------
+    mean, scale
+        ``(n_columns,)``; None leaves the values as they are.
+    components
+        ``(n_columns, n_components)``; None keeps the columns.
+    """
+
+    mean: Float64 | None = None
+    scale: Float64 | None = None
+    components: Float64 | None = None
+    # Share of the variance that each component explains.
+    explained: Float64 = field(default_factory=lambda: np.empty(0))
+
+    def apply(self, block: Block) -> npt.NDArray[np.floating[Any]]:
+        """Return the points ``(n_rows, n_dimensions)`` of a block, in the floating type of the block."""
+        dtype = block.dtype
+        if self.components is not None:
+            return np.ascontiguousarray(self._standard_times(block, self.components), dtype=dtype)
+        dense = block.toarray() if sp.issparse(block) else block
+        if self.mean is None or self.scale is None:
+            return np.ascontiguousarray(dense)
+        return np.ascontiguousarray((dense - self.mean) / self.scale, dtype=dtype)
+
+    def _standard_times(self, block: Block, right: Float64) -> Float64:
+        """Multiply the standardised block by ``right``; a sparse block stays sparse."""
+        assert self.mean is not None
+        assert self.scale is not None
+        scaled = right / self.scale[:, None]
+        if sp.issparse(block):
+            return np.asarray(block @ scaled - self.mean @ scaled)
+        return np.asarray((block - self.mean) @ scaled)
+
+    def _standard_gram(self, block: Block, right: Float64) -> Float64:
+        """Return ``Z.T @ (Z @ right)`` for the standardised block Z."""
+        assert self.mean is not None
+        assert self.scale is not None
+        image = self._standard_times(block, right)
+        if sp.issparse(block):
+            product = block.T @ image - np.outer(self.mean, image.sum(axis=0))
+        else:
+            product = (block - self.mean).T @ image
+        return np.asarray(product / self.scale[:, None])
+
+
+def principal_components(
+    blocks: Blocks, mean: Float64, scale: Float64, n_components: int, random_state: np.random.Generator
+) -> Projection:
+    """Return the projection onto the first principal components of the standardised columns.
+
+    Parameters
+    ----------
+    blocks
+        Called once per pass; yields the rows.
+    mean, scale
+        ``(n_columns,)``: the centre, and what each column is divided by (ones for a PCA of the covariance).
+    n_components
+        At most the number of rows and of columns.
+    random_state
+        Start of the iteration; used above 3,000 columns only.
+    """
+    standard, n_columns = Projection(mean, scale), mean.size
+    width = n_columns if n_columns <= MOST_EXACT_COLUMNS else min(n_columns, n_components + EXTRA_DIRECTIONS)
+    basis = np.eye(n_columns)
+    if width < n_columns:
+        basis = np.linalg.qr(random_state.normal(size=(n_columns, width)))[0]
+        for _ in range(POWER_PASSES):
+            basis = np.linalg.qr(_covariance_times(standard, blocks, basis))[0]
+    small = basis.T @ _covariance_times(standard, blocks, basis)
+    values, vectors = np.linalg.eigh((small + small.T) / 2)
+    order = np.argsort(values)[::-1][:n_components]
+    components = basis @ vectors[:, order]
+    # Of a component and its opposite take the one whose largest entry is positive, as scikit-learn does.
+    largest = np.abs(components).argmax(axis=0)
+    components *= np.where(components[largest, np.arange(order.size)] < 0, -1.0, 1.0)
+    return Projection(mean, scale, components, np.maximum(values[order], 0.0))
+
+
+def _covariance_times(standard: Projection, blocks: Blocks, right: Float64) -> Float64:
+    total, count = np.zeros_like(right), 0
+    for block in blocks():
+        total += standard._standard_gram(block, right)
+        count += block.shape[0]
+    return total / count

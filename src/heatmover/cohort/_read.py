@@ -1,0 +1,258 @@
+"""`read_cohort`: one door for every format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from heatmover._progress import SILENT, Progress
+from heatmover._validation import RandomState, check_integer, check_number, check_random_state
+from heatmover.cohort._cohort import Cohort, block_rows
+from heatmover.cohort._open import Opened, open_reader
+from heatmover.cohort._projection import Moments, Projection, principal_components
+from heatmover.cohort._reader import Block, Reader
+from heatmover.cohort._samples import SampleTable, from_text, table_of
+from heatmover.cohort._words import find, listed, quoted, readable
+from heatmover.errors import InvalidInputError
+
+__all__ = ["read_cohort"]
+
+# Distances in more dimensions than this are mostly noise, and the neighbour search slows down.
+MOST_COLUMNS = 100
+
+
+def read_cohort(
+    path: str | os.PathLike[str] | Any,
+    *,
+    sample_key: str | None = None,
+    representation: str | Sequence[str] | None = None,
+    annotations: Sequence[str] | None = None,
+    sample_sheet: str | os.PathLike[str] | None = None,
+    standardize: bool = False,
+    n_components: int | Literal["all"] | None = None,
+    cofactor: float | None = None,
+    random_state: RandomState = 0,
+    progress: Progress = SILENT,
+) -> Cohort:
+    r"""Read the cells of many samples from a file or folder, without loading them.
+
+    Every value is looked at once, in blocks, so that a missing label or a NaN is found before long work begins.
+
+    Parameters
+    ----------
+    path
+        An AnnData file (.h5ad or .zarr); a table with one row per cell (.csv, .tsv, also .gz, or .parquet); a folder
+        of .fcs files, of which each is a sample; or an AnnData object.
+    sample_key
+        The column that tells the sample of each cell. For FCS files: the column of the sample sheet that names the
+        samples; default the files' names.
+    representation
+        AnnData: a key of ``obsm``, ``"X"``, or a list of variables; default ``"X_pca"`` if there is one, else
+        ``"X"``. Tables and FCS files: a list of columns; default every column of numbers that varies within
+        samples, and every channel but Time.
+    annotations
+        Columns that may describe samples; default every column that is not a feature.
+    sample_sheet
+        A .csv or .tsv file with one row per sample and its variables: by the column ``sample_key``, or for FCS
+        files by a column of file names. Where it and the annotations share a name, the sheet counts.
+    standardize
+        Give every feature mean 0 and variance 1.
+    n_components
+        Reduce to this many principal components, after standardisation. A matrix X or a table with more than 100
+        features needs it; ``"all"`` keeps all of them nevertheless.
+    cofactor
+        For FCS files: values become ``arcsinh(value / cofactor)``; 5 is usual for mass, 150 for flow cytometry.
+        Default: as they are in the file. Spillover is not compensated.
+    random_state
+        Seed of the principal components above 3,000 features.
+    progress
+        Told how many cells were looked at.
+
+    Returns
+    -------
+    Cohort
+        Its ``warnings`` say what was legal but odd, such as samples of one cell.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.tsv"
+    >>> _ = path.write_text("sample\tcd4\tcd8\ns1\t1\t2\ns1\t3\t4\ns2\t5\t9\n")
+    >>> cohort = read_cohort(path, sample_key="sample", standardize=True)
+    >>> cohort.points().mean(axis=0).round(6) + 0.0
+    array([0., 0.])
+    >>> cohort.warnings
+    ("1 sample has a single cell: 's2'.",)
+    >>> read_cohort(path, sample_key="Sampel")
+    Traceback (most recent call last):
+        ...
+    heatmover.errors.InvalidInputError: Expected sample_key ..., found 'Sampel' (did you mean 'sample'?).
+    """
+    cofactor = None if cofactor is None else check_number("cofactor", cofactor, above=0)
+    if n_components not in (None, "all"):
+        n_components = check_integer("n_components", n_components, minimum=1)
+    generator = check_random_state(random_state)
+    opened = open_reader(
+        path, sample_key=sample_key, representation=representation, annotations=annotations, cofactor=cofactor,
+        sample_sheet=None if sample_sheet is None else os.fspath(sample_sheet),
+    )  # fmt: skip
+    with readable(opened.source.path, opened.reader.kind):
+        table, names, codes = _label(opened)
+        reader, variables, varying = _decide(opened.reader, table)
+        if opened.sheet is not None:
+            sheet = _by_name(names, opened)
+            variables |= sheet
+            varying = {name: count for name, count in varying.items() if name not in sheet}
+        wide = n_components is None and len(reader.features) > MOST_COLUMNS and _whole_matrix(reader, representation)
+        if wide:
+            raise InvalidInputError(
+                f"at most {MOST_COLUMNS} features, or n_components",
+                f"{len(reader.features)} features",
+                'n_components=50 reduces them by PCA, n_components="all" keeps them',
+            )
+        moments = _look(reader, names, codes, progress)
+        keep = n_components is None or n_components == "all"
+        projection = _project(
+            reader, moments, standardize, None if keep else int(n_components or 0), generator, progress
+        )
+    features = reader.features
+    if projection.components is not None:
+        features = tuple(f"PC{number}" for number in range(1, projection.components.shape[1] + 1))
+    warnings = (*_remarks(names, codes, reader, moments, standardize), *reader.notes)
+    samples = table_of(names, sample_key or "sample", variables)
+    return Cohort(names, codes, features, samples, varying, warnings, opened.source, reader, projection)
+
+
+def _label(opened: Opened) -> tuple[SampleTable, tuple[str, ...], npt.NDArray[np.int32]]:
+    reader = opened.reader
+    table = SampleTable(opened.sample_key, reader.features if reader.undecided else ())
+    for labels, columns in reader.label_blocks():
+        table.add(labels, columns)
+    names, codes = table.finish()
+    return table, names, codes
+
+
+def _decide(reader: Reader, table: SampleTable) -> tuple[Reader, dict[str, list[object]], dict[str, int]]:
+    """Divide the columns into features and variables of samples, now that it is known what varies."""
+    variables, varying = table.variables(textual=reader.textual), table.varying
+    if not reader.undecided:
+        return reader, variables, varying
+    features = tuple(name for name in reader.features if name in varying)
+    if not features:
+        raise InvalidInputError(
+            "a column of numbers that varies within samples",
+            f"none among {listed(reader.features)}",
+            "name the features in representation",
+        )
+    chosen = reader.choose(features)
+    return chosen, variables, {name: count for name, count in varying.items() if name not in features}
+
+
+def _by_name(names: Sequence[str], opened: Opened) -> dict[str, list[object]]:
+    """Return the variables of the sample sheet in the order of the samples."""
+    assert opened.sheet is not None
+    sheet = dict(opened.sheet)
+    if opened.sheet_names is None:
+        key = find(opened.sample_key, list(sheet), "sample_key to be a column of the sample sheet too")
+        rows = ["" if name is None else str(name) for name in sheet.pop(key)]
+    else:
+        rows = list(opened.sheet_names)
+    place = {name: row for row, name in enumerate(rows)}
+    if len(place) < len(rows):
+        raise InvalidInputError("one row per sample in the sample sheet", f"{len(rows) - len(place)} repeated")
+    absent = [name for name in names if name not in place]
+    if absent:
+        raise InvalidInputError("every sample to be in the sample sheet", f"{listed(absent)} not in it")
+    empty = [name for name in rows if name not in set(names)]
+    if empty:
+        raise InvalidInputError("cells of every sample in the sample sheet", f"0 cells of {listed(empty)}")
+    return {column: from_text([values[place[name]] for name in names]) for column, values in sheet.items()}
+
+
+def _whole_matrix(reader: Reader, representation: object) -> bool:
+    """Tell whether the features are simply all there are, not a choice of the user."""
+    return representation == "X" or (representation is None and getattr(reader, "representation", "X") == "X")
+
+
+def _look(reader: Reader, names: Sequence[str], codes: npt.NDArray[np.int32], progress: Progress) -> Moments:
+    """Go through all values once: collect the moments, and raise if a value is NaN or infinite."""
+    progress.stage("look at every value", codes.size)
+    moments, done = Moments.none(len(reader.features)), 0
+    bad_values, bad_rows, first = 0, 0, -1
+    for block in _blocks(reader, codes.size):
+        count, rows = _not_finite(block)
+        if count:
+            bad_values, bad_rows = bad_values + count, bad_rows + rows.size
+            first = done + int(rows[0]) if first < 0 else first
+        elif not bad_values:
+            moments.add(block)
+        done += block.shape[0]
+        progress.advance(block.shape[0])
+    if bad_values:
+        sample = quoted(names[int(codes[first])])
+        raise InvalidInputError(
+            "features without NaN or infinity",
+            f"{bad_values} such values in {bad_rows} cells (first: row {first}, sample {sample})",
+            "remove those cells or impute the values",
+        )
+    if done != codes.size:
+        raise InvalidInputError(f"values of {codes.size} cells", f"those of {done}", "the file may be damaged")
+    return moments
+
+
+def _not_finite(block: Block) -> tuple[int, npt.NDArray[np.intp]]:
+    """Return the number of NaN and infinities and the rows that hold them."""
+    values = block.data if sp.issparse(block) else block
+    places = np.nonzero(~np.isfinite(values))[0]
+    if sp.issparse(block):
+        return places.size, np.unique(np.searchsorted(block.indptr, places, side="right") - 1)
+    return places.size, np.unique(places)
+
+
+def _blocks(reader: Reader, n_cells: int) -> Iterator[Block]:
+    return reader.blocks(0, n_cells, block_rows(len(reader.features)))
+
+
+def _project(
+    reader: Reader,
+    moments: Moments,
+    standardize: bool,
+    n_components: int | None,
+    generator: np.random.Generator,
+    progress: Progress,
+) -> Projection:
+    if not standardize and n_components is None:
+        return Projection()
+    # A column without spread stays at zero instead of becoming NaN.
+    spread = np.where(moments.constant, 1.0, moments.deviation)
+    scale = spread if standardize else np.ones_like(spread)
+    if n_components is None:
+        return Projection(moments.mean, scale)
+    most = min(moments.count, moments.mean.size)
+    if n_components > most:
+        raise InvalidInputError(f"n_components to be at most {most}, the cells or features", str(n_components))
+    progress.stage("principal components", 1)
+    found = principal_components(lambda: _blocks(reader, moments.count), moments.mean, scale, n_components, generator)
+    total = float((moments.squares / scale**2).sum()) / moments.count
+    return replace(found, explained=found.explained / total if total else found.explained)
+
+
+def _remarks(
+    names: Sequence[str], codes: npt.NDArray[np.int32], reader: Reader, moments: Moments, standardize: bool
+) -> Iterator[str]:
+    """Yield what is legal but odd."""
+    single = np.flatnonzero(np.bincount(codes, minlength=len(names)) == 1)
+    if single.size:
+        subject = "1 sample has" if single.size == 1 else f"{single.size} samples have"
+        yield f"{subject} a single cell: {listed(names[i] for i in single.tolist())}."
+    if len(names) == 1:
+        yield f"There is only one sample: {quoted(names[0])}."
+    constant = np.flatnonzero(moments.constant)
+    if constant.size and standardize:
+        yield f"The same value in every cell: {listed(reader.features[i] for i in constant)}."
