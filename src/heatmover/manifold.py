@@ -145,7 +145,8 @@ def classical_scaling(distances: npt.ArrayLike, n_components: int = 2) -> tuple[
     means = squares.mean(axis=0)
     # Twice-centred squared distances are inner products if the distances are those of a flat space.
     values, vectors = np.linalg.eigh((means[:, None] + means - squares - means.mean()) / 2)
-    values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+    # What is left of an axis by rounding would look like one: its root is 1e-8 of the largest.
+    values, vectors = np.where(values > 1e-12 * values.max(), values, 0.0)[::-1], vectors[:, ::-1]
     coordinates = _turned(vectors[:, :count] * np.sqrt(values[:count]))
     return coordinates * unit, values[:count] / (values.sum() or 1.0)
 

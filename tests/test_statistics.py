@@ -1,0 +1,519 @@
+"""Permutation tests against plain oracles: sums over pairs, coordinates, loops, all permutations."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
+from scipy.stats import binom, f_oneway
+
+from heatmover.errors import InvalidInputError
+from heatmover.statistics import (
+    dispersion,
+    distance_correlation,
+    false_discovery,
+    neighbor_enrichment,
+    permanova,
+)
+
+LABELLED = [permanova, dispersion, neighbor_enrichment]
+ALL = [*LABELLED, distance_correlation]
+LABELS = np.array(list("aaabbbbcc"))
+
+
+def coordinates(n=9, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, 3)) * [3, 2, 1]
+
+
+def apart(points, metric="euclidean"):
+    return cdist(points, points, metric)
+
+
+def pseudo_f(distances, labels):
+    """Anderson (2001), sums over pairs."""
+    n, groups = len(labels), sorted(set(labels))
+    total = sum(distances[i, j] ** 2 for i in range(n) for j in range(i)) / n
+    inside = 0.0
+    for group in groups:
+        members = [i for i in range(n) if labels[i] == group]
+        inside += sum(distances[i, j] ** 2 for i in members for j in members if j < i) / len(members)
+    return ((total - inside) / (len(groups) - 1)) / (inside / (n - len(groups)))
+
+
+def brute_p(statistic, labels, allowed=lambda order: True):
+    """The share of all permutations whose statistic is at least that of the identity."""
+    observed = statistic(labels)
+    orders = [order for order in permutations(range(len(labels))) if allowed(order)]
+    return np.mean([statistic(labels[list(order)]) >= observed - 1e-9 * abs(observed) for order in orders])
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cityblock", "sqeuclidean"])
+def test_permanova_has_the_f_of_sums_over_pairs(metric):
+    distances = apart(coordinates(), metric)
+    result = permanova(distances, LABELS, n_permutations=5)
+    assert result.statistic == pytest.approx(pseudo_f(distances, LABELS))
+    assert result.groups == ("a", "b", "c")
+
+
+def test_permanova_of_a_line_is_the_analysis_of_variance():
+    values = coordinates()[:, 0]
+    result = permanova(abs(values[:, None] - values), LABELS, n_permutations=5)
+    assert result.statistic == pytest.approx(f_oneway(*(values[g == LABELS] for g in "abc")).statistic)
+
+
+def test_permanova_in_space_adds_the_sums_of_squares_of_all_axes():
+    points = coordinates()
+    between = sum(
+        (g == LABELS).sum() * ((points[g == LABELS].mean(axis=0) - points.mean(axis=0)) ** 2).sum() for g in "abc"
+    )
+    total = ((points - points.mean(axis=0)) ** 2).sum()
+    result = permanova(apart(points), LABELS, n_permutations=5)
+    assert result.effect == pytest.approx(between / total)
+    assert result.statistic == pytest.approx((between / 2) / ((total - between) / 6))
+
+
+def test_permanova_of_non_euclidean_distances_may_be_negative_and_counts_right():
+    # Members of a group are farther from each other than from the rest: more than the whole is inside.
+    labels = np.array(list("aabb"))
+    distances = np.where(labels[:, None] == labels, 5.0, 1.0) * (1 - np.eye(4))
+    result = permanova(distances, labels)
+    assert result.effect < 0
+    assert result.statistic == pytest.approx(pseudo_f(distances, labels))
+    assert result.p_value == 1.0
+
+
+def test_the_null_holds_the_statistic_of_every_rearrangement():
+    distances, labels = apart(coordinates(6)), np.array(list("aabbbb"))
+    result = permanova(distances, labels)
+    assert result.complete
+    expected = {round(pseudo_f(distances, labels[list(order)]), 9) for order in permutations(range(6))}
+    assert {round(f, 9) for f in [*result.null, result.statistic]} == expected
+    assert len(result.null) == 14
+
+
+@pytest.mark.parametrize("labels", ["aabbbb", "aaabbb", "aabbcc", "abbbbb"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_exhaustive_p_value_of_permanova_is_that_of_all_permutations(labels, seed):
+    distances, labels = apart(coordinates(6, seed)), np.array(list(labels))
+    result = permanova(distances, labels)
+    assert result.complete
+    assert result.p_value == pytest.approx(brute_p(lambda each: pseudo_f(distances, each), labels))
+
+
+def test_exhaustive_p_value_within_blocks_and_by_units():
+    distances, labels = apart(coordinates(7)), np.array(list("abbabba"))
+    blocks = np.array(list("xxxyyyy"))
+    result = permanova(distances, labels, within=blocks)
+    expected = brute_p(
+        lambda each: pseudo_f(distances, each), labels, lambda order: (blocks[list(order)] == blocks).all()
+    )
+    assert result.p_value == pytest.approx(expected)
+
+    of_unit, units = np.array(list("abbab")), np.array([0, 0, 0, 1, 2, 3, 4])
+    result = permanova(distances, of_unit[units], units=units)
+    assert result.p_value == pytest.approx(brute_p(lambda each: pseudo_f(distances, each[units]), of_unit))
+
+
+def test_exhaustive_p_values_of_the_other_tests():
+    distances, labels, numbers = apart(coordinates(6)), np.array(list("aaabbb")), np.array([3.0, 1, 4, 1, 5, 9])
+    near = neighbor_enrichment(distances, labels, k=2)
+    assert near.p_value == pytest.approx(brute_p(lambda each: same_label_share(distances, each, 2), labels))
+    correlated = distance_correlation(distances, numbers)
+    assert correlated.p_value == pytest.approx(brute_p(lambda each: looped_correlation(distances, each), numbers))
+
+
+def test_perfect_separation_counts_its_mirror_image():
+    positions = np.array([0.0, 0, 0, 1, 1, 1])
+    result = permanova(abs(positions[:, None] - positions), list("aaabbb"))
+    assert result.statistic == np.inf
+    assert result.effect == pytest.approx(1.0)
+    assert result.p_value == 2 / 20
+
+
+def spread(points, labels):
+    """Distances to the centre of the group, adjusted for its size."""
+    found = np.empty(len(labels))
+    for group in set(labels):
+        members = points[labels == group]
+        n = len(members)
+        found[labels == group] = np.linalg.norm(members - members.mean(axis=0), axis=1) * np.sqrt(n / (n - 1))
+    return found
+
+
+def test_dispersion_is_the_analysis_of_variance_of_distances_to_centres():
+    points = coordinates()
+    result = dispersion(apart(points), LABELS, n_permutations=5)
+    found = spread(points, LABELS)
+    groups = [found[g == LABELS] for g in "abc"]
+    assert result.statistic == pytest.approx(f_oneway(*groups).statistic)
+    means = [group.mean() for group in groups]
+    assert result.effect == pytest.approx(max(means) / min(means))
+
+
+def test_exhaustive_p_value_of_dispersion():
+    points, labels = coordinates(7, 3), np.array(list("aaabbbb"))
+    found = spread(points, labels)
+    result = dispersion(apart(points), labels)
+
+    def mean_difference(each):  # F grows with it, as the sizes are always the same
+        return abs(found[each == "a"].mean() - found[each == "b"].mean())
+
+    expected = brute_p(mean_difference, labels)
+    assert result.complete
+    assert result.p_value == pytest.approx(expected)
+
+
+def test_dispersion_with_units_counts_units():
+    points = np.repeat(coordinates(8), 2, axis=0)
+    labels, units = np.repeat(list("aaabbbbb"), 2), np.repeat(np.arange(8), 2)
+    alone = dispersion(apart(points[::2]), labels[::2])
+    twice = dispersion(apart(points), labels, units=units)
+    assert twice.effect == pytest.approx(alone.effect)
+    assert twice.p_value == pytest.approx(alone.p_value)
+
+
+def test_dispersion_of_equidistant_samples_is_none():
+    result = dispersion(1 - np.eye(9), LABELS)
+    assert (result.statistic, result.p_value) == (0.0, 1.0)
+    assert result.effect == pytest.approx(1.0)
+
+
+def test_dispersion_is_infinite_if_a_group_has_no_spread():
+    positions = np.array([0.0, 0, 0, 1, 2, 4])
+    assert dispersion(abs(positions[:, None] - positions), list("aaabbb")).effect == np.inf
+
+
+def same_label_share(distances, labels, k):
+    shares = {label: [] for label in labels}
+    for i, label in enumerate(labels):
+        others = sorted((j for j in range(len(labels)) if j != i), key=lambda j: distances[i, j])
+        shares[label].append(np.mean([labels[j] == label for j in others[:k]]))
+    return np.mean([np.mean(share) for share in shares.values()])
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_neighbor_enrichment_is_the_mean_share_of_equal_labels(k):
+    distances = apart(coordinates())
+    result = neighbor_enrichment(distances, LABELS, k=k, n_permutations=50)
+    assert result.statistic == pytest.approx(same_label_share(distances, LABELS, k))
+    assert result.effect == pytest.approx(result.statistic / result.null.mean())
+
+
+def test_neighbors_equally_far_share_the_places_left():
+    # The first sample has one nearer neighbour (a) and three at the same distance (a, b, b) for one place.
+    positions = np.array([[0, 0], [0.5, 0], [0, 1], [0, -1], [-1, 0], [9, 9]])
+    labels = np.array(list("aaabbb"))
+    near = apart(positions)
+    own = (1 + 1 / 3) / 2
+    others = [same_label_share_of(near, labels, i, 2) for i in range(1, 6)]
+    shares = np.array([own, *others])
+    result = neighbor_enrichment(near, labels, k=2)
+    assert result.statistic == pytest.approx((shares[:3].mean() + shares[3:].mean()) / 2)
+
+
+def same_label_share_of(distances, labels, i, k):
+    """By the definition with weights for ties."""
+    others = [j for j in range(len(labels)) if j != i]
+    farthest = sorted(distances[i, others])[k - 1]
+    nearer = [j for j in others if distances[i, j] < farthest - 1e-9]
+    tied = [j for j in others if abs(distances[i, j] - farthest) <= 1e-9]
+    same = sum(labels[j] == labels[i] for j in nearer)
+    return (same + sum(labels[j] == labels[i] for j in tied) * (k - len(nearer)) / len(tied)) / k
+
+
+def test_samples_of_one_unit_are_no_neighbors():
+    # Two samples of each patient coincide; patients alternate in label along a line.
+    positions = np.repeat(np.arange(6.0), 2)
+    labels, units = np.repeat(list("ababab"), 2), np.repeat(np.arange(6), 2)
+    distances = abs(positions[:, None] - positions)
+    assert neighbor_enrichment(distances, labels, k=1).statistic == 1.0
+    assert neighbor_enrichment(distances, labels, k=1, units=units).statistic == 0.0
+
+
+def looped_correlation(distances, values):
+    n = len(values)
+    other = [[abs(a - b) for b in values] for a in values]
+
+    def centred(m):
+        rows = [sum(row) / n for row in m]
+        grand = sum(rows) / n
+        return [[m[i][j] - rows[i] - rows[j] + grand for j in range(n)] for i in range(n)]
+
+    a, b = centred(distances.tolist()), centred(other)
+
+    def covariance(x, y):
+        return sum(x[i][j] * y[i][j] for i in range(n) for j in range(n)) / n**2
+
+    return np.sqrt(covariance(a, b) / np.sqrt(covariance(a, a) * covariance(b, b)))
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cityblock"])
+def test_distance_correlation_is_that_of_the_definition(metric):
+    distances, values = apart(coordinates(), metric), coordinates(seed=5)[:, 0]
+    result = distance_correlation(distances, values, n_permutations=20)
+    assert result.statistic == pytest.approx(looped_correlation(distances, values))
+    assert result.effect == pytest.approx(result.statistic - result.null.mean())
+
+
+def test_distance_correlation_with_itself_is_one_and_needs_no_unit():
+    values = np.arange(12.0) ** 2
+    for unit in (1e-200, 1.0, 1e200):
+        result = distance_correlation(abs(values[:, None] - values) * unit, -values * unit)
+        assert result.statistic == pytest.approx(1.0)
+        assert result.p_value == 0.001
+
+
+def test_distance_correlation_by_units_of_unequal_size():
+    units = np.array([0, 0, 0, 1, 2, 3, 3])
+    of_unit, distances = np.array([2.0, 7, 1, 4]), apart(coordinates(7))
+    result = distance_correlation(distances, of_unit[units], units=units)
+    assert result.complete
+    expected = [looped_correlation(distances, np.array(order)[units]) for order in permutations(of_unit)]
+    assert sorted([*result.null, result.statistic]) == pytest.approx(sorted(expected))
+
+
+@pytest.mark.parametrize("test", ALL)
+@given(seed=st.integers(0, 10_000), unit=st.sampled_from([1e-180, 0.1, 1e180]))
+@settings(max_examples=15, deadline=None)
+def test_neither_order_nor_unit_matters(test, seed, unit):
+    rng = np.random.default_rng(seed)
+    distances, order = apart(rng.normal(size=(7, 2)).round(1)), rng.permutation(7)
+    variable = np.array([0, 0, 0, 1, 1, 2, 2])
+    options = {"k": 2} if test is neighbor_enrichment else {}
+    one = test(distances, variable, **options)
+    other = test(distances[np.ix_(order, order)] * unit, variable[order], **options)
+    assert one.complete
+    assert other.complete
+    assert other.p_value == pytest.approx(one.p_value)
+    assert other.statistic == pytest.approx(one.statistic, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("test", ALL)
+def test_p_values_are_uniform_under_the_null(test):
+    rng = np.random.default_rng(0)
+    repeats, p = 400, []
+    for _ in range(repeats):
+        distances = apart(rng.normal(size=(14, 2)))
+        variable = rng.normal(size=14) if test is distance_correlation else rng.permutation(np.repeat([0, 1], [5, 9]))
+        p.append(test(distances, variable, n_permutations=99, random_state=rng).p_value)
+    for level in (0.05, 0.2, 0.5):
+        # Both tails of the binomial number at one in ten thousand each.
+        low, high = binom.ppf([1e-4, 1 - 1e-4], repeats, level)
+        assert low <= (np.array(p) <= level + 1e-12).sum() <= high, level
+
+
+def test_ignoring_blocks_finds_a_difference_that_blocks_explain():
+    rng = np.random.default_rng(1)
+    batch = np.repeat([0, 1], 20)
+    # Three quarters of one group are in the first batch; the batches differ, the groups within a batch do not.
+    groups = np.concatenate([np.repeat(["a", "b"], [15, 5]), np.repeat(["a", "b"], [5, 15])])
+    naive, restricted = [], []
+    for _ in range(100):
+        distances = apart(rng.normal(size=(40, 2)) + 3 * batch[:, None])
+        naive.append(permanova(distances, groups, n_permutations=99, random_state=rng).p_value)
+        restricted.append(permanova(distances, groups, within=batch, n_permutations=99, random_state=rng).p_value)
+    assert np.mean(np.array(naive) <= 0.05) > 0.9
+    assert (np.array(restricted) <= 0.05).sum() <= binom.ppf(1 - 1e-4, 100, 0.05)
+
+
+def test_pairs_reveal_a_difference_that_patients_hide():
+    rng = np.random.default_rng(2)
+    patient = np.repeat(np.arange(12), 2)
+    groups = np.tile(["before", "after"], 12)
+    positions = 10 * rng.normal(size=12)[patient] + (groups == "after") + 0.1 * rng.normal(size=24)
+    distances = abs(positions[:, None] - positions)
+    assert permanova(distances, groups).p_value > 0.5
+    # Of all 2^12 ways to swap, only none and all have every difference in one direction.
+    paired = permanova(distances, groups, within=patient, n_permutations=5_000)
+    assert paired.complete
+    assert paired.p_value == 2 / 2**12
+
+
+def test_ignoring_units_takes_repeats_for_evidence():
+    rng = np.random.default_rng(3)
+    patient = np.repeat(np.arange(8), 5)
+    naive, right = [], []
+    for _ in range(60):
+        positions = rng.normal(size=(8, 2))[patient] + 0.1 * rng.normal(size=(40, 2))
+        groups = rng.permutation(np.repeat(["a", "b"], 4))[patient]
+        naive.append(permanova(apart(positions), groups, n_permutations=99, random_state=rng).p_value)
+        right.append(permanova(apart(positions), groups, units=patient, random_state=rng).p_value)
+    assert np.mean(np.array(naive) <= 0.05) > 0.3
+    assert (np.array(right) <= 0.05).sum() <= binom.ppf(1 - 1e-4, 60, 0.05)
+
+
+def test_many_permutations_are_evaluated_in_parts():
+    distances = apart(coordinates(20))
+    labels = np.repeat(["a", "b"], 10)
+    result = permanova(distances, labels, n_permutations=2_500, random_state=1)
+    assert result.null.shape == (2_500,)
+    assert not result.complete
+    assert result.p_value == (np.sum(result.null >= result.statistic) + 1) / 2_501
+
+
+def test_results_cannot_be_changed_and_read_well():
+    result = permanova(apart(coordinates()), LABELS, n_permutations=9)
+    assert repr(result).startswith("TestResult(permanova: statistic ")
+    assert "9 rearrangements" in repr(result)
+    with pytest.raises(ValueError, match="read-only"):
+        result.null[0] = 1
+
+
+@pytest.mark.parametrize("test", LABELLED)
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pd.Series(LABELS),
+        pd.Categorical(LABELS, categories=["c", "b", "a", "unused"]),
+        LABELS.tolist(),
+        tuple(LABELS),
+        LABELS.astype(object),
+    ],
+)
+def test_labels_may_come_in_any_container(test, labels):
+    options = {"n_permutations": 9, "random_state": 0}
+    distances = apart(coordinates())
+    assert test(distances, labels, **options).groups == ("a", "b", "c")
+    assert test(distances, labels, **options).p_value == test(distances, LABELS, **options).p_value
+
+
+@given(st.lists(st.one_of(st.just(0.0), st.just(1.0), st.floats(0, 1)), min_size=1, max_size=12))
+def test_q_values_are_the_smallest_rate_at_which_a_test_is_a_discovery(p):
+    q = false_discovery(p)
+    n = len(p)
+    for i, own in enumerate(p):
+        # At every threshold that includes the test: expected false discoveries over discoveries.
+        expected = min(n * t / sum(other <= t for other in p) for t in p if t >= own)
+        assert q[i] == pytest.approx(expected)
+    assert (q >= np.array(p) - 1e-15).all()
+    assert (q <= 1).all()
+
+
+def asymmetric():
+    matrix = apart(coordinates())
+    matrix[0, 1] *= 2
+    return matrix
+
+
+def with_nan():
+    matrix = apart(coordinates())
+    matrix[2, 3] = matrix[3, 2] = np.nan
+    return matrix
+
+
+@pytest.mark.parametrize("test", ALL)
+@pytest.mark.parametrize(
+    ("distances", "message"),
+    [
+        (asymmetric(), "both directions"),
+        (with_nan(), "without NaN"),
+        (apart(coordinates())[:8], r"shape (8, 9)"),
+        (apart(coordinates())[0], "2-d"),
+        (1 - apart(coordinates()), "at least zero"),
+        (apart(coordinates()) + 1, "diagonal"),
+        (apart(coordinates(8)), "(8,)"),
+        ([["a", "b"], ["c", "d"]], "numbers"),
+    ],
+)
+def test_distances_that_are_none_are_refused(test, distances, message):
+    with pytest.raises(InvalidInputError) as error:
+        test(distances, np.arange(9) % 3)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("test", LABELLED)
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["a"] * 9, "at least two groups"),
+        (list("abcdefghi"), "9 samples in as many groups"),
+        ([*"aaabbbbc", None], "1 missing (first: sample 8)"),
+        ([*"aaabbbbc", float("nan")], "1 missing (first: sample 8)"),
+        ([1.0, 1, 1, 2, 2, 2, 2, 2, np.nan], "1 missing"),
+        (pd.Series([*"aaabbbbc", None], dtype="string"), "1 missing"),
+        ([1, 1, "1", 2, 2, 2, 2, 1, 1], "such as 1 and '1'"),
+        (np.array([1, 1.0, True, 2, 2, 2, 2, 1, 1], dtype=object), "such as 1"),
+        (list("aaabbbbcc") * 2, "shape (18,)"),
+        ([list("aaabbbbcc")], "shape (1, 9)"),
+        ("aaabbbbcc", "shape ()"),
+        ([["a"], ["a", "b"], *"aaabbbb"], "groups of shape (9,)"),
+        (np.array([{1}, *"aaabbbbc"], dtype=object), "words or numbers"),
+        (None, "shape ()"),
+    ],
+)
+def test_labels_that_say_nothing_are_refused(test, labels, message):
+    with pytest.raises(InvalidInputError) as error:
+        test(apart(coordinates()), labels)
+    assert message in str(error.value)
+
+
+def test_labels_of_mixed_types_that_differ_are_groups():
+    labels = [1, 1, 1, "x", "x", "x", "y", "y", "y"]
+    assert permanova(apart(coordinates()), labels).groups == ("1", "x", "y")
+    dates = pd.to_datetime(["2020-01-01"] * 4 + ["2021-05-01"] * 5)
+    assert permanova(apart(coordinates()), dates).groups[0].startswith("2020-01-01")
+
+
+@pytest.mark.parametrize("test", ALL)
+def test_a_variable_that_varies_within_units_is_refused(test):
+    with pytest.raises(InvalidInputError, match="one value of the variable in all samples of a unit"):
+        test(apart(coordinates()), np.arange(9) % 2, units=list("ppqqrrsst"))
+
+
+@pytest.mark.parametrize("test", LABELLED)
+def test_groups_of_one_unit_each_are_refused(test):
+    with pytest.raises(InvalidInputError, match="3 units in as many groups"):
+        test(apart(coordinates()), LABELS, units=LABELS)
+
+
+def test_dispersion_refuses_a_group_of_one():
+    with pytest.raises(InvalidInputError, match="1 in 'c'"):
+        dispersion(apart(coordinates()), list("aaaabbbbc"))
+    with pytest.raises(InvalidInputError, match="at least 2 units in every group"):
+        dispersion(apart(coordinates()), list("aaaabbbbb"), units=list("ppppqrstu"))
+
+
+@pytest.mark.parametrize(
+    ("k", "units"), [(9, None), (0, None), (2.5, None), (8, np.array([0, 0, 1, 2, 3, 4, 5, 6, 6]))]
+)
+def test_neighbor_enrichment_refuses_too_many_neighbors(k, units):
+    with pytest.raises(InvalidInputError, match="k"):
+        neighbor_enrichment(apart(coordinates()), np.array(list("aabbbbccc")), k=k, units=units)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.ones(9), "same for all samples"),
+        (list("abcabcabc"), "values of type"),
+        (np.ones((9, 1)), "shape (9, 1)"),
+        ([1, 2, 3, 4, 5, 6, 7, 8, np.inf], "first: sample 8"),
+        ([np.nan, 2, 3, 4, 5, 6, 7, 8, 9], "first: sample 0"),
+    ],
+)
+def test_distance_correlation_refuses_what_are_no_numbers(values, message):
+    with pytest.raises(InvalidInputError) as error:
+        distance_correlation(apart(coordinates()), values)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("p", [[0.5, np.nan], [-0.1], [1.1], [[0.1]], ["a"], 0.5])
+def test_false_discovery_refuses_what_are_no_p_values(p):
+    with pytest.raises(InvalidInputError):
+        false_discovery(p)
+
+
+def test_false_discovery_of_nothing_is_nothing():
+    assert false_discovery([]).shape == (0,)
+
+
+@pytest.mark.parametrize("test", ALL)
+def test_samples_that_all_coincide_are_no_evidence(test):
+    result = test(np.zeros((9, 9)), np.repeat([0, 1, 2], 3))
+    assert result.p_value == 1.0
+    assert np.isfinite(result.effect)
