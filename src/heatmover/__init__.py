@@ -19,7 +19,9 @@ _HOMES = {
     "Graph": "graphs",
     "GraphWarning": "errors",
     "HeatmoverError": "errors",
+    "Histograms": "graphs",
     "InvalidInputError": "errors",
+    "Landmarks": "graphs",
     "Measures": "measures",
     "MissingExtraError": "errors",
     "compare": "comparison",
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from heatmover.estimator import DiffusionEMD as DiffusionEMD
     from heatmover.graphs import Diagnosis as Diagnosis
     from heatmover.graphs import Graph as Graph
+    from heatmover.graphs import Histograms as Histograms
+    from heatmover.graphs import Landmarks as Landmarks
     from heatmover.measures import Measures as Measures
     from heatmover.measures import measures_from_labels as measures_from_labels
     from heatmover.measures import measures_from_weights as measures_from_weights

@@ -2,5 +2,6 @@
 
 from heatmover.graphs.diagnosis import Diagnosis
 from heatmover.graphs.graph import Graph
+from heatmover.graphs.landmarks import Histograms, Landmarks
 
-__all__ = ["Diagnosis", "Graph"]
+__all__ = ["Diagnosis", "Graph", "Histograms", "Landmarks"]

@@ -1,0 +1,419 @@
+"""Landmarks: a few thousand centres that stand for millions of points, as the nodes of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from heatmover._validation import RandomState, check_integer, check_matrix, check_random_state, check_threads
+from heatmover.errors import InvalidInputError
+from heatmover.graphs.assignment import CenterSearch
+from heatmover.graphs.graph import Graph
+from heatmover.graphs.kernels import Bandwidth, KernelName
+from heatmover.measures import Measures, _check_labels, _distinct, measures_from_weights
+
+__all__ = ["Histograms", "Landmarks", "find_landmarks"]
+
+Float64 = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+Points = npt.NDArray[np.floating[Any]]
+
+# Points per landmark that k-means looks at; more only cost time. Mean squared distance of all 150,000 points of
+# flow cytometry to 2,000 landmarks: see benchmarks/landmarks.py --sample.
+PER_LANDMARK = 50
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Landmarks:
+    """Centres of k-means that stand for the points around them; `Landmarks.from_points` finds them.
+
+    They become the nodes of the graph, and every sample becomes a histogram: the share of its points that is nearest
+    to each landmark. The cost of all that follows depends on the number of landmarks, no longer on that of points.
+
+    Attributes
+    ----------
+    centers
+        ``(n_landmarks, n_dimensions)``, float64, read-only.
+    counts
+        ``(n_landmarks,)``: points nearest to each landmark, at least one.
+    distortion
+        Mean squared distance of a point from its landmark.
+    how
+        How they were found: number of points, of those that k-means looked at, iterations, ...
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(10, cells_per_sample=400)
+    >>> landmarks = hm.Landmarks.from_points(data.points, 200)
+    >>> landmarks
+    Landmarks(200 for 4000 points; root mean square distance ...)
+    >>> measures = landmarks.measures(data.labels, landmarks.assign(data.points))
+    >>> hm.compare(landmarks.graph(), measures).distances.shape
+    (10, 10)
+    """
+
+    centers: Float64
+    counts: Indices
+    distortion: float
+    how: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "how", MappingProxyType(dict(self.how)))
+        for array in (self.centers, self.counts):
+            array.flags.writeable = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {"centers": self.centers, "counts": self.counts, "distortion": self.distortion}
+        return {**kept, "how": dict(self.how)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+
+    @classmethod
+    def from_points(
+        cls,
+        points: npt.ArrayLike,
+        n_landmarks: int = 2000,
+        *,
+        n_iterations: int = 5,
+        random_state: RandomState = 0,
+        n_jobs: int | None = None,
+    ) -> Landmarks:
+        """Find landmarks by k-means: from points drawn at random, each moves to the mean of the points nearest to it.
+
+        It looks at 50 points per landmark, drawn at random, and counts all points in the end. Of data larger than
+        memory give it such a draw, and the rest, chunk after chunk, to `histograms`.
+
+        Parameters
+        ----------
+        points
+            ``(n_points, n_dimensions)``, finite; duplicates are allowed.
+        n_landmarks
+            How many; at most the number of different points. Landmarks to which no point is nearest are left
+            out, so that a few fewer may come back.
+        n_iterations
+            Moves of k-means; 0 keeps the points drawn.
+        random_state
+            Seed of the draw.
+        n_jobs
+            Threads; None for all cores. The result does not depend on it.
+
+        Examples
+        --------
+        >>> import heatmover as hm
+        >>> sorted(hm.Landmarks.from_points([[0.0], [0.2], [5.0], [5.2]], 2).centers.ravel().round(1).tolist())
+        [0.1, 5.1]
+        """
+        return find_landmarks(points, n_landmarks, n_iterations=n_iterations, random_state=random_state, n_jobs=n_jobs)[
+            0
+        ]
+
+    @property
+    def n_landmarks(self) -> int:
+        """Number of landmarks."""
+        return len(self.centers)
+
+    def assign(self, points: npt.ArrayLike, *, n_jobs: int | None = None) -> Indices:
+        """Return the nearest landmark of each point; of several at the same distance, the first.
+
+        Parameters
+        ----------
+        points
+            ``(n_points, n_dimensions)``, finite; any points in the space of the landmarks.
+        n_jobs
+            Threads; None for all cores.
+
+        Returns
+        -------
+        ndarray of shape (n_points,)
+            Exact, and the same for any division of the points into chunks. Beside the points and the result it
+            takes some 50 MB per thread.
+        """
+        return self._nearest(self._check_points(points), check_threads(n_jobs))[0]
+
+    def measures(self, labels: npt.ArrayLike | Measures, assignment: npt.ArrayLike) -> Measures:
+        """Return each sample's histogram over the landmarks.
+
+        Parameters
+        ----------
+        labels
+            ``(n_points,)``: the sample of each point; or `Measures` over the points, whose masses move to the
+            landmarks.
+        assignment
+            ``(n_points,)``: the landmark of each point, from `assign`.
+
+        Returns
+        -------
+        Measures
+            ``(n_samples, n_landmarks)``, rows sum to one; samples in the order of `measures_from_labels`.
+
+        Examples
+        --------
+        >>> import heatmover as hm
+        >>> landmarks = hm.Landmarks.from_points([[0.0], [0.2], [5.0], [5.2]], 2)
+        >>> landmarks.measures(["a", "b", "b", "b"], [0, 0, 1, 1]).toarray().round(2)
+        array([[1.  , 0.  ],
+               [0.33, 0.67]])
+        """
+        places = self._check_assignment(assignment)
+        if not isinstance(labels, Measures):
+            return self.histograms().add_assigned(places, labels).measures()
+        if labels.shape[1] != places.size:
+            raise InvalidInputError(f"measures over the {places.size} points assigned", f"{labels.shape[1]} points")
+        offsets = np.arange(places.size + 1)
+        move = sp.csr_array((np.ones(places.size), places, offsets), shape=(places.size, self.n_landmarks))
+        return measures_from_weights(labels.masses @ move, names=labels.names)
+
+    def histograms(self) -> Histograms:
+        """Return an empty `Histograms`, to which points are added chunk after chunk."""
+        return Histograms(self)
+
+    def graph(
+        self,
+        n_neighbors: int = 30,
+        *,
+        kernel: KernelName = "gaussian",
+        bandwidth: Bandwidth = "auto",
+        random_state: RandomState = 0,
+        n_jobs: int | None = None,
+    ) -> Graph:
+        """Return the graph over the landmarks: `Graph.from_points` of the centres.
+
+        Landmarks weigh the same however many points they stand for: diffusion takes out the density of the nodes,
+        and weighing edges by the counts changed the agreement with the graph over all points by at most 0.003
+        either way (`benchmarks/landmarks.py`).
+
+        Parameters
+        ----------
+        n_neighbors, kernel, bandwidth, random_state, n_jobs
+            As in `Graph.from_points`.
+        """
+        return Graph.from_points(
+            self.centers, n_neighbors, kernel=kernel, bandwidth=bandwidth, random_state=random_state, n_jobs=n_jobs
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Landmarks({self.n_landmarks} for {int(self.counts.sum())} points; "
+            f"root mean square distance {np.sqrt(self.distortion):.3g})"
+        )
+
+    @cached_property
+    def _search(self) -> CenterSearch:
+        return CenterSearch(self.centers)
+
+    def _nearest(self, points: Points, n_threads: int) -> tuple[Indices, Float64]:
+        return self._search.nearest(points, n_threads)
+
+    def _check_points(self, points: npt.ArrayLike) -> Points:
+        array = _check_points(points)
+        if array.shape[1] != self.centers.shape[1]:
+            raise InvalidInputError(
+                f"points in the {self.centers.shape[1]} dimensions of the landmarks", f"{array.shape[1]} dimensions"
+            )
+        return array
+
+    def _check_assignment(self, assignment: npt.ArrayLike) -> Indices:
+        places = np.asarray(assignment)
+        if places.ndim != 1 or places.size == 0 or places.dtype.kind not in "iu":
+            raise InvalidInputError(
+                "the landmark of each point, whole numbers (n_points,)",
+                f"shape {places.shape} of type {places.dtype}",
+                "take it from landmarks.assign(points)",
+            )
+        if places.min() < 0 or places.max() >= self.n_landmarks:
+            raise InvalidInputError(
+                f"landmarks from 0 to {self.n_landmarks - 1}", f"numbers from {places.min()} to {places.max()}"
+            )
+        return places.astype(np.int64)
+
+
+@final
+class Histograms:
+    """Counts of each sample's points per landmark, from chunks of any size; `Landmarks.histograms` makes one.
+
+    Attributes
+    ----------
+    n_points
+        Points added so far.
+    distortion
+        Mean squared distance of those given to `add` from their landmarks.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(10, cells_per_sample=400)
+    >>> landmarks = hm.Landmarks.from_points(data.points[::4], 100)  # a part of the data will do
+    >>> histograms = landmarks.histograms()
+    >>> for start in range(0, 4000, 1000):  # for instance from files
+    ...     chunk = slice(start, start + 1000)
+    ...     _ = histograms.add(data.points[chunk], data.labels[chunk])
+    >>> histograms.measures()
+    Measures(10 measures on 100 points: case-..., ...)
+    """
+
+    def __init__(self, landmarks: Landmarks) -> None:
+        self._landmarks = landmarks
+        self._samples: dict[str, tuple[int, Any]] = {}
+        # A key is sample * n_landmarks + landmark; sorted. Most samples touch few of the landmarks.
+        self._keys, self._counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        self.n_points = 0
+        self._measured, self._squares = 0, 0.0
+
+    @property
+    def distortion(self) -> float:
+        """Mean squared distance of the points given to `add` from their landmarks; NaN before the first."""
+        return self._squares / self._measured if self._measured else float("nan")
+
+    def add(self, points: npt.ArrayLike, labels: npt.ArrayLike, *, n_jobs: int | None = None) -> Histograms:
+        """Count a chunk of points.
+
+        Parameters
+        ----------
+        points
+            ``(n_points, n_dimensions)``.
+        labels
+            ``(n_points,)``: the sample of each.
+        n_jobs
+            Threads; None for all cores.
+
+        Returns
+        -------
+        Histograms
+            Itself. A chunk that is refused has changed nothing.
+        """
+        array, threads = self._landmarks._check_points(points), check_threads(n_jobs)
+        _check_same_length(len(array), labels)
+        places, squares = self._landmarks._nearest(array, threads)
+        self.add_assigned(places, labels)
+        self._measured += len(array)
+        self._squares += float(squares.sum())
+        return self
+
+    def add_assigned(self, assignment: npt.ArrayLike, labels: npt.ArrayLike) -> Histograms:
+        """Count a chunk of points whose landmarks, ``(n_points,)``, are known; returns itself."""
+        places = self._landmarks._check_assignment(assignment)
+        _check_same_length(places.size, labels)
+        found, inverse = _distinct(_check_labels(labels))
+        for label in found:
+            self._samples.setdefault(str(label), (len(self._samples), label))
+        rows = np.array([self._samples[str(label)][0] for label in found])[inverse]
+        keys, counts = np.unique(rows * self._landmarks.n_landmarks + places, return_counts=True)
+        merged, back = np.unique(np.concatenate([self._keys, keys]), return_inverse=True)
+        totals = np.zeros(merged.size, dtype=np.int64)
+        np.add.at(totals, back, np.concatenate([self._counts, counts]))
+        self._keys, self._counts = merged, totals
+        self.n_points += places.size
+        return self
+
+    def measures(self) -> Measures:
+        """Return the histograms so far as measures ``(n_samples, n_landmarks)``, samples sorted."""
+        if not self._samples:
+            raise InvalidInputError("at least one chunk of points", "none added")
+        width = self._landmarks.n_landmarks
+        rows, columns = np.divmod(self._keys, width)
+        order = _sorted_samples(list(self._samples.values()))
+        weights = sp.csr_array((self._counts.astype(np.float64), (rows, columns)), shape=(len(order), width))
+        names = [label for _, label in sorted(self._samples.values(), key=lambda sample: sample[0])]
+        return measures_from_weights(weights[order], names=[names[row] for row in order])
+
+
+def find_landmarks(
+    points: npt.ArrayLike, n_landmarks: int, *, n_iterations: int, random_state: RandomState, n_jobs: int | None
+) -> tuple[Landmarks, Indices]:
+    """Return landmarks, as `Landmarks.from_points` does, and the nearest of them for each point."""
+    array = _check_points(points)
+    count = check_integer("n_landmarks", n_landmarks, minimum=1)
+    moves = check_integer("n_iterations", n_iterations, minimum=0)
+    rng, n_threads = check_random_state(random_state), check_threads(n_jobs)
+    if count > len(array):
+        raise _too_many(count, f"{len(array)} points", len(array))
+    order = rng.permutation(len(array))
+    centers = np.asarray(array[_different(array, order, count)], dtype=np.float64)
+    looked_at = np.sort(order[: min(len(array), PER_LANDMARK * count)])
+    sample = np.asarray(array[looked_at], dtype=np.float64)
+    for _ in range(moves):
+        centers = _move(sample, centers, n_threads)
+    search = CenterSearch(centers)
+    assignment, squares = search.nearest(array, n_threads)
+    counts = np.bincount(assignment, minlength=count)
+    kept = np.flatnonzero(counts)
+    how = {
+        "n_points": len(array),
+        "n_looked_at": len(sample),
+        "n_iterations": moves,
+        "n_dropped": count - kept.size,
+        "search": search.algorithm,
+    }
+    places = np.cumsum(counts > 0) - 1
+    return Landmarks(centers[kept], counts[kept], float(squares.mean()), how), places[assignment]
+
+
+def _move(sample: Float64, centers: Float64, n_threads: int) -> Float64:
+    """Return the mean of the points nearest to each centre; one without points goes to a point far from its own."""
+    count = len(centers)
+    nearest, squares = CenterSearch(centers).nearest(sample, n_threads)
+    sizes = np.bincount(nearest, minlength=count)
+    sums = [np.bincount(nearest, weights=column, minlength=count) for column in sample.T]
+    moved = np.stack(sums, axis=1) / np.maximum(sizes, 1)[:, None]
+    empty = np.flatnonzero(sizes == 0)
+    if empty.size:
+        moved[empty] = centers[empty]
+        farthest = np.argsort(-squares, kind="stable")[: empty.size]
+        farthest = farthest[squares[farthest] > 0]
+        moved[empty[: farthest.size]] = sample[farthest]
+    return moved
+
+
+def _different(points: Points, order: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """Return the first ``count`` places in ``order`` whose points differ from each other, or raise."""
+    size = count
+    while True:
+        _, first = np.unique(points[order[:size]], axis=0, return_index=True)
+        if first.size >= count:
+            return order[np.sort(first)[:count]]
+        if size == order.size:
+            raise _too_many(count, f"{order.size} points of which {first.size} differ", first.size)
+        size = min(2 * size, order.size)
+
+
+def _too_many(count: int, found: str, most: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"at least n_landmarks={count} different points",
+        found,
+        f"use at most {most} landmarks, or join all points without any: Graph.from_points(points)",
+    )
+
+
+def _check_points(points: npt.ArrayLike) -> Points:
+    """Return points in their own precision: a copy of millions in another would double the memory."""
+    array = check_matrix("points", points)
+    largest = max(float(array.max()), -float(array.min()))
+    if largest > 0 and not 1e-150 < largest < 1e150:  # squares of distances must stay in the range of a float
+        raise InvalidInputError("coordinates between 1e-150 and 1e150", f"a largest of {largest:g}", "rescale them")
+    return array
+
+
+def _check_same_length(n_points: int, labels: npt.ArrayLike) -> None:
+    shape = np.shape(labels)
+    if len(shape) == 1 and shape[0] != n_points:
+        raise InvalidInputError(f"one label for each of the {n_points} points", f"{shape[0]} labels")
+
+
+def _sorted_samples(samples: Sequence[tuple[int, Any]]) -> list[int]:
+    """Return the places of samples in the order of their labels, by name where labels have no common order."""
+    try:
+        return [place for place, _ in sorted(samples, key=lambda sample: sample[1])]
+    except TypeError:
+        return [place for place, _ in sorted(samples, key=lambda sample: str(sample[1]))]
