@@ -94,8 +94,10 @@ def dispersion(
 ) -> TestResult:
     """Test whether groups are unequally spread around their centres (PERMDISP, Anderson 2006).
 
-    Distances to the centre of a group of n samples are multiplied by ``sqrt(n / (n - 1))``, for a small group pulls its
-    centre towards its members and would seem tighter than it is (Stier et al. 2013). With units n counts units.
+    Rearranged are the places of samples relative to the centre of their group, and new centres found: the groups then
+    differ no more in place, and centres are as uncertain as the observed ones. Distances to the centre of a group of n
+    samples are multiplied by ``sqrt(n / (n - 1))``, for a small group pulls its centre towards its members and would
+    seem tighter than it is (Stier et al. 2013). With units n counts units.
 
     Parameters
     ----------
@@ -117,22 +119,20 @@ def dispersion(
     0.001
     """
     squared, codes, names = _check_groups(distances, groups, units)
-    spread = _to_centers(squared, codes, _units_per_group(codes, names, units, at_least=2))
-    centered = spread - spread.mean()
-    total = float((centered**2).sum())
-    # All samples equally far from their centres but for rounding: nothing is left to explain.
-    if total <= (1e-12 * spread.mean()) ** 2 * len(spread):
-        total = 0.0
+    n_units = _units_per_group(codes, names, units, at_least=2)
+    correction = np.sqrt(n_units / (n_units - 1))
+    residuals = _around_centers(squared, codes)
+    # Residuals of small groups are too small by their correction, wherever they are put.
+    scaled = residuals * np.outer(correction[codes], correction[codes])
 
     def explained(groupings: Int64) -> Float64:
-        sums = np.stack([np.where(groupings == g, centered, 0).sum(axis=1) for g in range(len(names))], axis=1)
-        between = (sums**2 / _sizes(groupings, len(names))).sum(axis=1)
-        return np.asarray(between / total) if total > 0 else np.zeros(len(groupings))
+        return _explained(_to_centers(scaled, groupings, correction), groupings, len(names))
 
     null, complete = null_distribution(explained, codes, within, units, n_permutations, random_state)
-    share = float(explained(codes[None])[0])
+    spread = _to_centers(residuals, codes[None], correction)
+    share = float(_explained(spread, codes[None], len(names))[0])
     f = _f_statistic(np.append(share, null), len(codes), len(names))
-    means = np.bincount(codes, spread) / np.bincount(codes)
+    means = np.bincount(codes, spread[0]) / np.bincount(codes)
     effect = _ratio(float(means.max()), float(means.min()))
     return TestResult("dispersion", float(f[0]), effect, p_value(share, null), f[1:], complete, names)
 
@@ -289,15 +289,36 @@ def _f_statistic(explained: Float64, n_samples: int, n_groups: int) -> Float64:
     return np.divide(explained / (n_groups - 1), rest, out=np.full_like(explained, np.inf), where=rest > 0)
 
 
-def _to_centers(squared: Float64, codes: Int64, n_units: Int64) -> Float64:
-    """Return each sample's distance to the centre of its group, without coordinates, ``(n_samples,)``."""
-    members = (codes[:, None] == np.arange(len(n_units))).astype(np.float64)
-    means = members / members.sum(axis=0)
-    to_all = squared @ means
-    inside = np.einsum("ig,ig->g", to_all, means) / 2
-    # Of distances that no Euclidean space holds a square can be negative; its size is what counts (Anderson 2006).
-    found = np.sqrt(np.abs(to_all[np.arange(len(codes)), codes] - inside[codes]))
-    return np.asarray(found * np.sqrt(n_units / (n_units - 1))[codes])
+def _around_centers(squared: Float64, codes: Int64) -> Float64:
+    """Return inner products of places relative to the centres of the groups, ``(n_samples, n_samples)``."""
+    means = (codes[:, None] == codes) / np.bincount(codes)[codes]
+    centered = squared - means @ squared
+    return np.asarray((centered - centered @ means) / -2)
+
+
+def _to_centers(products: Float64, groupings: Int64, correction: Float64) -> Float64:
+    """Return the corrected distance of each sample to the centre of its group, ``(n_groupings, n_samples)``."""
+    squares = np.zeros(groupings.shape)
+    for group, factor in enumerate(correction):
+        members = (groupings == group).astype(np.float64)
+        to_center = members @ products / members.sum(axis=1, keepdims=True)
+        of_center = (to_center * members).sum(axis=1, keepdims=True) / members.sum(axis=1, keepdims=True)
+        squares += members * factor**2 * (products.diagonal() - 2 * to_center + of_center)
+    # Of distances that no Euclidean space holds a square can be negative; its size is what counts (Anderson 2006). What
+    # rounding leaves of zero, as the largest distance is 1, would seem a spread of 1e-8.
+    return np.sqrt(np.where(np.abs(squares) > 1e-14, np.abs(squares), 0.0))
+
+
+def _explained(values: Float64, groupings: Int64, n_groups: int) -> Float64:
+    """Return the share of the variance of values ``(n_groupings, n_samples)`` that lies between groups."""
+    means = values.mean(axis=1, keepdims=True)
+    centered = values - means
+    total = (centered**2).sum(axis=1)
+    sums = np.stack([np.where(groupings == g, centered, 0).sum(axis=1) for g in range(n_groups)], axis=1)
+    between = (sums**2 / _sizes(groupings, n_groups)).sum(axis=1)
+    # Values that are all equal but for rounding leave nothing to explain.
+    varies = total > (1e-12 * means[:, 0]) ** 2 * values.shape[1]
+    return np.asarray(np.divide(between, total, out=np.zeros(len(values)), where=varies))
 
 
 def _near(squared: Float64, units: Any | None, k: object) -> Float64:
