@@ -1,5 +1,7 @@
 """Every method x every property, on every ground of the table; a new method is one row in OPTIONS."""
 
+import inspect
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -75,6 +77,9 @@ def test_every_method_says_what_it_is(name):
     assert method.reference
     assert (method.traits is not None) == isinstance(method, EmbeddingMethod)
     assert name in repr(method)
+    signature = inspect.signature(method)
+    assert signature.return_annotation is np.ndarray
+    assert list(signature.parameters)[:2] == ["ground", "measures"]
 
 
 def test_distances_are_symmetric_finite_and_zero_on_the_diagonal(name, case):

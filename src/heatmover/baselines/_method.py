@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -107,6 +108,9 @@ class Method(ABC, Generic[P]):
         self.ground, self.reference = declaration.ground, declaration.reference
         self.extra, self.traits = declaration.extra, declaration.traits
         functools.update_wrapper(self, function)
+        # Whatever the function returns, calling the method returns distances.
+        self.__annotations__ = {**function.__annotations__, "return": np.ndarray}
+        self.__signature__ = inspect.signature(function).replace(return_annotation=np.ndarray)
 
     @property
     def name(self) -> str:
