@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import warnings
+from types import SimpleNamespace
 
 import anndata
 import numpy as np
@@ -51,9 +52,9 @@ def write_zarr(adata, path, version=3):
     return path
 
 
-def write_fcs(path, values, channels, markers=None):
+def write_fcs(path, values, channels, markers=None, metadata=None):
     with path.open("wb") as stream:
-        create_fcs(stream, np.asarray(values, dtype=float).ravel().tolist(), channels, markers)
+        create_fcs(stream, np.asarray(values, dtype=float).ravel().tolist(), channels, markers, metadata)
     return path
 
 
@@ -106,6 +107,14 @@ FORMATS = [
     "parquet",
     "fcs",
 ]
+
+
+@pytest.fixture(scope="session")
+def make():
+    """The functions above, for tests that write files of their own."""
+    return SimpleNamespace(
+        frame=make_frame, anndata=make_anndata, zarr=write_zarr, fcs=write_fcs, folder=write_folder, write=write
+    )
 
 
 @pytest.fixture

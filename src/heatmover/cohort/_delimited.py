@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TextIO, final
@@ -49,7 +50,8 @@ class DelimitedReader:
     def label_blocks(self) -> Iterator[tuple[Any, Columns]]:
         """Yield the sample labels and the annotation columns of consecutive cells."""
         numbers = self.features if self.undecided else ()
-        for frame in self._frames([self.sample_key, *self.annotations], numbers, LABEL_ROWS):
+        # Every column is parsed, or pandas would let lines with too many fields pass.
+        for frame in self._frames([self.sample_key, *self.annotations], numbers, LABEL_ROWS, every=True):
             names = [*self.annotations, *numbers]
             yield frame[self.sample_key].to_numpy(object), {name: frame[name].to_numpy() for name in names}
 
@@ -68,14 +70,15 @@ class DelimitedReader:
         """Return a reader of these features only."""
         return replace(self, features=features, undecided=False)
 
-    def _frames(self, texts: Sequence[str], numbers: Sequence[str], rows: int) -> Iterator[Any]:
+    def _frames(self, texts: Sequence[str], numbers: Sequence[str], rows: int, *, every: bool = False) -> Iterator[Any]:
         pandas = import_extra("pandas", package="pandas", extra="cohort")
-        types: dict[str, Any] = dict.fromkeys(texts, object) | dict.fromkeys(numbers, np.float64)
+        types: dict[str, Any] = defaultdict(lambda: object, dict.fromkeys(texts, object))
+        types |= dict.fromkeys(numbers, np.float64)
         with opened(self.path) as stream:
             frames = pandas.read_csv(
                 stream,
                 sep=self.delimiter,
-                usecols=list(types),
+                usecols=None if every else list(types),
                 dtype=types,
                 chunksize=rows,
                 keep_default_na=False,
@@ -145,6 +148,10 @@ def read_head(path: str, rows: int | None = HEAD_ROWS) -> tuple[str, list[str], 
             raise InvalidInputError("a table with a header", f"that {quoted_path(path)} is empty")
         distinct([name for name in header if name], "column names", "rename one of them")
         kept = [line for _, line in zip(range(rows if rows is not None else 1 << 62), lines, strict=False) if line]
+    for number, line in enumerate(kept, start=2):
+        if len(line) != len(header):
+            found = f"{len(line)} in line {number} of {quoted_path(path)}"
+            raise InvalidInputError(f"{len(header)} fields in every line, as in the header", found)
     if not kept:
         raise InvalidInputError("at least one row below the header", f"none in {quoted_path(path)}")
     columns = {name: [line[i] if i < len(line) else "" for line in kept] for i, name in enumerate(header)}

@@ -94,7 +94,7 @@ def open_fcs(
         names = _sample_names(names, variables, sample_key)
     distinct(names, "sample names", "one file is one sample")
     notes: tuple[str, ...] = ()
-    if any(key in header.text for header in headers for key in ("spill", "spillover", "$spillover")):
+    if any(key in header.text for header in headers for key in ("spill", "spillover")):
         notes = ("The FCS files carry a spillover matrix, which was not applied; compensate them first if needed.",)
     return FcsReader(folder, tuple(files), tuple(names), tuple(counts), features, cofactor, notes), variables
 
