@@ -172,10 +172,10 @@ def test_umap_is_asked_for_a_map_of_given_distances(monkeypatch):
     assert FakeUMAP.given["n_neighbors"] == 5
     assert FakeUMAP.given["init"] == "spectral"
     first = FakeUMAP.given["random_state"]
-    umap(on_a_line(3), 2, k=2, random_state=1)
+    umap(on_a_line(3), 2, k=1, random_state=1)
     assert FakeUMAP.given["init"] == "random"
     assert FakeUMAP.given["random_state"] == first
-    with pytest.raises(InvalidInputError, match="k of at most 5"):
+    with pytest.raises(InvalidInputError, match="k of at most 4"):
         umap(on_a_line(6))
 
 

@@ -181,7 +181,7 @@ def phate(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 5, random
     matrix = check_distances(distances)
     operator = package.PHATE(
         n_components=check_at_most("n_components", n_components, len(matrix) - 1, "one less than there are samples"),
-        # PHATE counts a sample among its own neighbours.
+        # PHATE takes no more and would warn.
         knn=check_at_most("k", k, len(matrix) - 2, "two less than there are samples"),
         knn_dist="precomputed_distance",
         random_state=_seed(random_state),
@@ -201,7 +201,7 @@ def umap(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 15, random
     n_components
         Number of coordinates, at most ``n_samples - 1``.
     k
-        Neighbours of each sample, at most ``n_samples - 1``.
+        Neighbours of each sample, at most ``n_samples - 2``.
     random_state
         Seed or generator.
 
@@ -222,8 +222,8 @@ def umap(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 15, random
     count = check_at_most("n_components", n_components, len(matrix) - 1, "one less than there are samples")
     operator = package.UMAP(
         n_components=count,
-        # UMAP counts a sample among its own neighbours and needs another one.
-        n_neighbors=_check_neighbors(k, len(matrix)) + 1,
+        # UMAP counts a sample among its own neighbours, and wants fewer than all.
+        n_neighbors=check_at_most("k", k, len(matrix) - 2, "two less than there are samples") + 1,
         metric="precomputed",
         # The start from eigenvectors needs more samples than eigenvectors.
         init="spectral" if count + 1 < len(matrix) else "random",
