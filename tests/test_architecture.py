@@ -33,6 +33,7 @@ LAYERS: list[set[str]] = [
         "calibration",
         "attribution",
         "metrics",
+        "landmarking",
         "differentiable",
         "baselines",
         "datasets",

@@ -21,10 +21,12 @@ _HOMES = {
     "HeatmoverError": "errors",
     "Histograms": "graphs",
     "InvalidInputError": "errors",
+    "LandmarkLoss": "landmarking",
     "Landmarks": "graphs",
     "Measures": "measures",
     "MissingExtraError": "errors",
     "compare": "comparison",
+    "landmark_loss": "landmarking",
     "measures_from_labels": "measures",
     "measures_from_weights": "measures",
     "nearest": "neighbors",
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from heatmover.graphs import Graph as Graph
     from heatmover.graphs import Histograms as Histograms
     from heatmover.graphs import Landmarks as Landmarks
+    from heatmover.landmarking import LandmarkLoss as LandmarkLoss
+    from heatmover.landmarking import landmark_loss as landmark_loss
     from heatmover.measures import Measures as Measures
     from heatmover.measures import measures_from_labels as measures_from_labels
     from heatmover.measures import measures_from_weights as measures_from_weights

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,8 @@ from heatmover._validation import check_integer, check_matrix, check_threads
 from heatmover.distances import pairwise_distances
 from heatmover.errors import InvalidInputError
 from heatmover.estimator import DiffusionEMD
-from heatmover.graphs import Diagnosis, Graph
+from heatmover.graphs import Diagnosis, Graph, Landmarks
+from heatmover.landmarking import LandmarkLoss, landmark_loss, place_landmarks
 from heatmover.manifold import classical_scaling
 from heatmover.measures import Measures, is_missing, measures_from_labels
 
@@ -95,9 +96,11 @@ class Comparison:
     embedding
         ``(n_samples, n_features)``: the L1 distance between two rows is the distance between the samples.
     graph
-        The graph over the points.
+        The graph over the points, or over the landmarks.
     model
         The fitted `DiffusionEMD`: it embeds further samples, and its attributes explain what it chose.
+    landmarks, landmark_loss
+        The landmarks that stood for the points, and what they cost as measured; None where there were none.
 
     Examples
     --------
@@ -119,6 +122,8 @@ class Comparison:
     embedding: npt.NDArray[np.floating[Any]]
     graph: Graph
     model: DiffusionEMD
+    landmarks: Landmarks | None = None
+    landmark_loss: LandmarkLoss | None = None
 
     def __post_init__(self) -> None:
         for array in (self.sizes, self.distances, self.embedding):
@@ -250,10 +255,11 @@ class Comparison:
     def __repr__(self) -> str:
         low, high = self.sizes.min(), self.sizes.max()
         size = f"{low}" if low == high else f"{low} to {high}"
+        standing_in = "" if self.landmark_loss is None else f"; {self.landmark_loss.describe()}"
         apart = self.distances[np.triu_indices(len(self.names), 1)]
         return (
             f"Comparison({len(self.names)} samples of {size} points; distances {apart.min():.3g} to "
-            f"{apart.max():.3g}; scales up to 2^{self.model.max_scale_} steps)"
+            f"{apart.max():.3g}; scales up to 2^{self.model.max_scale_} steps{standing_in})"
         )
 
     def _check_count(self, name: str, value: object) -> int:
@@ -288,6 +294,7 @@ def compare(
     labels: npt.ArrayLike | Measures,
     *,
     n_neighbors: int = 30,
+    landmarks: int | Literal["auto"] | None = "auto",
     model: DiffusionEMD | None = None,
     random_state: int | None = 0,
     n_jobs: int | None = None,
@@ -307,6 +314,9 @@ def compare(
         two samples.
     n_neighbors
         Neighbours of each point in the graph; a `Graph` that is given stays as it is.
+    landmarks
+        Let so many centres of k-means stand for the points, see `Landmarks`; None for never. ``"auto"``: 4,000 for more
+        than 100,000 points. What that costs is measured and reported in ``landmark_loss`` of the result.
     model
         Settings other than the defaults: a `DiffusionEMD` without a graph. It is copied and stays unfitted.
     random_state
@@ -314,7 +324,8 @@ def compare(
     n_jobs
         Threads; None for those of ``model``, else all cores. The result does not depend on it.
     progress
-        Told of the stages "find neighbours", "choose scales", "diffuse measures" and "compare".
+        Told of the stages "find neighbours", "choose scales", "diffuse measures" and "compare"; with landmarks first
+        of "find landmarks" and last of "measure the loss".
 
     Returns
     -------
@@ -336,28 +347,37 @@ def compare(
     6
     """
     measures = _check_samples(labels)
-    places = points if isinstance(points, Graph) else check_matrix("points", points)
+    places: Any = points if isinstance(points, Graph) else check_matrix("points", points)
     n_points = places.n_points if isinstance(places, Graph) else len(places)
     if n_points != measures.shape[1]:
         raise InvalidInputError(f"one label for each of the {n_points} points", f"{measures.shape[1]} labels")
     copy = _check_model(model, random_state=random_state, n_jobs=n_jobs)
     watcher = SILENT if progress is None else progress
 
-    if isinstance(places, Graph):
-        graph = places
+    placed = place_landmarks(
+        places, measures, landmarks, random_state=random_state, n_jobs=copy.n_jobs, progress=watcher
+    )
+    nodes, masses = (places, measures) if placed is None else (placed[0].centers, placed[1])
+    if isinstance(nodes, Graph):
+        graph = nodes
     else:
         watcher.stage("find neighbours", 1)
-        graph = Graph.from_points(places, n_neighbors=n_neighbors, random_state=random_state, n_jobs=copy.n_jobs)
+        graph = Graph.from_points(nodes, n_neighbors=n_neighbors, random_state=random_state, n_jobs=copy.n_jobs)
         watcher.advance()
     watcher.stage("choose scales", 1)
-    fitted = copy.set_params(graph=graph).fit(measures)
+    fitted = copy.set_params(graph=graph).fit(masses)
     watcher.advance()
-    embedding = fitted._embed(fitted._check_rows(measures, reset=False), watcher)
+    embedding = fitted._embed(fitted._check_rows(masses, reset=False), watcher)
     watcher.stage("compare", 1)
     distances = np.asarray(pairwise_distances(embedding, n_jobs=fitted.n_jobs), dtype=np.float64)
     watcher.advance()
     sizes = np.diff(measures.masses.indptr).astype(np.int64)
-    return Comparison(measures.names, sizes, distances, embedding, graph, fitted)
+    if placed is None:
+        return Comparison(measures.names, sizes, distances, embedding, graph, fitted)
+    watcher.stage("measure the loss", 1)
+    loss = landmark_loss(placed[0], places, measures, graph=graph, model=copy, random_state=random_state)
+    watcher.advance()
+    return Comparison(measures.names, sizes, distances, embedding, graph, fitted, placed[0], loss)
 
 
 def _check_samples(labels: npt.ArrayLike | Measures) -> Measures:

@@ -17,6 +17,7 @@ from heatmover.errors import InvalidInputError
 from heatmover.graphs.assignment import CenterSearch
 from heatmover.graphs.graph import Graph
 from heatmover.graphs.kernels import Bandwidth, KernelName
+from heatmover.graphs.kmeans import ITERATIONS, k_means
 from heatmover.measures import Measures, _check_labels, _distinct, measures_from_weights
 
 __all__ = ["Histograms", "Landmarks", "find_landmarks"]
@@ -24,10 +25,6 @@ __all__ = ["Histograms", "Landmarks", "find_landmarks"]
 Float64 = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 Points = npt.NDArray[np.floating[Any]]
-
-# Points per landmark that k-means looks at; more only cost time. Mean squared distance of all 150,000 points of
-# flow cytometry to 2,000 landmarks: see benchmarks/landmarks.py --sample.
-PER_LANDMARK = 50
 
 
 @final
@@ -86,7 +83,7 @@ class Landmarks:
         points: npt.ArrayLike,
         n_landmarks: int = 2000,
         *,
-        n_iterations: int = 5,
+        n_iterations: int = ITERATIONS,
         random_state: RandomState = 0,
         n_jobs: int | None = None,
     ) -> Landmarks:
@@ -337,63 +334,20 @@ def find_landmarks(
     count = check_integer("n_landmarks", n_landmarks, minimum=1)
     moves = check_integer("n_iterations", n_iterations, minimum=0)
     rng, n_threads = check_random_state(random_state), check_threads(n_jobs)
-    if count > len(array):
-        raise _too_many(count, f"{len(array)} points", len(array))
-    order = rng.permutation(len(array))
-    centers = np.asarray(array[_different(array, order, count)], dtype=np.float64)
-    looked_at = np.sort(order[: min(len(array), PER_LANDMARK * count)])
-    sample = np.asarray(array[looked_at], dtype=np.float64)
-    for _ in range(moves):
-        centers = _move(sample, centers, n_threads)
+    centers, n_looked_at = k_means(array, count, moves, rng, n_threads)
     search = CenterSearch(centers)
     assignment, squares = search.nearest(array, n_threads)
     counts = np.bincount(assignment, minlength=count)
     kept = np.flatnonzero(counts)
     how = {
         "n_points": len(array),
-        "n_looked_at": len(sample),
+        "n_looked_at": n_looked_at,
         "n_iterations": moves,
         "n_dropped": count - kept.size,
         "search": search.algorithm,
     }
     places = np.cumsum(counts > 0) - 1
     return Landmarks(centers[kept], counts[kept], float(squares.mean()), how), places[assignment]
-
-
-def _move(sample: Float64, centers: Float64, n_threads: int) -> Float64:
-    """Return the mean of the points nearest to each centre; one without points goes to a point far from its own."""
-    count = len(centers)
-    nearest, squares = CenterSearch(centers).nearest(sample, n_threads)
-    sizes = np.bincount(nearest, minlength=count)
-    sums = [np.bincount(nearest, weights=column, minlength=count) for column in sample.T]
-    moved = np.stack(sums, axis=1) / np.maximum(sizes, 1)[:, None]
-    empty = np.flatnonzero(sizes == 0)
-    if empty.size:
-        moved[empty] = centers[empty]
-        farthest = np.argsort(-squares, kind="stable")[: empty.size]
-        farthest = farthest[squares[farthest] > 0]
-        moved[empty[: farthest.size]] = sample[farthest]
-    return moved
-
-
-def _different(points: Points, order: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-    """Return the first ``count`` places in ``order`` whose points differ from each other, or raise."""
-    size = count
-    while True:
-        _, first = np.unique(points[order[:size]], axis=0, return_index=True)
-        if first.size >= count:
-            return order[np.sort(first)[:count]]
-        if size == order.size:
-            raise _too_many(count, f"{order.size} points of which {first.size} differ", first.size)
-        size = min(2 * size, order.size)
-
-
-def _too_many(count: int, found: str, most: int) -> InvalidInputError:
-    return InvalidInputError(
-        f"at least n_landmarks={count} different points",
-        found,
-        f"use at most {most} landmarks, or join all points without any: Graph.from_points(points)",
-    )
 
 
 def _check_points(points: npt.ArrayLike) -> Points:
