@@ -26,7 +26,7 @@ CELLS = 40
 # (cohorts without an effect, cohorts with one)
 FULL, SMALL = (1_000, 200), (60, 20)
 # Odds of a cell to be in the last branch are 1 + enrichment times those of a control. 16 patients need a larger effect
-# than 30 independent samples. No difference in spread is simulated: the power of the dispersion test means nothing here.
+# than 30 independent samples. No difference in spread is simulated: the power of the dispersion test says nothing.
 EFFECTS = {"independent": 1.5, "patients": 2.5, "batches": 1.5}
 
 
