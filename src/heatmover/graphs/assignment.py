@@ -18,8 +18,9 @@ __all__ = ["CenterSearch"]
 Float64 = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
-# Microseconds per point on one core, tree against products: 3 and 117 for 27,000 centres of flow cytometry in 8
+# Microseconds per point on one core, tree against bare products: 3 and 117 for 27,000 centres of flow cytometry in 8
 # dimensions, 3 and 3 for 2,000; 63 and 24 for 10,000 centres of a Gaussian in 14 dimensions, 19 and 2 for 2,000.
+# The search for a second nearest, for ties, makes products 3 to 4 times as slow at 2,000 (3 against 10).
 TREE_DIMENSION = 8.0
 TREE_ABOVE = 1_000
 # Scores at once in a thread, 16 MB, and points of a block that a tree answers.

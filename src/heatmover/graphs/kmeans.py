@@ -16,7 +16,8 @@ Float64 = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 Points = npt.NDArray[np.floating[Any]]
 
-# Points per landmark that k-means looks at: more lower the distortion, but cost time and do not bring distances nearer.
+# Points per landmark that k-means looks at. Flow cytometry, 2,000 landmarks, three seeds: with 10, 25, 50 and 75 the
+# mean squared distance falls (13,500, 12,500, 11,800, 11,400), and Spearman hardly moves (.978, .978, .979, .979).
 PER_LANDMARK = 50
 # Moves of k-means from points drawn at random. Spearman with the distances on the graph over all points, 2,000
 # landmarks, fixed scale, two seeds, after 0, 1, 3 and 10 moves: melanoma .994 .996 .996 .995, kidney .977 .983 .984
