@@ -26,8 +26,8 @@ __all__ = ["LandmarkLoss", "landmark_loss", "place_landmarks"]
 
 Indices = npt.NDArray[np.int64]
 
-# Flow cytometry, 15 samples, 2 shared cores: the graph over 50,000 points and all that follows took 9 s, over 150,000 points
-# 60 s and 0.9 GB; through 4,000 landmarks 5 s, and the loss, which tells whether that was wise, 2 s.
+# Flow cytometry, 15 samples, 2 shared cores: the graph over 50,000 points and all that follows took 9 s, over 150,000
+# points 60 s and 0.9 GB; through 4,000 landmarks 5 s, and the loss, which tells whether that was wise, 2 s.
 LANDMARKS_ABOVE = 100_000
 LANDMARKS = 4_000
 # Fewer points per sample leave distances that are mostly chance, on which both graphs agree all too easily.
