@@ -32,6 +32,22 @@ def test_a_number_that_is_constant_within_samples_describes_them(tmp_path):
     assert cohort.variable("age").tolist() == [50, 61]
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_whole_numbers_among_measurements_are_labels(kind, frame, make, tmp_path):
+    frame["cluster"] = np.arange(60) % 3
+    path, arguments = make.write(frame, kind, tmp_path)
+    cohort = read_cohort(path, **arguments)
+    assert cohort.features == ("CD4", "CD8", "CD19")
+    assert cohort.varying == {"cluster": 4}
+    assert "'cluster'" in cohort.warnings[0]
+    assert read_cohort(path, representation=["cluster", "CD4"], **arguments).warnings == ()
+
+
+def test_counts_are_features_if_there_is_nothing_else(tmp_path):
+    cohort = read_text(tmp_path, "sample,x,y\na,1,4\na,2,9\n")
+    assert (cohort.features, cohort.varying, len(cohort.warnings)) == (("x", "y"), {}, 1)
+
+
 def test_text_that_looks_like_a_number_but_is_a_name_stays_text(tmp_path):
     cohort = read_text(tmp_path, "sample,patient,drug,x\n01,007,None,1\n01,007,None,2\n1,008,yes,2\n")
     assert cohort.names == ("01", "1")
@@ -60,7 +76,7 @@ def test_a_byte_order_mark_and_quoted_lines_are_understood(tmp_path):
 
 
 def test_what_varies_is_seen_across_blocks(monkeypatch, frame, make, tmp_path):
-    monkeypatch.setattr("heatmover.cohort._delimited.LABEL_ROWS", 1)
+    monkeypatch.setattr("heatmover.cohort._delimited.BLOCK_BYTES", 200)
     monkeypatch.setattr("heatmover.cohort._parquet.LABEL_ROWS", 1)
     monkeypatch.setattr("heatmover.cohort._anndata.LABEL_ROWS", 1)
     for kind in ("csv", "parquet", "h5ad", "zarr"):

@@ -23,7 +23,7 @@ __all__ = ["Cohort"]
 Points = npt.NDArray[np.floating[Any]]
 
 # Bytes of one block read within the package: large enough that opening costs nothing, small beside a laptop's memory.
-BLOCK_BYTES = 64_000_000
+BLOCK_BYTES = 16_000_000
 
 
 @final
@@ -57,7 +57,7 @@ class Cohort:
     >>> import pathlib, tempfile
     >>> from heatmover.cohort import read_cohort
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.csv"
-    >>> _ = path.write_text("sample,age,x,y\nb,60,1.0,0.5\na,50,0.0,2.5\nb,60,3.0,1.5\na,50,4.0,5.5\n")
+    >>> _ = path.write_text("sample,age,x,y\nb,60,1.5,0.5\na,50,0.5,2.5\nb,60,3.5,1.5\na,50,4.5,5.5\n")
     >>> cohort = read_cohort(path, sample_key="sample")
     >>> cohort
     Cohort(2 samples, 4 cells, 2 dimensions, from 'cells.csv')
@@ -118,7 +118,7 @@ class Cohort:
         ----------
         size
             Largest number of cells of a chunk; a chunk may be smaller, for instance at the end of an FCS file.
-            Default: as many as take 64 MB.
+            Default: as many as take 16 MB.
         start, stop
             The range of cells wanted; default all. To reach a range in a CSV file everything before it is read too.
 

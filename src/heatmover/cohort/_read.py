@@ -54,8 +54,8 @@ def read_cohort(
         samples; default the files' names.
     representation
         AnnData: a key of ``obsm``, ``"X"``, or a list of variables; default ``"X_pca"`` if there is one, else
-        ``"X"``. Tables and FCS files: a list of columns; default every column of numbers that varies within
-        samples, and every channel but Time.
+        ``"X"``. Tables: a list of columns; default every column of numbers that varies within samples, without
+        those of whole numbers if there are others. FCS files: a list of channels; default all but Time.
     annotations
         Columns that may describe samples; default every column that is not a feature.
     sample_sheet
@@ -124,7 +124,8 @@ def read_cohort(
     features = reader.features
     if projection.components is not None:
         features = tuple(f"PC{number}" for number in range(1, projection.components.shape[1] + 1))
-    warnings = (*_remarks(names, codes, reader, moments, standardize), *reader.notes)
+    left = [name for name in opened.reader.features if name in varying and opened.reader.undecided]
+    warnings = (*_remarks(names, codes, reader, moments, standardize), *_left_out(left), *reader.notes)
     samples = table_of(names, sample_key or "sample", variables)
     return Cohort(names, codes, features, samples, varying, warnings, opened.source, reader, projection)
 
@@ -144,6 +145,9 @@ def _decide(reader: Reader, table: SampleTable) -> tuple[Reader, dict[str, list[
     if not reader.undecided:
         return reader, variables, varying
     features = tuple(name for name in reader.features if name in varying)
+    # Among measurements a column of whole numbers is a label or an identifier, such as a cluster's number.
+    measured = tuple(name for name in features if name in table.fractional)
+    features = measured or features
     if not features:
         raise InvalidInputError(
             "a column of numbers that varies within samples",
@@ -241,6 +245,11 @@ def _project(
     found = principal_components(lambda: _blocks(reader, moments.count), moments.mean, scale, n_components, generator)
     total = float((moments.squares / scale**2).sum()) / moments.count
     return replace(found, explained=found.explained / total if total else found.explained)
+
+
+def _left_out(names: Sequence[str]) -> Iterator[str]:
+    if names:
+        yield f"Whole numbers only, so no feature unless named in representation: {listed(names)}."
 
 
 def _remarks(

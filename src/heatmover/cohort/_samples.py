@@ -29,6 +29,8 @@ class SampleTable:
     def __init__(self, sample_key: str, undecided: Sequence[str] = ()) -> None:
         self.sample_key = sample_key
         self.undecided = frozenset(undecided)
+        # Those of the undecided columns that hold more than whole numbers.
+        self.fractional: set[str] = set()
         self.n_cells = 0
         self._codes: list[npt.NDArray[np.int32]] = []
         self._originals: dict[str, object] = {}
@@ -113,7 +115,9 @@ class SampleTable:
         anchors: tuple[npt.NDArray[np.int32], npt.NDArray[np.intp]],
     ) -> None:
         first, varying = self._first.setdefault(name, {}), self._varying.setdefault(name, set())
-        if varying and name in self.undecided:
+        if name in self.undecided and name not in self.fractional and _has_fraction(column):
+            self.fractional.add(name)
+        if varying and name in self.fractional:
             return  # a feature; in how many samples it varies is of no interest
         values, uniques = _factorize(column)
         present, positions = anchors
@@ -134,6 +138,11 @@ def _factorize(values: Any) -> tuple[npt.NDArray[np.intp], list[Any]]:
         values = np.asarray([None if is_missing(value) else value for value in values.tolist()], dtype=object)
     codes, uniques = pandas.factorize(values)
     return np.asarray(codes), list(uniques)
+
+
+def _has_fraction(column: Any) -> bool:
+    values = np.asarray(column, dtype=np.float64)
+    return bool(np.any(np.isfinite(values) & (values != np.floor(values))))
 
 
 def spell(label: object) -> str:
