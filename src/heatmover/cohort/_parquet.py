@@ -90,7 +90,7 @@ def _whole(arrow: Any, kind: Any) -> bool:
 
 def _opened(path: str) -> Any:
     parquet = import_extra("pyarrow.parquet", package="pyarrow", extra="cohort")
-    # By default Arrow reads all row groups ahead: 300 MB for a file of 224 MB, against 60 MB of any file so.
+    # By default Arrow reads all row groups ahead: 300 MB for a file of 224 MB, against 60 MB so.
     return parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
 
 

@@ -70,7 +70,7 @@ def read_cohort(
         For FCS files: values become ``arcsinh(value / cofactor)``; 5 is usual for mass, 150 for flow cytometry.
         Default: as they are in the file. Spillover is not compensated.
     random_state
-        Seed of the principal components above 3,000 features.
+        Seed of the principal components above 500 features.
     progress
         Told how many cells were looked at.
 
