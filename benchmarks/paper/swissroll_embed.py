@@ -17,6 +17,7 @@ from exhibit import LOOKS, Exhibit, exhibit, parser, stage, timed
 
 import heatmover as hm
 from heatmover.baselines import METHODS
+from heatmover.manifold import classical_scaling, diffusion_map, phate
 from heatmover.metrics import precision_at_k, spearman
 
 # Settings of the supplement; what is repeated until the time is up.
@@ -43,33 +44,12 @@ def fill_the_time(method: str, data: hm.datasets.Dataset, budget: float) -> tupl
     return distances, seconds, f"{count} {repeated.removeprefix('n_')}"
 
 
-def diffusion_map(distances: np.ndarray) -> np.ndarray:
-    """Return the two slowest modes of the walk between measures, (n_measures, 2)."""
-    width = np.sort(distances, axis=1)[:, NEIGHBORS]
-    kernel = np.exp(-(distances**2) / (width[:, None] * width))
-    kernel /= kernel.sum(axis=1)[:, None] * kernel.sum(axis=1)
-    degree = kernel.sum(axis=1)
-    values, vectors = np.linalg.eigh(kernel / np.sqrt(degree[:, None] * degree))
-    return vectors[:, [-2, -3]] / np.sqrt(degree)[:, None] * values[[-2, -3]]
-
-
-def classical_scaling(distances: np.ndarray) -> np.ndarray:
-    """Return the plane in which all distances are kept best, (n_measures, 2)."""
-    squared = distances**2
-    centered = -(squared - squared.mean(axis=0) - squared.mean(axis=1)[:, None] + squared.mean()) / 2
-    values, vectors = np.linalg.eigh(centered)
-    return vectors[:, [-1, -2]] * np.sqrt(np.maximum(values[[-1, -2]], 0))
-
-
-def picture(distances: np.ndarray, seed: int, *, phate: bool) -> np.ndarray:
-    if not phate:
-        return diffusion_map(distances)
-    from phate import PHATE
-
+def picture(distances: np.ndarray, seed: int, *, by_phate: bool) -> np.ndarray:
+    if not by_phate:
+        return diffusion_map(distances, k=NEIGHBORS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        operator = PHATE(knn_dist="precomputed_distance", knn=NEIGHBORS, random_state=seed, verbose=0, n_jobs=2)
-        return np.asarray(operator.fit_transform(distances))
+        return phate(distances, k=NEIGHBORS, random_state=seed)
 
 
 def draw(
@@ -105,16 +85,16 @@ def run(show: Exhibit, n_measures: int) -> None:
     for name in RIVALS:
         with stage(name):
             found[name] = fill_the_time(name, data, budget)
-    phate = find_spec("phate") is not None
+    by_phate = find_spec("phate") is not None
     with stage("pictures"):
-        local = {name: picture(row[0], show.seed, phate=phate) for name, row in found.items()}
-        whole = {name: classical_scaling(row[0]) for name, row in found.items()}
+        local = {name: picture(row[0], show.seed, by_phate=by_phate) for name, row in found.items()}
+        whole = {name: classical_scaling(row[0])[0] for name, row in found.items()}
     rows, words = [], {}
     for name, (row, seconds, options) in found.items():
         scores = f"{precision_at_k(truth, row):.3f}", f"{spearman(truth, row):.3f}"
         words[name] = f"{options}, {seconds:.1f} s\nP@10 {scores[0]}, Spearman {scores[1]}"
         rows.append([LOOKS[name][2], options, f"{seconds:.2f}", *scores])
-    draw(show, local, whole, data.annotations["center"], words, "PHATE" if phate else "diffusion map")
+    draw(show, local, whole, data.annotations["center"], words, "PHATE" if by_phate else "diffusion map")
     note = f"{n_measures:,} measures of 10 points, {10 * n_measures:,} points in 10-D. The paper shows pictures only."
     show.table(["method", "repeated", "seconds", "P@10", "Spearman"], rows, note=note)
 
