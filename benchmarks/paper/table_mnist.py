@@ -203,7 +203,10 @@ def warm_up() -> None:
 
 def exact_distances(data: SphericalImages, digits: np.ndarray, path: Path | None) -> np.ndarray:
     if path is not None and path.exists():
-        truth = np.load(path, allow_pickle=False)
+        try:
+            truth = np.load(path, allow_pickle=False)
+        except (EOFError, ValueError) as error:
+            raise InvalidInputError(f"an .npy file of distances in {path}", f"none: {error}", "delete it") from error
         if truth.shape != (len(digits), len(digits)):
             raise InvalidInputError(f"distances between {len(digits)} digits in {path}", f"shape {truth.shape}")
         return truth
