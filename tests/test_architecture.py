@@ -35,10 +35,25 @@ LAYERS: list[set[str]] = [
         "metrics",
         "landmarking",
         "differentiable",
+        "barycenters",
+        "separation",
         "baselines",
         "datasets",
     },
-    {"scale", "cohort", "tl", "pl", "report", "comparison", "_picture", "cli", "__main__"},
+    {
+        "scale",
+        "cohort",
+        "tl",
+        "pl",
+        "report",
+        "comparison",
+        "examination",
+        "study",
+        "results",
+        "_picture",
+        "cli",
+        "__main__",
+    },
 ]
 
 # Installed with heatmover itself; every other package is an extra and must be imported inside a function.
