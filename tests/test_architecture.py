@@ -50,6 +50,7 @@ LAYERS: list[set[str]] = [
         "examination",
         "study",
         "results",
+        "_record",
         "_picture",
         "cli",
         "__main__",

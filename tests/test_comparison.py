@@ -34,9 +34,9 @@ def with_distances(distances, names=None):
     distances = np.array(distances, dtype=float)
     names = tuple(names or (f"s{i}" for i in range(len(distances))))
     sizes = np.ones(len(names), dtype=np.int64)
-    return hm.Comparison(
-        names, sizes, distances, np.zeros((len(names), 1)), hm.Graph.from_grid((2,)), hm.DiffusionEMD()
-    )
+    masses = hm.measures_from_weights(np.ones((len(names), 2)), names=names)
+    features = np.zeros((len(names), 1))
+    return hm.Comparison(names, sizes, distances, features, hm.Graph.from_grid((2,)), hm.DiffusionEMD(), masses)
 
 
 def flat_distances(places):

@@ -29,6 +29,9 @@ from heatmover.separation import Separation, separate
 __all__ = ["Comparison", "Separation", "compare"]
 
 Float64 = npt.NDArray[np.float64]
+# Their distances take 3 GB; of more samples one wants the nearest, not all pairs.
+MOST_SAMPLES = 20_000
+
 Groups = Sequence[object] | npt.NDArray[Any] | Mapping[str, object]
 
 
@@ -54,6 +57,8 @@ class Comparison:
         The fitted `DiffusionEMD`: it embeds further samples, and its attributes explain what it chose.
     landmarks, landmark_loss
         The landmarks that stood for the points, and what they cost as measured; None where there were none.
+    measures
+        The samples as masses over the points of the graph, ``(n_samples, n_points)``.
 
     Examples
     --------
@@ -75,6 +80,7 @@ class Comparison:
     embedding: npt.NDArray[np.floating[Any]]
     graph: Graph
     model: DiffusionEMD
+    measures: Measures
     landmarks: Landmarks | None = None
     landmark_loss: LandmarkLoss | None = None
 
@@ -307,17 +313,23 @@ def compare(
     watcher.advance()
     sizes = np.diff(measures.masses.indptr).astype(np.int64)
     if placed is None:
-        return Comparison(measures.names, sizes, distances, embedding, graph, fitted)
+        return Comparison(measures.names, sizes, distances, embedding, graph, fitted, masses)
     watcher.stage("measure the loss", 1)
     loss = landmark_loss(placed[0], places, measures, graph=graph, model=copy, random_state=random_state)
     watcher.advance()
-    return Comparison(measures.names, sizes, distances, embedding, graph, fitted, placed[0], loss)
+    return Comparison(measures.names, sizes, distances, embedding, graph, fitted, masses, placed[0], loss)
 
 
 def _check_samples(labels: npt.ArrayLike | Measures) -> Measures:
     measures = labels if isinstance(labels, Measures) else measures_from_labels(labels)
     if len(measures) < 2:
         raise InvalidInputError("at least two samples to compare", f"one, {measures.names[0]!r}")
+    if len(measures) > MOST_SAMPLES:
+        raise InvalidInputError(
+            f"at most {MOST_SAMPLES:,} samples for the distances of all pairs",
+            f"{len(measures):,}, whose distances would take {8 * len(measures) ** 2 / 1e9:,.0f} GB",
+            "embed them with DiffusionEMD(graph).fit_transform and ask hm.nearest for the nearest of each",
+        )
     return measures
 
 

@@ -1,0 +1,368 @@
+"""`study`: a cohort compared, its variables examined, and everything that a report needs to know."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
+from scipy.stats import spearmanr
+
+from heatmover._progress import SILENT, Progress
+from heatmover._record import Clock, finding_record, how_made, input_record
+from heatmover._validation import check_integer, import_extra
+from heatmover.cohort import Cohort
+from heatmover.cohort._words import listed, quoted
+from heatmover.comparison import Comparison, compare
+from heatmover.errors import GraphWarning, InvalidInputError
+from heatmover.examination import Finding, examine
+from heatmover.measures import Measures, measures_from_weights
+
+__all__ = ["Study", "study", "study_of"]
+
+# A larger share of the cells outside the largest part of the graph is no accident of a few outliers: distances
+# between parts then say only that they are apart, not how far.
+MOST_APART = 0.05
+# Below this Spearman correlation of the size of samples with the distance to the nearest the reader is warned: two
+# draws of few cells from one distribution differ by luck alone (kidney biopsies of 2 to 415 glomeruli: -0.8).
+SIZE_MATTERS = -0.4
+SMALL_SAMPLE = 30
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Study:
+    """A comparison of samples and what it says of their variables; `study` makes one.
+
+    Attributes
+    ----------
+    comparison
+        Distances, embedding, graph and model.
+    variables
+        DataFrame with one row per sample in the order of ``comparison.names``.
+    findings
+        Of the variables examined, in the order asked for.
+    block
+        Name of the variable that ties samples together; empty for none.
+    notes
+        What the reader should know before believing the result, in sentences.
+    record
+        How it was made, as plain values for JSON: parameters, versions, input with checksum, seconds per stage.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(12, cells_per_sample=60, effect=4.0)
+    >>> result = study_of(hm.compare(data.points, data.labels), {"condition": data.annotations["condition"]})
+    >>> print(result.headline())
+    'condition' goes with the distances between the 12 samples...
+    """
+
+    comparison: Comparison
+    variables: Any
+    findings: tuple[Finding, ...]
+    block: str
+    notes: tuple[str, ...]
+    record: Mapping[str, Any]
+
+    def headline(self) -> str:
+        """Return the answer in one sentence: of the first variable asked for that could be tested."""
+        n_samples = len(self.comparison.names)
+        tested = [finding for finding in self.findings if finding.answer is not None]
+        if not tested:
+            return f"{n_samples} samples were compared; no variable of theirs could be tested."
+        first = tested[0]
+        answer = first.answer
+        assert answer is not None
+        name, p = quoted(first.variable), f"p = {answer.p_value:.2g}"
+        size = (
+            f"explains {100 * answer.effect:.2g} % of their variation"
+            if first.kind == "groups"
+            else f"has a distance correlation of {answer.statistic:.2f} with them"
+        )
+        if first.sure:
+            return f"{name} goes with the distances between the {n_samples} samples: it {size} ({p})."
+        if answer.p_value <= 0.05:
+            return (
+                f"{name} may go with the distances between the {n_samples} samples: it {size} ({p}), which is not "
+                f"sure among {len(tested)} variables tested."
+            )
+        return f"No sign that {name} goes with the distances between the {n_samples} samples: it {size} ({p})."
+
+    def __repr__(self) -> str:
+        return f"Study({self.headline()})"
+
+
+def study(
+    cohort: Cohort,
+    *,
+    variables: Sequence[str] | None = None,
+    block: str | None = None,
+    min_cells: int | None = None,
+    allow_parts: bool = False,
+    n_neighbors: int = 30,
+    landmarks: int | Literal["auto"] | None = "auto",
+    n_permutations: int = 999,
+    random_state: int = 0,
+    n_jobs: int | None = None,
+    progress: Progress = SILENT,
+) -> Study:
+    r"""Compare the samples of a cohort and test what goes with the distances.
+
+    Parameters
+    ----------
+    cohort
+        From `heatmover.cohort.read_cohort`.
+    variables
+        Names of the variables of the samples to examine, the most important first; default all that can be tested.
+    block
+        Name of the variable that ties samples together, such as the patient or the batch; see `examine`.
+    min_cells
+        Leave out samples with fewer cells. Default: refuse a cohort in which a sample has a single cell.
+    allow_parts
+        Go on even if the graph falls into parts, with more than 5 % of the cells outside the largest.
+    n_neighbors, landmarks, random_state, n_jobs
+        As in `compare`.
+    n_permutations
+        Rearrangements of every test.
+    progress
+        Told of all stages.
+
+    Returns
+    -------
+    Study
+        Give it to `heatmover.report` or `heatmover.results`.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> from heatmover.cohort import read_cohort
+    >>> rng = np.random.default_rng(0)
+    >>> rows = [f"s{s},{'case' if s % 2 else 'control'},{x + 3 * (s % 2)},{y}"
+    ...         for s in range(8) for x, y in rng.normal(size=(30, 2))]
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.csv"
+    >>> _ = path.write_text("\n".join(["sample,condition,x,y", *rows]))
+    >>> result = study(read_cohort(path, sample_key="sample"), variables=["condition"])
+    >>> result.findings[0].groups
+    {'case': 4, 'control': 4}
+    """
+    check_integer("n_permutations", n_permutations, minimum=1)
+    watch = Clock(progress)
+    kept = _enough_cells(cohort, min_cells)
+    table = cohort.samples.iloc[kept]
+    chosen = _choose(cohort, table, variables, block)
+    blocks = None if block is None else _block(cohort.variable(block).iloc[kept], block)
+    points, codes = cohort.points(), cohort.codes
+    if len(kept) < len(cohort.names):
+        place = np.full(len(cohort.names), -1)
+        place[kept] = np.arange(len(kept))
+        points, codes = points[place[codes] >= 0], place[codes][place[codes] >= 0]
+    names = [cohort.names[i] for i in kept]
+    with _quiet():
+        comparison = compare(
+            points, _measures(codes, names), n_neighbors=n_neighbors, landmarks=landmarks,
+            random_state=random_state, n_jobs=n_jobs, progress=watch,
+        )  # fmt: skip
+    watch.stage("diagnose graph", 1)
+    _check_parts(comparison, allow_parts)
+    watch.advance()
+    parameters = {
+        "variables": list(chosen), "block": block, "min_cells": min_cells, "allow_parts": allow_parts,
+        "n_neighbors": n_neighbors, "landmarks": landmarks, "n_permutations": n_permutations, "seed": random_state,
+    }  # fmt: skip
+    left_out = [cohort.names[i] for i in sorted(set(range(len(cohort.names))) - set(kept))]
+    notes = (*_left_out_notes(left_out, min_cells), *cohort.warnings)
+    return _finish(
+        comparison, table, chosen, blocks, block or "", notes,
+        {"input": input_record(cohort), "parameters": parameters},
+        n_permutations=n_permutations, random_state=random_state, watch=watch,
+    )  # fmt: skip
+
+
+def study_of(
+    comparison: Comparison,
+    variables: Mapping[str, Any] | Any | None = None,
+    *,
+    blocks: Sequence[object] | None = None,
+    n_permutations: int = 999,
+    random_state: int = 0,
+    progress: Progress = SILENT,
+) -> Study:
+    """Examine the variables of samples that were compared already.
+
+    Parameters
+    ----------
+    comparison
+        From `compare`.
+    variables
+        Values ``(n_samples,)`` by name, in the order of ``comparison.names``: a mapping, or a DataFrame (by its index
+        if that holds the names). The most important first.
+    blocks, n_permutations, random_state, progress
+        As in `examine`.
+    """
+    pandas = import_extra("pandas", package="pandas", extra="cohort")
+    names = list(comparison.names)
+    watch = Clock(progress)
+    table = pandas.DataFrame(index=pandas.Index(names, name="sample"))
+    if variables is not None:
+        frame = variables if isinstance(variables, pandas.DataFrame) else pandas.DataFrame(dict(variables))
+        if set(frame.index.astype(str)) == set(names):
+            frame = frame.set_axis(frame.index.astype(str)).loc[names]
+        if len(frame) != len(names):
+            raise InvalidInputError(f"variables of {len(names)} samples", f"{len(frame)} rows")
+        table = frame.set_axis(table.index)
+    parameters = {"variables": [str(name) for name in table], "n_permutations": n_permutations, "seed": random_state}
+    return _finish(
+        comparison, table, [str(name) for name in table], blocks, "" if blocks is None else "blocks", (),
+        {"input": None, "parameters": parameters},
+        n_permutations=n_permutations, random_state=random_state, watch=watch,
+    )  # fmt: skip
+
+
+def _finish(
+    comparison: Comparison,
+    table: Any,
+    chosen: Sequence[str],
+    blocks: Sequence[object] | None,
+    block: str,
+    notes: tuple[str, ...],
+    record: dict[str, Any],
+    *,
+    n_permutations: int,
+    random_state: int,
+    watch: Clock,
+) -> Study:
+    findings = examine(
+        comparison.distances,
+        {name: table[name].tolist() for name in chosen},
+        blocks=blocks,
+        n_permutations=n_permutations,
+        random_state=random_state,
+        progress=watch,
+    )
+    watch.end()
+    notes = (*notes, *_size_notes(comparison), *_landmark_notes(comparison))
+    record |= how_made(comparison) | {
+        "findings": [finding_record(finding) for finding in findings],
+        "notes": list(notes),
+    }
+    record["seconds"] = {name: round(seconds, 3) for name, seconds in watch.seconds.items()}
+    return Study(comparison, table, findings, block, notes, record)
+
+
+def _enough_cells(cohort: Cohort, min_cells: int | None) -> list[int]:
+    """Return which samples to keep."""
+    least = 1 if min_cells is None else check_integer("min_cells", min_cells, minimum=1)
+    single = [name for name, size in zip(cohort.names, cohort.sizes, strict=True) if size < 2]
+    if min_cells is None and single:
+        raise InvalidInputError(
+            "at least two cells in every sample",
+            f"one in {len(single)} of {len(cohort.names)} samples ({listed(single)})",
+            "min_cells=2 leaves them out, min_cells=1 keeps them",
+        )
+    kept = [int(i) for i in np.flatnonzero(cohort.sizes >= least)]
+    if len(kept) < 2:
+        raise InvalidInputError(
+            f"at least two samples{f' of {least} cells' if least > 1 else ''} to compare",
+            f"{len(kept)} of {len(cohort.names)}",
+            "lower min_cells" if len(cohort.names) > 1 else "check the column that names the samples",
+        )
+    return kept
+
+
+def _choose(cohort: Cohort, table: Any, variables: Sequence[str] | None, block: str | None) -> list[str]:
+    """Return the variables to examine; those asked for by name must be there and vary."""
+    if variables is None:
+        return [str(name) for name in table.columns if name != block and _varied(table[name])]
+    for name in variables:
+        values = cohort.variable(name).loc[table.index].dropna()
+        if values.nunique() < 2:
+            found = f"only {quoted(values.iloc[0])}" if len(values) else "no value at all"
+            raise InvalidInputError(
+                f"{quoted(name)} to differ between samples", f"{found} in all {len(table)}", "choose another variable"
+            )
+    return list(dict.fromkeys(variables))
+
+
+def _varied(column: Any) -> bool:
+    """Return whether a variable that nobody asked for is worth a test: not one value, not a name for each sample."""
+    known = column.dropna()
+    different = known.nunique()
+    numeric = known.dtype.kind in "iuf"
+    return bool(different > 1 and len(known) > 3 and (numeric or different <= len(known) // 2))
+
+
+def _block(values: Any, name: str) -> list[object]:
+    missing = int(values.isna().sum())
+    if missing:
+        raise InvalidInputError(
+            f"a block in {quoted(name)} for every sample", f"none for {missing} of {len(values)} samples"
+        )
+    return list(values)
+
+
+def _measures(codes: Any, names: list[str]) -> Measures:
+    cells = sp.csr_array((np.ones(codes.size), (codes, np.arange(codes.size))), shape=(len(names), codes.size))
+    return measures_from_weights(cells, names=names)
+
+
+def _check_parts(comparison: Comparison, allow_parts: bool) -> None:
+    diagnosis = comparison.diagnosis
+    if diagnosis.n_components == 1 or allow_parts:
+        return
+    # Of the mass, not of the nodes: a landmark may stand for many cells.
+    component = connected_components(comparison.graph.affinity, directed=False)[1]
+    largest = np.argmax(np.bincount(component))
+    apart = 1 - float(np.mean(comparison.measures.masses @ (component == largest).astype(float)))
+    if apart > MOST_APART:
+        raise InvalidInputError(
+            "a connected graph",
+            f"{diagnosis.n_components} parts, with {apart:.0%} of the cells outside the largest",
+            "raise n_neighbors, remove outliers, or allow_parts=True to go on: mass then never moves between parts",
+        )
+
+
+def _left_out_notes(names: list[str], min_cells: int | None) -> Iterator[str]:
+    if names:
+        yield (
+            f"{len(names)} {'sample' if len(names) == 1 else 'samples'} with fewer than {min_cells} cells left out: "
+            f"{listed(names)}."
+        )
+
+
+def _size_notes(comparison: Comparison) -> Iterator[str]:
+    sizes = comparison.sizes
+    if len(sizes) < 8 or sizes.min() == sizes.max():
+        return
+    nearest = comparison.nearest(1)[0][:, 0]
+    if nearest.min() == nearest.max():
+        return
+    correlation = float(spearmanr(sizes, nearest).statistic)
+    if correlation < SIZE_MATTERS:
+        small = int((sizes < SMALL_SAMPLE).sum())
+        few = f"; {small} samples have fewer than {SMALL_SAMPLE}" if small else ""
+        yield (
+            f"Small samples look far from all others: the fewer cells, the further the nearest sample (Spearman "
+            f"{correlation:.2f}; {sizes.min()} to {sizes.max()} cells{few}). Part of any difference may be the number "
+            "of cells; min_cells leaves small samples out."
+        )
+
+
+def _landmark_notes(comparison: Comparison) -> Iterator[str]:
+    loss = comparison.landmark_loss
+    if loss is not None:
+        yield f"Landmarks stood for the cells: {loss}."
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out what the diagnosis says again, at its place."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GraphWarning)
+        yield
