@@ -28,7 +28,7 @@ from heatmover.diffusion.cells import Cells
 from heatmover.diffusion.recurrence import WIDEST_BLOCK
 from heatmover.errors import InvalidInputError
 
-__all__ = ["NORMS", "Layout", "combination", "embed", "measures_within", "scale_weights"]
+__all__ = ["NORMS", "Layout", "combination", "embed", "embed_transposed", "measures_within", "scale_weights"]
 
 Float64 = npt.NDArray[np.float64]
 
@@ -163,6 +163,49 @@ def embed(
     with ThreadPoolExecutor(n_threads) as pool:
         list(pool.map(fill, _blocks(rows.shape[0], n_threads)))
     return embedding
+
+
+def embed_transposed(
+    diffuser: Diffuser, features: Block, layout: Layout, *, dtype: npt.DTypeLike, n_threads: int
+) -> npt.NDArray[np.floating[Any]]:
+    """Apply the transpose of the embedding: functions on points whose integrals are combinations of features.
+
+    Parameters
+    ----------
+    diffuser, layout, dtype, n_threads
+        As in `embed`.
+    features
+        ``(n_rows, layout.n_features)``.
+
+    Returns
+    -------
+    ndarray
+        ``(n_rows, n_points)``: its product with a measure is the product of the features with the measure's embedding.
+    """
+    result = np.empty((len(features), layout.n_points), dtype=dtype)
+
+    def fill(block: slice) -> None:
+        result[block] = diffuser.collect(_per_density(features[block], layout), layout.scales).T
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        list(pool.map(fill, _blocks(len(features), n_threads)))
+    return result
+
+
+def _per_density(features: Block, layout: Layout) -> Iterator[Block]:
+    """Yield, per scale, what the features ask of the density there, ``(n_points, n_rows)``."""
+    from heatmover._compiled.features import add_cell_values, add_columns
+
+    edges, number = layout.edges, features.dtype.type
+    for column in layout.matrix.T:
+        block = np.zeros((layout.n_points, len(features)), dtype=features.dtype)
+        for position in np.flatnonzero(column):
+            if layout.cells is None:
+                add_columns(features, number(column[position]), edges[position], block)
+            else:
+                values = np.ascontiguousarray(features[:, edges[position] : edges[position + 1]].T)
+                add_cell_values(values, layout.cells[position].labels, number(column[position]), block)
+        yield block
 
 
 def _columns(rows: Any) -> Block:

@@ -18,7 +18,7 @@ from heatmover.diffusion.lowrank import LowRankDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.planning import Planner
 from heatmover.diffusion.scales import ScaleChoice, finest_scale
-from heatmover.embedding import Layout, combination, embed, measures_within, scale_weights
+from heatmover.embedding import Layout, combination, embed, embed_transposed, measures_within, scale_weights
 from heatmover.table import FeatureTable
 
 __all__ = ["Preparation", "Settings", "prepare"]
@@ -92,6 +92,12 @@ class Preparation:
         if self.table is not None:
             return self.table.rows(rows, n_threads=n_threads, progress=progress)
         return embed(self.diffuser, rows, self.layout, dtype=self.precision, n_threads=n_threads, progress=progress)
+
+    def embed_transposed(self, features: Block, *, n_threads: int) -> Block:
+        """Apply the transpose of `embed`: ``(n_rows, n_features)`` -> ``(n_rows, n_points)``."""
+        if self.table is not None:
+            return self.table.transposed(features)
+        return embed_transposed(self.diffuser, features, self.layout, dtype=self.precision, n_threads=n_threads)
 
     def measures_within(self, memory: int, n_threads: int) -> int:
         """Return how many measures can be embedded at a time within ``memory`` bytes, or raise if not even one can."""

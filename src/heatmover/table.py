@@ -115,6 +115,14 @@ class FeatureTable:
             list(pool.map(fill, range(0, n_measures, MEASURES)))
         return result
 
+    def transposed(self, features: Block) -> Block:
+        """Apply the transpose of `rows`: ``(n_rows, n_features)`` -> ``(n_rows, n_points)``."""
+        result = np.zeros((len(features), self._groups.shape[1]), dtype=self._groups.dtype)
+        for number, group in enumerate(self._groups):
+            part = features[:, number * GROUP : (number + 1) * GROUP]
+            result += part @ group[:, : part.shape[1]].T
+        return result
+
     def _store(self, first: int, columns: Block) -> None:
         """Write features ``first``, ``first + 1``, ... of all points; they may lie in several groups."""
         last = first + columns.shape[1]

@@ -1,11 +1,11 @@
-"""Sums of densities over cells, and sums of table rows over the points of sparse measures."""
+"""Sums of densities over cells, their transposes, and sums of table rows over the points of sparse measures."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
-__all__ = ["add_cell_sums", "add_table_rows", "add_transposed"]
+__all__ = ["add_cell_sums", "add_cell_values", "add_columns", "add_table_rows", "add_transposed"]
 
 # Points whose densities are turned from columns into rows at a time: their cache lines are read once and written whole.
 TILE = 64
@@ -53,6 +53,50 @@ def add_transposed(density, share, first, rows):  # type: ignore[no-untyped-def]
         for k in range(width):
             for i in range(start, stop):
                 rows[k, first + i] += share * density[i, k]
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def add_columns(rows, share, first, block):  # type: ignore[no-untyped-def]
+    """Add share times some columns of the rows to a block of columns: the transpose of `add_transposed`.
+
+    Parameters
+    ----------
+    rows
+        ``(width, n_features)``.
+    share
+        A number of the rows' type.
+    first
+        Column of the rows that belongs to the first point.
+    block
+        ``(n_points, width)``, changed in place.
+    """
+    n_points, width = block.shape
+    for start in range(0, n_points, TILE):
+        stop = min(start + TILE, n_points)
+        for k in range(width):
+            for i in range(start, stop):
+                block[i, k] += share * rows[k, first + i]
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def add_cell_values(values, labels, share, block):  # type: ignore[no-untyped-def]
+    """Add share times the value of its cell to every point: the transpose of `add_cell_sums`.
+
+    Parameters
+    ----------
+    values
+        ``(n_cells, width)``.
+    labels
+        Cell of each point, ``(n_points,)``.
+    share
+        A number of the values' type.
+    block
+        ``(n_points, width)``, changed in place.
+    """
+    for i in range(block.shape[0]):
+        cell = labels[i]
+        for k in range(block.shape[1]):
+            block[i, k] += share * values[cell, k]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["advance", "known_parts", "project"]
+__all__ = ["add_known", "advance", "known_parts", "project", "retreat"]
 
 
 # "contract" alone: fused multiply-adds, but no reordering, so that a column's bits do not depend on the block
@@ -66,6 +66,54 @@ def advance(rows, indptr, indices, data, current, previous, slope, offset, share
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
+def retreat(rows, indptr, indices, data, current, previous, slope, offset, shares, inputs):  # type: ignore[no-untyped-def]
+    """Overwrite b_{j+2} by b_j = slope S b_{j+1} + offset b_{j+1} - b_{j+2} + the sum over s of shares[s] inputs[s].
+
+    One step of Clenshaw's recurrence, the transpose of `advance`: what there goes out at a degree comes in here.
+
+    Parameters
+    ----------
+    rows, indptr, indices, data, slope, offset
+        As in `advance`.
+    current, previous
+        b_{j+1} and b_{j+2}, ``(n_points, width)``; ``previous`` becomes b_j.
+    shares
+        Share of every input at this degree, ``(n_inputs,)``.
+    inputs
+        ``(n_inputs, n_points, width)``.
+    """
+    width = current.shape[1]
+    row = np.empty(width, current.dtype)
+    for i in range(rows[0], rows[1]):
+        for k in range(width):
+            row[k] = 0
+        entry = indptr[i]
+        end = indptr[i + 1]
+        while entry + 4 <= end:
+            w0, w1, w2, w3 = data[entry], data[entry + 1], data[entry + 2], data[entry + 3]
+            t0, t1 = current[indices[entry]], current[indices[entry + 1]]
+            t2, t3 = current[indices[entry + 2]], current[indices[entry + 3]]
+            for k in range(width):
+                row[k] += w0 * t0[k] + w1 * t1[k] + w2 * t2[k] + w3 * t3[k]
+            entry += 4
+        while entry < end:
+            w0, t0 = data[entry], current[indices[entry]]
+            for k in range(width):
+                row[k] += w0 * t0[k]
+            entry += 1
+        for k in range(width):
+            row[k] = slope * row[k] + offset * current[i, k] - previous[i, k]
+        for s in range(inputs.shape[0]):
+            share = shares[s]
+            # Powers of an operator with an eigenvalue near -1 have every second coefficient zero.
+            if share != 0:
+                for k in range(width):
+                    row[k] += share * inputs[s, i, k]
+        for k in range(width):
+            previous[i, k] = row[k]
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
 def known_parts(block, unit, component, result):  # type: ignore[no-untyped-def]
     """Write each column's part in every component's top eigenvector; arguments as in `project`."""
     result[:] = 0
@@ -98,3 +146,14 @@ def project(block, unit, component, target, factor):  # type: ignore[no-untyped-
     for i in range(block.shape[0]):
         for k in range(block.shape[1]):
             block[i, k] = (block[i, k] + unit[i] * missing[component[i], k]) * factor[i]
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def add_known(block, unit, component, known, factor):  # type: ignore[no-untyped-def]
+    """Add a known part along every component's top eigenvector, then multiply row i by factor[i].
+
+    Arguments as in `project`; ``known`` is added whatever part the block has already.
+    """
+    for i in range(block.shape[0]):
+        for k in range(block.shape[1]):
+            block[i, k] = (block[i, k] + unit[i] * known[component[i], k]) * factor[i]

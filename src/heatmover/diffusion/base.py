@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,24 @@ class Diffuser(ABC):
     @abstractmethod
     def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
         """Yield the densities ``(n_points, width)`` at times ``2**0, 2**1, ...`` until the caller stops."""
+
+    @abstractmethod
+    def collect(self, blocks: Iterable[Block], scales: range) -> Block:
+        """Return the transpose of `diffuse`: the sum over scales of the transposed operator on one block each.
+
+        Parameters
+        ----------
+        blocks
+            ``(n_points, width)``, once per scale, in order; each may be changed.
+        scales
+            Consecutive non-negative scales, at least one.
+
+        Returns
+        -------
+        ndarray
+            ``(n_points, width)``: its product with any measure is the sum over scales of the products of the blocks
+            with the densities of that measure.
+        """
 
     @abstractmethod
     def error_bound(self, scales: range) -> npt.NDArray[np.float64]:

@@ -11,7 +11,7 @@ semi-definite) the walk is half as restless and needs 0.7 of the degree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, final
 
@@ -146,6 +146,15 @@ class ChebyshevDiffuser(Diffuser):
             state = density
             self._project(state, target, np.ones_like(self._outward))
 
+    def collect(self, blocks: Iterable[Block], scales: range) -> Block:
+        """Return the sum of the transposed operators on one block each, by one recurrence; see `Diffuser.collect`."""
+        inputs, known, width = self.taken(blocks, len(scales))
+        return self.released(self.transposed(inputs, scales), known, width)
+
+    def transposed(self, inputs: Block, scales: range) -> Block:
+        """Return the sum over scales of S^(2^k) applied to ``inputs[k]``, ``(n_scales, n_points, width)``."""
+        return self._recurrence.transposed(inputs, [self._coefficients(2**scale) for scale in scales])
+
     def error_bound(self, scales: range) -> Float64:
         """Return the sum of the coefficients left out and the rounding, per scale; see `Diffuser.error_bound`."""
         return np.array([self._expansion(2**scale)[1] + rounding(2**scale, self.dtype) for scale in scales])
@@ -179,11 +188,47 @@ class ChebyshevDiffuser(Diffuser):
     def outward(self, block: Block, target: Float64, width: int) -> Block:
         """Give a block (changed in place) its known parts and return it as densities, in the graph's order."""
         self._project(block, target, self._outward)
+        return self._in_graph_order(block, width)
+
+    def _in_graph_order(self, block: Block, width: int) -> Block:
         if not self.operator.is_reordered:
             return block[:, :width]
         result = np.empty((len(block), width), dtype=self.dtype)
         result[self.operator.order] = block[:, :width]
         return result
+
+    def taken(self, blocks: Iterable[Block], count: int) -> tuple[Block, Float64, int]:
+        """Conjugate blocks into the coordinates of S, as the transpose of `outward`.
+
+        Returns
+        -------
+        inputs
+            ``(count, n_points, padded width)``, without their parts in the top eigenvectors.
+        known
+            The sum of these parts, which no power changes, ``(n_components, padded width)``.
+        width
+            Of the blocks.
+        """
+        inputs: Block = np.empty(0, dtype=self.dtype)
+        known: Float64 = np.empty(0)
+        width = 0
+        for position, block in enumerate(blocks):
+            if position == 0:
+                width = block.shape[1]
+                inputs = np.zeros((count, len(block), -(-width // LANES) * LANES), dtype=self.dtype)
+                known = np.zeros((self.operator.n_components, inputs.shape[2]))
+            ordered = block[self.operator.order] if self.operator.is_reordered else block
+            inputs[position, :, :width] = ordered * self._outward[:, None]
+            known += self.parts(inputs[position])
+            self._project(inputs[position], np.zeros_like(known), np.ones_like(self._outward))
+        return inputs, known, width
+
+    def released(self, block: Block, known: Float64, width: int) -> Block:
+        """Add the known parts to a block (changed in place) and undo the conjugation: the transpose of `inward`."""
+        from heatmover._compiled.recurrence import add_known
+
+        add_known(block, self._top, self.operator.component, known, 1 / self._outward)
+        return self._in_graph_order(block, width)
 
     def _project(self, block: Block, target: Float64, factor: Float64) -> None:
         from heatmover._compiled.recurrence import project

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import final
 
@@ -57,6 +57,22 @@ class ExactDiffuser(Diffuser):
         """Yield density after density; see `Diffuser.diffuse_progressively`."""
         spectrum = self._spectrum(masses)
         return (self._density(spectrum, scale) for scale in count())
+
+    def collect(self, blocks: Iterable[Block], scales: range) -> Block:
+        """Return the sum of the transposed operators on one block each; see `Diffuser.collect`."""
+        from heatmover._compiled.lowrank import combine, coordinates
+
+        spectrum: npt.NDArray[np.float64] | float = 0.0
+        for scale, block in zip(scales, blocks, strict=True):
+            start = np.ascontiguousarray(block[self.operator.order] * self._outward)
+            part = np.empty_like(start)
+            coordinates(self._vectors, start, part)
+            spectrum = spectrum + self._values[:, None] ** float(2**scale) * part
+        values = np.empty_like(spectrum)
+        combine(self._vectors, spectrum, values)
+        result = np.empty_like(values)
+        result[self.operator.order] = values / self._outward
+        return result
 
     def error_bound(self, scales: range) -> npt.NDArray[np.float64]:
         """Return zeros: nothing is cut off."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, final
 
 import numpy as np
@@ -104,6 +105,26 @@ class LowRankDiffuser(Diffuser):
         for _, density in zip(range(self.first), self._fine.diffuse_progressively(masses), strict=False):
             yield density
         yield from self._coarse(masses, range(self.first, self.first + len(self._factors)))
+
+    def collect(self, blocks: Iterable[Block], scales: range) -> Block:
+        """Return the sum of the transposed operators on one block each; see `Diffuser.collect`."""
+        rest = iter(blocks)
+        fine = range(scales.start, min(scales.stop, self.first))
+        result: Block | None = None
+        known: Float64 = np.zeros(1)
+        width = 0
+        if fine:
+            inputs, known, width = self._fine.taken(islice(rest, len(fine)), len(fine))
+            result = self._fine.transposed(inputs, fine)
+            del inputs
+        for scale, block in zip(range(max(scales.start, self.first), scales.stop), rest, strict=True):
+            inputs, part, width = self._fine.taken([block], 1)
+            factor = self._factors[scale]
+            image = _apply(replace(factor, core=np.ascontiguousarray(factor.core.T)), inputs[0])
+            result = image if result is None else result + image
+            known = known + part
+        assert result is not None
+        return self._fine.released(result, known, width)
 
     def error_bound(self, scales: range) -> Float64:
         """Return the polynomial's bound at fine scales and the factor's at coarse ones; see `Diffuser.error_bound`."""

@@ -99,6 +99,50 @@ class Recurrence:
                 return
             next(islice(terms, 1, None))
 
+    def transposed(self, inputs: Block, coefficients: Sequence[npt.NDArray[np.float64]]) -> Block:
+        """Return the sum of polynomials of S, each applied to a block of its own, by one recurrence (Clenshaw).
+
+        Parameters
+        ----------
+        inputs
+            ``(n_polynomials, n_points, width)``, of this recurrence's precision.
+        coefficients
+            Of T_0, T_1, ... in each polynomial, from the shortest to the longest.
+
+        Returns
+        -------
+        ndarray
+            ``(n_points, width)``.
+        """
+        from heatmover._compiled.recurrence import retreat
+
+        matrix, number = self._matrix, self.dtype.type
+        lengths = np.array([len(part) for part in coefficients])
+        table = np.zeros((len(lengths), int(lengths[-1])), dtype=self.dtype)
+        for row, part in zip(table, coefficients, strict=True):
+            row[: len(part)] = part
+
+        def step(rows: tuple[int, int]) -> None:
+            retreat(
+                rows, matrix.indptr, matrix.indices, self._data, current, previous, number(slope), number(offset),
+                shares, inputs[first:],
+            )  # fmt: skip
+
+        current: Block = inputs[-1] * table[-1, -1]
+        previous = np.zeros_like(current)
+        for other in np.flatnonzero(lengths[:-1] == lengths[-1]):
+            current += inputs[other] * table[other, -1]
+        with ThreadPoolExecutor(len(self._rows)) as pool:
+            for degree in range(int(lengths[-1]) - 2, -1, -1):
+                first = int(np.searchsorted(lengths, degree, side="right"))
+                shares = np.ascontiguousarray(table[first:, degree])
+                # The last step is half of the others: T_0 = 1, but T_1 = X T_0 and not 2 X T_0.
+                half = 1.0 if degree else 0.5
+                slope, offset = half * self._slope, half * self._offset
+                list(pool.map(step, self._rows)) if len(self._rows) > 1 else step(self._rows[0])
+                current, previous = previous, current
+        return current
+
     def _nothing(self, start: Block) -> tuple[Block, Block, Block]:
         empty = np.empty((0, *start.shape), dtype=self.dtype)
         return np.empty((0, 2), dtype=self.dtype), empty, empty
