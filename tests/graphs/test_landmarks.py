@@ -28,14 +28,13 @@ def brute_force(points, centers):
 
 
 def searches(centers, monkeypatch):
-    """A tree and products over the same centres."""
+    """Groups and products over the same centres."""
     found = []
-    for above in (1, len(centers)):
-        monkeypatch.setattr(assignment, "TREE_ABOVE", above)
-        monkeypatch.setattr(assignment, "TREE_DIMENSION", np.inf)
-        monkeypatch.setattr(assignment, "_intrinsic_dimension", lambda *_: 0.0)
+    monkeypatch.setattr(assignment, "PER_SCORE", np.inf)  # groups, whatever they save
+    for up_to in (1, len(centers)):
+        monkeypatch.setattr(assignment, "PRODUCTS_UP_TO", up_to)
         found.append(CenterSearch(centers))
-    assert [search.algorithm for search in found] == ["tree", "products"]
+    assert [search._groups is None for search in found] == [False, True]
     return found
 
 
@@ -59,6 +58,22 @@ def test_the_nearest_centre_is_exact_whichever_way(points, centers, monkeypatch)
         indices, squares = search.nearest(points, 1)
         np.testing.assert_array_equal(indices, expected)
         np.testing.assert_allclose(squares, cdist(points, centers, "sqeuclidean").min(axis=1), rtol=1e-9)
+
+
+def test_groups_are_used_where_they_save_work_and_change_nothing(monkeypatch):
+    rng = np.random.default_rng(0)
+    along_a_line = rng.uniform(0, 100, size=(3000, 1)) + 0.01 * rng.normal(size=(3000, 3))
+    everywhere = rng.normal(size=(1400, 60))
+    for points, centers, saves in (
+        (along_a_line, along_a_line[::2].copy(), True),
+        (everywhere[:200], everywhere[200:], False),
+    ):
+        search = CenterSearch(centers)
+        assert search._groups is not None
+        assert search._saves(search._groups, points) == saves
+        np.testing.assert_array_equal(search.nearest(points, 2)[0], brute_force(points, centers))
+    assert search._groups.nearest(points)[2] == len(points) * search._groups.radii.size  # every group is in reach
+    assert CenterSearch(along_a_line)._groups.nearest(along_a_line)[2] < 5 * len(along_a_line)
 
 
 def test_a_single_centre_is_nearest_to_all():

@@ -8,22 +8,26 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial import cKDTree
 from threadpoolctl import threadpool_limits
-
-from heatmover.graphs.neighbors import _intrinsic_dimension
 
 __all__ = ["CenterSearch"]
 
 Float64 = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
-# Microseconds per point on one core, tree against bare products: 3 and 117 for 27,000 centres of flow cytometry in 8
-# dimensions, 3 and 3 for 2,000; 63 and 24 for 10,000 centres of a Gaussian in 14 dimensions, 19 and 2 for 2,000.
-# The search for a second nearest, for ties, makes products 3 to 4 times as slow at 2,000 (3 against 10).
-TREE_DIMENSION = 8.0
-TREE_ABOVE = 1_000
-# Scores at once in a thread, 16 MB, and points of a block that a tree answers.
+# Up to so many centres products are always as fast: 3 microseconds a point for 1,000.
+PRODUCTS_UP_TO = 1_000
+# Groups that hold this share of the centres in reach of a point cost as much as products over all of them, PER_SCORE
+# dimensions' worth: a product takes about as long as its score takes to be written and searched twice. On one core and
+# 27,000 centres of flow cytometry in 8 dimensions groups take 6 microseconds a point (a k-d tree 28, products 117), of
+# a noisy tree in 14 dimensions 30 (147, 114); of 10,000 centres of a Gaussian in 14 dimensions, all in reach, 40 (180,
+# 40).
+PER_SCORE = 14.0
+# Points that tell what share of the centres is in reach.
+PROBE = 256
+# What rounding may do to a bound, relatively; generous, for all it costs is a look at a further group.
+SLACK = 1e-9
+# Scores at once in a thread, 16 MB, and points of a block that is searched group by group.
 MOST_SCORES = 2**22
 BLOCK = 2**14
 # Centres whose distances from a point differ by less are compared again, in full precision and one order of sums.
@@ -32,31 +36,65 @@ TIE = 1e-12
 
 @final
 @dataclass(frozen=True, eq=False)
+class _Groups:
+    """Centres by groups of neighbours: column-wise, with where each group begins, its middle and radius."""
+
+    centers: Float64
+    starts: Indices
+    order: Indices
+    middles: Float64
+    radii: Float64
+
+    def nearest(self, block: Float64) -> tuple[Indices, npt.NDArray[np.bool_], int]:
+        """Return the nearest centres, where the second is as near but for rounding, and how many groups it took."""
+        from heatmover._compiled.groups import nearest_by_groups
+
+        found, unsure = np.empty(len(block), dtype=np.int64), np.empty(len(block), dtype=np.bool_)
+        parts = (self.centers, self.starts, self.order, self.middles, self.radii)
+        looked_at = nearest_by_groups(np.ascontiguousarray(block), *parts, (SLACK, TIE), found, unsure)
+        return found, unsure, int(looked_at)
+
+
+def _group(centers: Float64) -> _Groups:
+    """Put centres into about as many groups as a group has members, by a short k-means."""
+    count = round(len(centers) ** 0.5)
+    middles = centers[:: len(centers) // count][:count].copy()
+    for _ in range(5):
+        member, _ = CenterSearch(middles).nearest(centers, 1)
+        sizes = np.bincount(member, minlength=len(middles))
+        sums = np.stack([np.bincount(member, column, minlength=len(middles)) for column in centers.T], axis=1)
+        middles = np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], middles)
+    member, squares = CenterSearch(middles).nearest(centers, 1)
+    radii = np.zeros(len(middles))
+    np.maximum.at(radii, member, np.sqrt(squares) * (1 + SLACK))
+    order = np.argsort(member, kind="stable")
+    starts = np.r_[0, np.cumsum(np.bincount(member, minlength=len(middles)))]
+    return _Groups(np.ascontiguousarray(centers[order].T), starts, order, np.ascontiguousarray(middles.T), radii)
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class CenterSearch:
     """Finds the nearest of fixed centres.
+
+    Many centres are put into groups of neighbours, most of which are too far from a point to be looked at. Where that
+    saves nothing, all distances come from matrix products. Both are exact: of centres at the same distance in float64
+    the first is the nearest.
 
     Attributes
     ----------
     centers
         ``(n_centers, n_dimensions)``, float64.
-    algorithm
-        ``"tree"`` where the centres look low-dimensional, else ``"products"``. Both are exact: of centres at the
-        same distance in float64 the first is the nearest.
     """
 
     centers: Float64
-    algorithm: str = field(init=False)
-    _tree: Any = field(init=False)
+    _groups: _Groups | None = field(init=False)
     _origin: Float64 = field(init=False)
     _unit: float = field(init=False)
 
     def __post_init__(self) -> None:
-        use_tree = len(self.centers) > TREE_ABOVE and (
-            self.centers.shape[1] <= 3 or _intrinsic_dimension(self.centers, np.random.default_rng(0)) <= TREE_DIMENSION
-        )
         origin = self.centers.mean(axis=0)
-        object.__setattr__(self, "algorithm", "tree" if use_tree else "products")
-        object.__setattr__(self, "_tree", cKDTree(self.centers) if use_tree else None)
+        object.__setattr__(self, "_groups", _group(self.centers) if len(self.centers) > PRODUCTS_UP_TO else None)
         object.__setattr__(self, "_origin", origin)
         object.__setattr__(self, "_unit", float(np.abs(self.centers - origin).max()) or 1.0)
 
@@ -76,11 +114,12 @@ class CenterSearch:
             ``(n_points,)`` each. A point's own do not depend on the other points.
         """
         indices, squares = np.empty(len(points), dtype=np.int64), np.empty(len(points))
-        size = BLOCK if self._tree is not None else max(1, min(BLOCK, MOST_SCORES // len(self.centers)))
+        groups = self._groups if self._groups is not None and self._saves(self._groups, points) else None
+        size = BLOCK if groups is not None else max(1, min(BLOCK, MOST_SCORES // len(self.centers)))
 
         def work(start: int) -> None:
             block = np.asarray(points[start : start + size], dtype=np.float64)
-            found, unsure = self._by_tree(block) if self._tree is not None else self._by_products(block)
+            found, unsure = self._by_products(block) if groups is None else groups.nearest(block)[:2]
             found[unsure] = self._by_differences(block[unsure])
             indices[start : start + size] = found
             squares[start : start + size] = np.square(block - self.centers[found]).sum(axis=1)
@@ -95,10 +134,11 @@ class CenterSearch:
                     list(pool.map(work, starts))
         return indices, squares
 
-    def _by_tree(self, block: Float64) -> tuple[Indices, npt.NDArray[np.bool_]]:
-        """Return the nearest centres, and where the second is as near but for rounding."""
-        distances, found = self._tree.query(block, k=2)
-        return found[:, 0].astype(np.int64), distances[:, 1] <= distances[:, 0] * (1 + TIE)
+    def _saves(self, groups: _Groups, points: npt.NDArray[Any]) -> bool:
+        """Return whether groups are faster than products, from points spread over all; either finds the same."""
+        probe = np.asarray(points[:: max(1, len(points) // PROBE)][:PROBE], dtype=np.float64)
+        share = groups.nearest(probe)[2] / (len(probe) * groups.radii.size)
+        return bool(share * self.centers.shape[1] < PER_SCORE)
 
     def _by_products(self, block: Float64) -> tuple[Indices, npt.NDArray[np.bool_]]:
         """Return the nearest centres by products, and where rounding may have chosen them."""

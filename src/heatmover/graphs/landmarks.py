@@ -344,7 +344,6 @@ def find_landmarks(
         "n_looked_at": n_looked_at,
         "n_iterations": moves,
         "n_dropped": count - kept.size,
-        "search": search.algorithm,
     }
     places = np.cumsum(counts > 0) - 1
     return Landmarks(centers[kept], counts[kept], float(squares.mean()), how), places[assignment]
