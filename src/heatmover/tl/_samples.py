@@ -1,0 +1,179 @@
+"""`samples`: an AnnData whose observations are samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from heatmover._validation import check_integer, check_option, import_extra
+from heatmover.errors import InvalidInputError
+from heatmover.manifold import classical_scaling, diffusion_map, phate, sample_graph, umap
+from heatmover.tl._results import check_stored, unpack
+from heatmover.tl._table import Labels, check_anndata, read_labels
+
+__all__ = ["KEY", "MAPS", "samples"]
+
+Float64 = npt.NDArray[np.float64]
+
+# Under this name the samples know what they are.
+KEY = "heatmover"
+MAPS = ("mds", "diffusion", "phate", "umap")
+
+
+def samples(
+    adata: Any,
+    key: str = KEY,
+    *,
+    k: int = 10,
+    n_components: int = 10,
+    maps: Sequence[str] = ("diffusion",),
+    random_state: int = 0,
+) -> Any:
+    """Return an AnnData whose observations are samples, ready for scanpy's own tools and plots.
+
+    Parameters
+    ----------
+    adata
+        Cells, after `sample_distances`. It may have lost whole samples since, which are then left out; if single cells
+        came or went, the distances are out of date and an error says so.
+    key
+        Where `sample_distances` wrote.
+    k
+        Neighbours of each sample in its graph; with fewer samples, all others.
+    n_components
+        Columns of the maps, as far as there are samples; PHATE and UMAP have two.
+    maps
+        Which to compute besides ``"mds"`` (classical multidimensional scaling): ``"diffusion"`` (diffusion map),
+        ``"phate"`` and ``"umap"``, which need the extras of these names.
+    random_state
+        Seed of PHATE and UMAP.
+
+    Returns
+    -------
+    AnnData
+        One row for each sample, in the order of their names:
+
+        - ``.obs``: every column that is constant within samples, with its type, categories and colours, and
+          ``n_cells``;
+        - ``.obsm``: ``"X_mds"``, ``"X_diffusion"``, ... and, if it was stored, ``"X_heatmover"``, the embedding whose
+          L1 distances are the distances. For methods that take Euclidean distances ``"X_mds"`` is the right one;
+        - ``.obsp``: ``"distances"``, all of them, and ``"connectivities"``, the graph of `manifold.sample_graph`;
+        - ``.uns``: ``"neighbors"`` as `scanpy.pp.neighbors` writes it, ``"mds"`` with the share of the variation of
+          each axis, and ``"heatmover"`` with parameters, scales, and in ``"varying"`` the columns that vary within
+          samples and were therefore left out.
+
+        There is no ``.X``: a sample is a distribution, not a row of variables.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import pandas as pd
+    >>> import heatmover as hm
+    >>> from heatmover.tl import sample_distances, samples
+    >>> data = hm.datasets.cohort(8, cells_per_sample=50)
+    >>> obs = pd.DataFrame({"sample": data.labels}, index=[f"cell-{i}" for i in range(400)])
+    >>> obs["condition"] = obs["sample"].str.split("-").str[0]
+    >>> adata = anndata.AnnData(data.points, obs=obs)
+    >>> sample_distances(adata, "sample")
+    >>> cohort = samples(adata)
+    >>> cohort.obs.head(2)
+             sample condition  n_cells
+    case-01  case-01      case       50
+    case-02  case-02      case       50
+    """
+    check_anndata(adata)
+    anndata = import_extra("anndata", package="anndata", extra="cohort")
+    stored = unpack(adata, key)
+    wanted = _check_maps(maps)
+    count = check_integer("n_components", n_components, minimum=2)
+    sample_key = str(stored["params"]["sample_key"])
+    labels = read_labels(adata, sample_key, [name for name in adata.obs.columns if name != sample_key])
+    rows = check_stored(stored, labels.names, labels.sizes)
+    if len(rows) < 2:
+        raise InvalidInputError("cells of at least two samples", f"those of {labels.names[0]!r} only")
+    distances = np.asarray(stored["distances"], dtype=np.float64)[np.ix_(rows, rows)]
+    neighbors = min(check_integer("k", k, minimum=1), len(rows) - 1)
+    obsm = {f"X_{name}": _MAKERS[name](distances, count, neighbors, random_state) for name in wanted}
+    if "embedding" in stored:
+        obsm["X_heatmover"] = np.asarray(stored["embedding"])[rows]
+    obs = _table(adata, labels)
+    return anndata.AnnData(
+        obs=obs,
+        obsm=obsm,
+        obsp={"distances": distances, "connectivities": sp.csr_matrix(sample_graph(distances, k=neighbors))},
+        uns=_colors(adata, obs) | _notes(stored, labels, distances, count, neighbors),
+    )
+
+
+def _check_maps(maps: Sequence[str]) -> list[str]:
+    if isinstance(maps, str):
+        raise InvalidInputError("maps to be a list of names", repr(maps), f"write [{maps!r}]")
+    for name in maps:
+        check_option("every map", name, MAPS)
+    # Scanpy starts its UMAP from this one.
+    return list(dict.fromkeys(["mds", *maps]))
+
+
+def _table(adata: Any, labels: Labels) -> Any:
+    """Return what is constant within samples, in the types it has among the cells."""
+    constant = [name for name in adata.obs.columns if name not in labels.varying]
+    table = adata.obs[constant].iloc[labels.first].copy()
+    table.index = list(labels.names)
+    table["n_cells"] = labels.sizes
+    return table
+
+
+def _colors(adata: Any, table: Any) -> dict[str, Any]:
+    """Return scanpy's colours of the categories."""
+    names = [f"{column}_colors" for column in table.columns]
+    return {name: deepcopy(adata.uns[name]) for name in names if name in adata.uns}
+
+
+def _notes(stored: Any, labels: Labels, distances: Float64, count: int, neighbors: int) -> dict[str, Any]:
+    carried = {name: deepcopy(stored[name]) for name in ("params", "scales", "landmarks") if name in stored}
+    shares = classical_scaling(distances, min(count, len(distances)))[1]
+    return {
+        KEY: {**carried, "varying": np.array(labels.varying, dtype=object)},
+        "mds": {"variance_ratio": shares},
+        "neighbors": {
+            "connectivities_key": "connectivities",
+            "distances_key": "distances",
+            # Scanpy looks at the representation to start a UMAP, and wants a metric that it knows for it.
+            "params": {
+                "n_neighbors": neighbors,
+                "method": "umap",
+                "metric": "euclidean",
+                "use_rep": "X_mds",
+                "random_state": 0,
+            },
+        },
+    }
+
+
+def _mds(distances: Float64, count: int, *_: int) -> Float64:
+    return classical_scaling(distances, min(count, len(distances)))[0]
+
+
+def _diffusion(distances: Float64, count: int, neighbors: int, _: int) -> Float64:
+    return diffusion_map(distances, min(count, len(distances) - 1), k=neighbors)
+
+
+def _phate(distances: Float64, _: int, neighbors: int, random_state: int) -> Float64:
+    return phate(distances, k=max(1, min(neighbors, 5, len(distances) - 2)), random_state=random_state)
+
+
+def _umap(distances: Float64, _: int, neighbors: int, random_state: int) -> Float64:
+    return umap(distances, k=max(1, min(neighbors, len(distances) - 2)), random_state=random_state)
+
+
+_MAKERS: dict[str, Callable[[Float64, int, int, int], Float64]] = {
+    "mds": _mds,
+    "diffusion": _diffusion,
+    "phate": _phate,
+    "umap": _umap,
+}
