@@ -59,7 +59,17 @@ LAYERS: list[set[str]] = [
 
 # Installed with heatmover itself; every other package is an extra and must be imported inside a function.
 CORE = {"numpy", "scipy", "sklearn", "numba", "threadpoolctl"}
-LOADS_EXTRAS = {"cli": {"typer", "rich"}}
+LOADS_EXTRAS = {
+    "cli": {"typer", "rich"},
+    # Its classes are torch's own; the package itself is loaded only when it is asked for.
+    "differentiable": {"torch"},
+    "differentiable._checks": {"torch"},
+    "differentiable._entry": {"torch"},
+    "differentiable._functional": {"torch"},
+    "differentiable._loss": {"torch"},
+    "differentiable._positions": {"torch"},
+    "differentiable._powers": {"torch"},
+}
 
 # What `import heatmover` must not load, so that it costs little.
 HEAVY = {"numba", "sklearn", "scipy.stats", "matplotlib", "pandas", "torch", "ot", "anndata", "typer", "rich"}

@@ -1,0 +1,321 @@
+"""`DiffusionEMDLoss`: the distance as a module, with gradients of masses, of points and of new points."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from heatmover._validation import check_matrix, check_number, check_threads
+from heatmover.differentiable._checks import check_masses, check_points, check_together
+from heatmover.differentiable._entry import Entry
+from heatmover.differentiable._positions import operator_at
+from heatmover.differentiable._powers import Expansion, Support, powers
+from heatmover.diffusion.chebyshev import SINGLE_RANGE
+from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.errors import InvalidInputError
+from heatmover.estimator import DiffusionEMD
+from heatmover.graphs import Graph
+
+__all__ = ["DiffusionEMDLoss"]
+
+# New points enter by a kernel half as wide as the graph's. At its full width a point's 30th neighbour still weighs 0.4
+# of the nearest (on a surface), so that the loss jumps where another node takes its place; at half of it 0.03.
+ENTRY_WIDTH = 0.5
+
+
+@final
+class DiffusionEMDLoss(torch.nn.Module):  # type: ignore[misc]
+    """Diffusion Earth Mover's Distance between measures on a graph, as a differentiable loss.
+
+    Gradients flow to the masses, to the positions of the graph's points, and to new points that enter the graph. Each
+    gradient costs one more run of the recurrence; memory is linear in the number of points. Everything is computed on
+    the CPU, in the type of the tensors (positions: in float64), and returned on the device of the tensors.
+
+    Parameters
+    ----------
+    graph
+        The graph the measures live on.
+    points
+        Positions of its points, ``(n_points, n_dimensions)``, needed by `enter` and `straying` only.
+    max_scale, n_scales, alpha, density, norm, random_state
+        As in `DiffusionEMD`. They are settled here, once, and so are the bandwidth and the polynomials: constants of
+        the loss that no gradient looks into.
+    tol
+        Largest error of any scale's density. A gradient with respect to positions loses a digit more: a derivative
+        weighs the terms left out by the square of their degree.
+    normalize
+        Divide masses by their sums, and differentiate through it. False: sums that are off by more than 1e-4 are an
+        error, and so are negative masses of more than that in total.
+    entry_bandwidth
+        Width of the kernel by which new points enter; ``"auto"``: half the graph's bandwidth.
+    n_jobs
+        Threads; None for all cores. The result does not depend on it.
+
+    Attributes
+    ----------
+    graph : Graph
+        The graph, as of the last `rebuild`.
+    scales : range
+        The scales compared.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import heatmover as hm
+    >>> from heatmover.differentiable import DiffusionEMDLoss
+    >>> data = hm.datasets.ring(2, points_per_measure=60)
+    >>> loss = DiffusionEMDLoss(hm.Graph.from_points(data.points, n_neighbors=10), max_scale=6)
+    >>> first, second = torch.tensor(data.measures().masses.toarray())
+    >>> points = torch.tensor(data.points, requires_grad=True)
+    >>> distance = loss(first, second, points=points)
+    >>> distance.backward()
+    >>> tuple(distance.shape), tuple(points.grad.shape) == data.points.shape
+    ((), True)
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        points: npt.ArrayLike | None = None,
+        max_scale: int | Literal["auto"] = "auto",
+        n_scales: int | None = None,
+        alpha: float = 0.5,
+        tol: float = 1e-4,
+        density: Literal["adjoint", "function"] = "adjoint",
+        norm: Literal["levels", "increments", "coarsest"] = "levels",
+        normalize: bool = False,
+        entry_bandwidth: float | Literal["auto"] = "auto",
+        n_jobs: int | None = None,
+        random_state: int | None = 0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(graph, Graph):
+            raise InvalidInputError("graph to be a heatmover.Graph", type(graph).__name__)
+        settings: dict[str, Any] = {"max_scale": max_scale, "n_scales": n_scales, "alpha": alpha, "tol": tol}
+        settings |= {"density": density, "norm": norm, "normalize": normalize, "n_jobs": n_jobs}
+        model = DiffusionEMD(
+            graph, method="chebyshev", compress=False, dtype="float64", random_state=random_state, **settings
+        ).fit()
+        prepared = model._prepared
+        self.scales, self.max_scale_reason = prepared.layout.scales, model.max_scale_reason_
+        self.alpha, self.tol, self.density, self.norm, self.normalize = alpha, tol, density, norm, normalize
+        self._matrix = prepared.layout.matrix
+        self._n_threads = check_threads(n_jobs)
+        self._entry_bandwidth = entry_bandwidth
+        self._settle(graph, prepared.diffuser.operator)
+        self._entry = None if points is None else self._make_entry(points)
+
+    @property
+    def n_points(self) -> int:
+        """Number of points of the graph."""
+        return self.graph.n_points
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor, *, points: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the distance between measures.
+
+        Parameters
+        ----------
+        first, second
+            Masses ``(n_points,)`` or ``(n_pairs, n_points)``, float32 or float64, rows that sum to one. One measure and
+            many are compared with each of the many.
+        points
+            Positions ``(n_points, n_dimensions)`` to compute the affinities from, with the graph's neighbours and
+            bandwidth; gradients flow to them. Needs a graph from points with the Gaussian kernel. None: the graph
+            as it is, which is faster. Polynomials for positions hold on the whole of [-1, 1], because nothing is known
+            of the spectrum of points yet to come; they are 1.2 to 1.4 times as long.
+
+        Returns
+        -------
+        Tensor
+            ``()`` or ``(n_pairs,)``. Equal measures have distance 0 and gradient 0.
+        """
+        one = check_masses("first", first, self.n_points, normalize=self.normalize)
+        other = check_masses("second", second, self.n_points, normalize=self.normalize)
+        check_together(first=one, second=other, **({} if points is None else {"points": points}))
+        difference = one - other
+        rows = torch.atleast_2d(difference).cpu()
+        if points is None:
+            distances = self._distances(rows, self._data(rows.dtype), self._top.to(rows.dtype), self._settled)
+        else:
+            distances = self._distances_at(points, rows)
+        return distances.reshape(difference.shape[:-1]).to(difference)
+
+    def enter(self, cloud: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the masses on the graph of points that are not part of it, differentiable in both.
+
+        Every new point spreads its mass over the nodes nearest to it, in proportion to ``exp(-d^2 / width^2)``.
+
+        Parameters
+        ----------
+        cloud
+            ``(n_new, n_dimensions)`` or ``(n_clouds, n_new, n_dimensions)``, for instance from a generator.
+        weights
+            Mass of each new point, ``(n_new,)`` or ``(n_clouds, n_new)``; None for equal masses that sum to one.
+
+        Returns
+        -------
+        Tensor
+            ``(n_points,)`` or ``(n_clouds, n_points)``: to be passed to the loss.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import heatmover as hm
+        >>> from heatmover.differentiable import DiffusionEMDLoss
+        >>> points = hm.datasets.ring(1, points_per_measure=100).points
+        >>> loss = DiffusionEMDLoss(hm.Graph.from_points(points, n_neighbors=10), points=points, max_scale=6)
+        >>> cloud = torch.tensor(points[:20] + 0.01, requires_grad=True)
+        >>> target = torch.full((100,), 0.01, dtype=torch.float64)
+        >>> loss(loss.enter(cloud), target).backward()
+        >>> tuple(cloud.grad.shape) == (20, points.shape[1])
+        True
+        """
+        entry = self._check_cloud(cloud)
+        if weights is None:
+            weights = torch.full(cloud.shape[:-1], 1 / cloud.shape[-2], dtype=cloud.dtype, device=cloud.device)
+        elif not isinstance(weights, torch.Tensor) or weights.shape != cloud.shape[:-1]:
+            raise InvalidInputError(
+                f"weights of shape {tuple(cloud.shape[:-1])}", f"{getattr(weights, 'shape', type(weights).__name__)}"
+            )
+        check_together(cloud=cloud, weights=weights)
+        if cloud.ndim == 2:
+            return entry.spread(cloud.cpu(), weights.cpu()).to(cloud)
+        parts = [entry.spread(one, mass) for one, mass in zip(cloud.cpu(), weights.cpu(), strict=True)]
+        return torch.stack(parts).to(cloud)
+
+    def straying(self, cloud: torch.Tensor) -> torch.Tensor:
+        """Return how far new points are from the graph: their squared distance to the weighted mean of their nodes.
+
+        The loss looks at where mass lies on the graph, not at how far off it a new point floats; a share of this
+        added to the loss holds a cloud on the data.
+
+        Parameters
+        ----------
+        cloud
+            ``(n_new, n_dimensions)`` or ``(n_clouds, n_new, n_dimensions)``.
+
+        Returns
+        -------
+        Tensor
+            ``(n_new,)`` or ``(n_clouds, n_new)``.
+        """
+        entry = self._check_cloud(cloud)
+        flat = cloud.reshape(-1, cloud.shape[-1]).cpu()
+        return entry.offset(flat).square().sum(dim=-1).reshape(cloud.shape[:-1]).to(cloud)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def rebuild(self, points: torch.Tensor | npt.ArrayLike) -> Self:
+        """Find the neighbours anew at other positions; bandwidth, scales and polynomials stay as they are.
+
+        Positions that have moved by about the bandwidth have other neighbours than the graph's. The distance jumps
+        where neighbours change, so rebuild every few steps rather than at every one, and not within a line search.
+
+        Parameters
+        ----------
+        points
+            ``(n_points, n_dimensions)``.
+
+        Returns
+        -------
+        DiffusionEMDLoss
+            Itself.
+        """
+        width = self._bandwidth()
+        places = points.detach().cpu().numpy() if isinstance(points, torch.Tensor) else points
+        if np.shape(places)[:1] != (self.n_points,):
+            raise InvalidInputError(f"points of shape ({self.n_points}, n_dimensions)", f"shape {np.shape(places)}")
+        how = self.graph.construction
+        if how["n_neighbors"] is None:
+            raise InvalidInputError(
+                "a graph with a number of neighbours", "one built with a radius", "build a new loss from a new graph"
+            )
+        graph = Graph.from_points(
+            places, how["n_neighbors"], bandwidth=width, neighbors=how["neighbors"], n_jobs=self._n_threads
+        )
+        self._settle(graph, DiffusionOperator.from_graph(graph))
+        if self._entry is not None:
+            self._entry = self._make_entry(places)
+        return self
+
+    def extra_repr(self) -> str:
+        """Return the settings, for torch's own printing of modules."""
+        return f"{self.graph}, scales {self.scales[0]} to {self.scales[-1]}, alpha={self.alpha:g}, norm={self.norm!r}"
+
+    def _settle(self, graph: Graph, operator: DiffusionOperator) -> None:
+        self.graph = graph
+        self._support = Support(operator.symmetric, operator.order, self._n_threads)
+        self._order = torch.from_numpy(operator.order)
+        self._component = torch.from_numpy(operator.component.astype(np.int64))
+        self._n_components = operator.n_components
+        self._top = torch.from_numpy(operator.top)
+        self._entries = {torch.float64: torch.from_numpy(operator.symmetric.data)}
+        self._settled = Expansion.of_scales(self.scales, lowest=operator.lowest, tol=self.tol)
+        self._moving = Expansion.of_scales(self.scales, lowest=-1.0, tol=self.tol)
+
+    def _data(self, dtype: torch.dtype) -> torch.Tensor:
+        if dtype == torch.float32 and float(self._top.min()) < SINGLE_RANGE:
+            raise InvalidInputError(
+                "a stationary law that float32 can hold", f"a smallest root of {float(self._top.min()):.0e}",
+                "call .double() on the masses",
+            )  # fmt: skip
+        if dtype not in self._entries:
+            self._entries[dtype] = self._entries[torch.float64].to(dtype)
+        return self._entries[dtype]
+
+    def _distances_at(self, points: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        width = self._bandwidth()
+        check_points("points", points, n_points=self.n_points)
+        # Differences of close points lose digits, and the way back through the recurrence loses some more.
+        places = points.cpu().double()[self._order]
+        data, degree = operator_at(places, self._support, width)
+        total = torch.zeros(self._n_components, dtype=degree.dtype).index_add(0, self._component, degree)
+        top = (degree / total[self._component]).sqrt()
+        return self._distances(rows.double(), data, top, self._moving)
+
+    def _distances(
+        self, rows: torch.Tensor, data: torch.Tensor, top: torch.Tensor, expansion: Expansion
+    ) -> torch.Tensor:
+        """Return the distances ``(n_pairs,)`` that differences of measures ``(n_pairs, n_points)`` stand for."""
+        columns = rows.T[self._order]
+        outward = (top if self.density == "adjoint" else 1 / top)[:, None]
+        start = columns / outward
+        # A polynomial that was cut takes a known share of the top eigenvectors away; mass is exact with it.
+        parts = torch.zeros(self._n_components, rows.shape[0], dtype=rows.dtype)
+        parts = parts.index_add(0, self._component, start * top[:, None])[self._component] * top[:, None]
+        missing = torch.from_numpy(expansion.missing).to(rows.dtype)[:, None, None]
+        densities = outward * (powers(start, data, self._support, expansion) + missing * parts)
+        blocks = torch.tensordot(torch.from_numpy(self._matrix).to(rows.dtype), densities, dims=1)
+        return blocks.abs().sum(dim=(0, 1))
+
+    def _bandwidth(self) -> float:
+        """Return the width of the graph's kernel, or raise if positions have no smooth effect on it."""
+        how = self.graph.construction
+        if how.get("source") != "points" or how.get("kernel") != "gaussian":
+            raise InvalidInputError(
+                "a graph from points with the Gaussian kernel",
+                f"{self.graph}",
+                "only its affinities are a known smooth function of positions: use Graph.from_points(points)",
+            )
+        return float(how["bandwidth"])
+
+    def _make_entry(self, points: npt.ArrayLike) -> Entry:
+        places = check_matrix("points", points, dtype=np.float64)
+        if len(places) != self.n_points:
+            raise InvalidInputError(f"one position per point, {self.n_points}", f"{len(places)}")
+        width = self._entry_bandwidth
+        width = ENTRY_WIDTH * self._bandwidth() if width == "auto" else check_number("entry_bandwidth", width, above=0)
+        return Entry(places, self.graph.construction.get("n_neighbors") or 30, width)
+
+    def _check_cloud(self, cloud: torch.Tensor) -> Entry:
+        if self._entry is None:
+            raise InvalidInputError(
+                "a loss that knows where the graph's points are", "none", "pass points= to DiffusionEMDLoss"
+            )
+        check_points("cloud", cloud, n_dimensions=self._entry.points.shape[1])
+        if cloud.ndim > 3:
+            raise InvalidInputError("a cloud (n_new, n_dimensions) or a batch of them", f"shape {tuple(cloud.shape)}")
+        return self._entry

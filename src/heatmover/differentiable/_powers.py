@@ -1,0 +1,236 @@
+"""Powers of the operator for autograd: forward and backward are one recurrence each, and no term is stored.
+
+With y_k = sum_j c_kj T_j(X) x and gradients g_k on the y_k, the adjoint of the recurrence is the recurrence itself,
+run from the last term to the first with sources: b_j = sum_k c_kj g_k + 2 X b_{j+1} - b_{j+2} (Clenshaw). It needs no
+T_j, and b_0 is the gradient on x. The gradient on X is b_1 T_0^T + 2 sum_j b_{j+1} T_j^T, which does need them: they
+are found again from the last two, because T_{j-1} = 2 X T_j - T_{j+1} runs backwards as well as forwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+import torch
+from torch.autograd.function import once_differentiable
+
+from heatmover.diffusion.chebyshev import power_coefficients
+from heatmover.diffusion.recurrence import WIDEST_BLOCK
+
+__all__ = ["Expansion", "Support", "powers"]
+
+Float64 = npt.NDArray[np.float64]
+Array = npt.NDArray[np.floating[Any]]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """The powers 2^k of S on [lowest, 1] as Chebyshev polynomials; constants of the loss.
+
+    Attributes
+    ----------
+    table
+        Coefficients c_kj ``(n_scales, degree + 1)``, zeros where a scale needs no more terms.
+    missing
+        What every row lacks to one, ``(n_scales,)``: the part of the top eigenvectors that was cut off.
+    slope, offset
+        2 X = slope S + offset.
+    """
+
+    table: Float64
+    missing: Float64
+    slope: float
+    offset: float
+
+    @classmethod
+    def of_scales(cls, scales: range, *, lowest: float, tol: float) -> Expansion:
+        """Expand to a tolerance."""
+        parts = [power_coefficients(2**scale, lowest, tol)[0] for scale in scales]
+        table = np.zeros((len(parts), max(2, *(len(part) for part in parts))))
+        for row, part in zip(table, parts, strict=True):
+            row[: len(part)] = part
+        slope = 4 / (1 - lowest)
+        return cls(table, 1 - table.sum(axis=1), slope, 2 - slope)
+
+    def active(self, degree: int) -> int:
+        """Return the first scale that still has a term of this degree or above; coarser scales need more."""
+        return int(np.argmax(self.table[:, degree:].any(axis=1)))
+
+
+@final
+class Support:
+    """Where S may have entries, in CSR form, cut into rows for threads.
+
+    Parameters
+    ----------
+    matrix
+        Any CSR matrix with this pattern, ``(n_points, n_points)``.
+    order
+        Point of each row, ``(n_points,)``.
+    n_threads
+        Threads that share every step by rows.
+    """
+
+    def __init__(self, matrix: sp.csr_array, order: npt.NDArray[np.intp], n_threads: int) -> None:
+        self.indptr, self.indices, self.order = matrix.indptr, matrix.indices, order
+        cuts = np.searchsorted(self.indptr, np.linspace(0, self.indptr[-1], n_threads + 1)[1:-1])
+        self._rows = list(pairwise([0, *(int(cut) for cut in cuts), matrix.shape[0]]))
+
+    @property
+    def n_points(self) -> int:
+        """Number of points."""
+        return int(self.indptr.size) - 1
+
+    def in_threads(self) -> _Threads:
+        """Return a context that runs kernels on all rows, in threads."""
+        return _Threads(self._rows)
+
+
+@final
+class _Threads:
+    """Runs ``kernel(rows, ...)`` on all rows; one pool for all steps of a recurrence."""
+
+    def __init__(self, rows: list[tuple[int, int]]) -> None:
+        self._rows = rows
+        self._pool = ThreadPoolExecutor(len(rows)) if len(rows) > 1 else None
+
+    def __enter__(self) -> Callable[..., None]:
+        return self._run
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _run(self, kernel: Callable[..., None], *arguments: Any) -> None:
+        if self._pool is None:
+            kernel(self._rows[0], *arguments)
+        else:
+            list(self._pool.map(lambda rows: kernel(rows, *arguments), self._rows))
+
+
+def powers(start: torch.Tensor, data: torch.Tensor, support: Support, expansion: Expansion) -> torch.Tensor:
+    """Apply all powers of S to a block; gradients flow to the block and, if asked for, to the entries of S.
+
+    Parameters
+    ----------
+    start
+        ``(n_points, width)``, on the CPU.
+    data
+        Entries of S on the support, ``(n_entries,)``, of the same type. S must be symmetric.
+    support, expansion
+        The pattern of S, and the polynomials.
+
+    Returns
+    -------
+    Tensor
+        ``(n_scales, n_points, width)``.
+    """
+    # Wide blocks leave the cache; see `WIDEST_BLOCK`.
+    parts = [_Powers.apply(part, data, support, expansion) for part in start.split(WIDEST_BLOCK, dim=1)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+
+
+class _Powers(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, start: Any, data: Any, support: Support, expansion: Expansion) -> Any:
+        block = np.array(start.detach().numpy(), order="C")
+        sums, last = _forward(block, data.detach().numpy(), support, expansion)
+        ctx.support, ctx.expansion = support, expansion
+        # The last two terms are needed for a gradient on S only.
+        ctx.last = last if data.requires_grad else None
+        ctx.save_for_backward(data)
+        return torch.from_numpy(sums)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+        (data,) = ctx.saved_tensors
+        sources = gradient.contiguous().numpy()
+        if not ctx.needs_input_grad[1]:
+            on_start = _clenshaw(sources, data.detach().numpy(), ctx.support, ctx.expansion)
+            return torch.from_numpy(on_start), None, None, None
+        on_start, on_data = _backward(sources, ctx.last, data.detach().numpy(), ctx.support, ctx.expansion)
+        return torch.from_numpy(on_start), torch.from_numpy(on_data), None, None
+
+
+def _forward(block: Array, data: Array, support: Support, expansion: Expansion) -> tuple[Array, tuple[Array, Array]]:
+    """Return all sums and the last two terms; the block is used up."""
+    from heatmover._compiled.recurrence import advance
+
+    number = data.dtype.type
+    # Two terms are added at a time; a last term without a partner is followed by one that counts for nothing.
+    degree = expansion.table.shape[1] - 1
+    table = np.pad(expansion.table, ((0, 0), (0, 1))).astype(data.dtype)
+    sums = block * table[:, 0, None, None]
+    nothing = (np.empty((0, 2), data.dtype), sums[:0], sums[:0])
+    current, previous = block, np.zeros_like(block)
+    with support.in_threads() as run:
+        for j in range(1, degree + 1):
+            half = 2 if j == 1 else 1
+            first = expansion.active(max(j - 1, 1))
+            parts = nothing if j % 2 and j < degree else (_pair(table, j, degree)[first:], sums[first:], sums[:0])
+            factors = number(expansion.slope / half), number(expansion.offset / half)
+            run(advance, support.indptr, support.indices, data, current, previous, *factors, *parts)
+            current, previous = previous, current
+    return sums, (current, previous)
+
+
+def _pair(table: Array, j: int, degree: int) -> Array:
+    """Return the shares of T_{j-1} and T_j that are still to be added at an even step, or at the last one."""
+    pair = table[:, j - 1 : j + 1].copy()
+    if j % 2 and j == degree:
+        pair[:, 0] = 0  # an odd last step: its predecessor was added before
+    return pair
+
+
+def _clenshaw(sources: Array, data: Array, support: Support, expansion: Expansion) -> Array:
+    """Return the gradient on the block from those on the sums."""
+    from heatmover._compiled.recurrence import retreat
+
+    number = data.dtype.type
+    table = expansion.table.astype(data.dtype)
+    current, other = np.zeros(sources.shape[1:], data.dtype), np.zeros(sources.shape[1:], data.dtype)
+    with support.in_threads() as run:
+        for j in range(table.shape[1] - 1, -1, -1):
+            half = 2 if j == 0 else 1
+            first = expansion.active(j)
+            factors = number(expansion.slope / half), number(expansion.offset / half)
+            shares = np.ascontiguousarray(table[first:, j])
+            run(retreat, support.indptr, support.indices, data, current, other, *factors, shares, sources[first:])
+            current, other = other, current
+    return current
+
+
+def _backward(
+    sources: Array, last: tuple[Array, Array], data: Array, support: Support, expansion: Expansion
+) -> tuple[Array, Array]:
+    """Return the gradients on the block and on the entries of S."""
+    from heatmover._compiled.adjoint import retrace
+
+    number = data.dtype.type
+    table = expansion.table.astype(data.dtype)
+    degree = table.shape[1] - 1
+    top = np.tensordot(table[:, degree], sources, axes=1).astype(data.dtype, copy=False)
+    # T_{J-1} with b_J, and T_J with b_{J+1} = 0.
+    current = np.concatenate([last[1], top], axis=1)
+    other = np.concatenate([last[0], np.zeros_like(top)], axis=1)
+    on_data = np.zeros_like(data)
+    with support.in_threads() as run:
+        for j in range(degree - 1, -1, -1):
+            half = 2 if j == 0 else 1
+            first = expansion.active(j)
+            factors = number(expansion.slope / half), number(expansion.offset / half)
+            shares = np.ascontiguousarray(table[first:, j])
+            run(
+                retrace, support.indptr, support.indices, data, current, other, *factors, shares, sources[first:],
+                on_data,
+            )  # fmt: skip
+            current, other = other, current
+    return np.ascontiguousarray(current[:, top.shape[1] :]), on_data
