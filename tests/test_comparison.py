@@ -384,7 +384,7 @@ def test_names_in_the_picture_are_inert_text():
 def test_plot_has_a_limit_of_groups():
     result = with_distances(flat_distances(np.random.default_rng(0).normal(size=(60, 2))))
     with pytest.raises(hm.InvalidInputError, match="at most 56 groups to tell apart, found 60"):
-        result.plot(range(60), ax=Figure().add_subplot())
+        result.plot([f"group {i}" for i in range(60)], ax=Figure().add_subplot())
 
 
 def test_plot_of_two_samples_lies_on_one_axis():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,7 +12,7 @@ from heatmover._validation import check_integer, check_matrix
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 
-__all__ = ["check_at_most", "check_distances", "check_labels", "check_numbers"]
+__all__ = ["by_name", "check_at_most", "check_distances", "check_labels", "check_numbers"]
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -83,6 +84,21 @@ def check_at_most(name: str, value: object, most: int, why: str) -> int:
     if count > most:
         raise InvalidInputError(f"{name} of at most {most}", f"{count}", why)
     return count
+
+
+def by_name(groups: Any, names: tuple[str, ...]) -> Any:
+    """Return the groups in the order of ``names`` if they are labelled with them, else as they are."""
+    index = getattr(groups, "index", None)
+    if index is not None and not callable(index):
+        labels = [str(label) for label in index]
+        known = set(names).intersection(labels)
+        # An index that merely counts says nothing of names, unless names do the same.
+        if known or labels != [str(place) for place in range(len(labels))]:
+            groups = dict(zip(labels, groups, strict=True))
+    if not isinstance(groups, Mapping):
+        return groups
+    named = {str(name): group for name, group in groups.items()}
+    return [named.get(name) for name in names]
 
 
 def _listed(name: str, labels: Any, n_samples: int) -> list[Any]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from sklearn.base import clone
 
 from heatmover._progress import SILENT, Progress
+from heatmover._samples import by_name
 from heatmover._validation import check_integer, check_matrix, check_threads
 from heatmover.distances import pairwise_distances
 from heatmover.errors import InvalidInputError
@@ -176,7 +177,8 @@ class Comparison:
         Parameters
         ----------
         groups
-            Colour and shape: the group of each sample, as in `separation`.
+            Colour and shape: the group of each sample, as in `separation`, grey where it is missing; or a number for
+            each, shown by a colour bar.
         ax
             Matplotlib axes to draw into; default new ones.
 
@@ -185,11 +187,13 @@ class Comparison:
         matplotlib.axes.Axes
             With the map.
         """
-        from heatmover._picture import SampleMap, new_axes
+        from heatmover._picture import new_axes
+        from heatmover.pl._map import SampleMap, axis_labels
+        from heatmover.pl._variables import read_variable
 
-        codes, found = (None, ()) if groups is None else self._check_groups(groups)
+        variable = None if groups is None else read_variable(groups, self.names)
         coordinates, shares = self._scaling(2)
-        sample_map = SampleMap(self.names, coordinates, shares, self.nearest(1)[1][:, 0], codes, found)
+        sample_map = SampleMap(self.names, coordinates, axis_labels("mds", shares), self.nearest(1)[1][:, 0], variable)
         return sample_map.draw(new_axes() if ax is None else ax)
 
     def __repr__(self) -> str:
@@ -215,7 +219,7 @@ class Comparison:
 
     def _check_groups(self, groups: Groups) -> tuple[npt.NDArray[np.intp], tuple[str, ...]]:
         """Return the group of each sample as an index, ``(n_samples,)``, and the names of the groups, sorted."""
-        values = np.asarray(_by_name(groups, self.names), dtype=object)
+        values = np.asarray(by_name(groups, self.names), dtype=object)
         if values.shape != (len(self.names),):
             raise InvalidInputError(
                 f"one group per sample ({len(self.names)})",
@@ -347,18 +351,3 @@ def _check_model(model: object, *, random_state: int | None, n_jobs: int | None)
         copy.set_params(n_jobs=n_jobs)
     copy._check_parameters()
     return copy
-
-
-def _by_name(groups: Any, names: tuple[str, ...]) -> Any:
-    """Return the groups in the order of ``names`` if they are labelled with them, else as they are."""
-    index = getattr(groups, "index", None)
-    if index is not None and not callable(index):
-        labels = [str(label) for label in index]
-        known = set(names).intersection(labels)
-        # An index that merely counts says nothing of names, unless names do the same.
-        if known or labels != [str(place) for place in range(len(labels))]:
-            groups = dict(zip(labels, groups, strict=True))
-    if not isinstance(groups, Mapping):
-        return groups
-    named = {str(name): group for name, group in groups.items()}
-    return [named.get(name) for name in names]

@@ -1,0 +1,130 @@
+"""What a picture is made from: an AnnData of samples, one of cells with results, or a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from heatmover._validation import check_option
+from heatmover.cohort._words import find, quoted
+from heatmover.comparison import Comparison
+from heatmover.errors import InvalidInputError
+from heatmover.manifold import classical_scaling, diffusion_map, phate, umap
+from heatmover.pl._map import axis_labels
+from heatmover.pl._variables import Variable, read_variable
+from heatmover.tl import samples
+from heatmover.tl._results import scale_summary
+from heatmover.tl._samples import KEY, MAPS
+
+__all__ = ["Pictured", "read_data"]
+
+Float64 = npt.NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pictured:
+    """Samples to draw.
+
+    Attributes
+    ----------
+    names
+        Of the samples.
+    distances
+        ``(n_samples, n_samples)``.
+    source
+        The comparison, or the AnnData of samples.
+    """
+
+    names: tuple[str, ...]
+    distances: Float64
+    source: Any
+
+    def variable(self, color: Any) -> Variable:
+        """Return a column of obs by its name, or values as they are."""
+        if not isinstance(color, str):
+            return read_variable(color, self.names)
+        if isinstance(self.source, Comparison):
+            raise InvalidInputError(
+                "values for the samples", f"the name {quoted(color)}", "a Comparison knows no variables; pass an array"
+            )
+        if color in list(self.source.uns[KEY].get("varying", ())):
+            raise InvalidInputError(
+                f"{quoted(color)} to be constant within each sample",
+                "that it varies within samples",
+                "choose a variable of samples, not of cells",
+            )
+        columns = list(self.source.obs.columns)
+        column = self.source.obs[find(color, columns, "the name of a variable of the samples")]
+        return read_variable(column, self.names, color)
+
+    def variables(self, color: Any) -> list[Variable]:
+        """Return several: a name, a list of names, a mapping from names to values, or values."""
+        if color is None:
+            return []
+        if isinstance(color, Mapping) and not set(map(str, color)).intersection(self.names):
+            return [read_variable(values, self.names, str(name)) for name, values in color.items()]
+        several = isinstance(color, Sequence) and not isinstance(color, str) and len(color) > 0
+        if several and all(isinstance(each, str) for each in color) and not isinstance(self.source, Comparison):
+            return [self.variable(name) for name in color]
+        return [self.variable(color)]
+
+    def coordinates(self, basis: str) -> tuple[Float64, tuple[str, str]]:
+        """Return a map ``(n_samples, 2)`` and the labels of its axes."""
+        if isinstance(self.source, Comparison):
+            return self._computed(basis)
+        known = [name.removeprefix("X_") for name in self.source.obsm]
+        name = find(basis.removeprefix("X_"), known, "basis to be a map in obsm")
+        places = self.source.obsm[f"X_{name}" if f"X_{name}" in self.source.obsm else name]
+        places = np.asarray(places, dtype=np.float64)[:, :2]
+        shares = self.source.uns.get("mds", {}).get("variance_ratio") if name == "mds" else None
+        return _two(places), axis_labels(name, shares)
+
+    def _computed(self, basis: str) -> tuple[Float64, tuple[str, str]]:
+        check_option("basis", basis, MAPS)
+        if basis == "mds":
+            places, shares = classical_scaling(self.distances, 2)
+            return places, axis_labels(basis, shares)
+        n_samples = len(self.names)
+        if basis == "diffusion":
+            few = min(10, n_samples - 1)
+            return _two(diffusion_map(self.distances, min(2, n_samples - 1), k=few)), axis_labels(basis)
+        make, few = {"phate": (phate, 5), "umap": (umap, 10)}[basis]
+        return _two(make(self.distances, k=max(1, min(few, n_samples - 2)))), axis_labels(basis)
+
+    def scales(self) -> Mapping[str, Any]:
+        """Return what each scale has of the distances, and why the largest is the largest."""
+        if isinstance(self.source, Comparison):
+            return scale_summary(self.source)
+        stored: Mapping[str, Any] = self.source.uns[KEY]["scales"]
+        return stored
+
+
+def read_data(data: Any, key: str = KEY, *, maps: Sequence[str] = ()) -> Pictured:
+    """Return the samples to draw."""
+    if isinstance(data, Comparison):
+        return Pictured(data.names, data.distances, data)
+    if not (hasattr(data, "obs") and hasattr(data, "obsp")):
+        raise InvalidInputError(
+            "a Comparison, or an AnnData after hm.tl.sample_distances", type(data).__name__, "see hm.tl.samples"
+        )
+    if not _holds_samples(data):
+        data = samples(data, key, maps=[name for name in maps if name in MAPS])
+    if data.n_obs < 2:
+        raise InvalidInputError("at least two samples", f"{data.n_obs}")
+    distances = np.asarray(data.obsp["distances"], dtype=np.float64)
+    return Pictured(tuple(map(str, data.obs_names)), distances, data)
+
+
+def _holds_samples(data: Any) -> bool:
+    note = data.uns.get(KEY)
+    return hasattr(note, "keys") and "varying" in note and "distances" in data.obsp
+
+
+def _two(places: Float64) -> Float64:
+    """Return two columns, of which the second is zero if there was none."""
+    return places if places.shape[1] > 1 else np.column_stack([places[:, 0], np.zeros(len(places))])
