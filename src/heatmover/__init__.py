@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Cohort": "cohort",
     "Comparison": "comparison",
     "ConvergenceWarning": "errors",
     "Diagnosis": "graphs",
     "DiffusionEMD": "estimator",
     "EmbeddingWarning": "errors",
+    "Finding": "examination",
     "Graph": "graphs",
     "GraphWarning": "errors",
     "HeatmoverError": "errors",
@@ -25,24 +27,32 @@ _HOMES = {
     "Landmarks": "graphs",
     "Measures": "measures",
     "MissingExtraError": "errors",
+    "Study": "study",
     "compare": "comparison",
+    "examine": "examination",
     "landmark_loss": "landmarking",
     "measures_from_labels": "measures",
     "measures_from_weights": "measures",
     "nearest": "neighbors",
     "pairwise_distances": "distances",
+    "read_cohort": "cohort",
 }
-_MODULES = ("baselines", "datasets", "errors", "manifold", "metrics", "statistics")
+_MODULES = ("baselines", "cohort", "datasets", "errors", "manifold", "metrics", "pl", "statistics", "tl")
 
 __all__ = ["__version__", *sorted(_HOMES), *_MODULES]
 
 if TYPE_CHECKING:
     from heatmover import baselines as baselines
+    from heatmover import cohort as cohort
     from heatmover import datasets as datasets
     from heatmover import errors as errors
     from heatmover import manifold as manifold
     from heatmover import metrics as metrics
+    from heatmover import pl as pl
     from heatmover import statistics as statistics
+    from heatmover import tl as tl
+    from heatmover.cohort import Cohort as Cohort
+    from heatmover.cohort import read_cohort as read_cohort
     from heatmover.comparison import Comparison as Comparison
     from heatmover.comparison import compare as compare
     from heatmover.distances import pairwise_distances as pairwise_distances
@@ -53,6 +63,8 @@ if TYPE_CHECKING:
     from heatmover.errors import InvalidInputError as InvalidInputError
     from heatmover.errors import MissingExtraError as MissingExtraError
     from heatmover.estimator import DiffusionEMD as DiffusionEMD
+    from heatmover.examination import Finding as Finding
+    from heatmover.examination import examine as examine
     from heatmover.graphs import Diagnosis as Diagnosis
     from heatmover.graphs import Graph as Graph
     from heatmover.graphs import Histograms as Histograms
@@ -63,6 +75,7 @@ if TYPE_CHECKING:
     from heatmover.measures import measures_from_labels as measures_from_labels
     from heatmover.measures import measures_from_weights as measures_from_weights
     from heatmover.neighbors import nearest as nearest
+    from heatmover.study import Study as Study
 
 
 def __getattr__(name: str) -> Any:
