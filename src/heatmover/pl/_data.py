@@ -66,12 +66,19 @@ class Pictured:
         """Return several: a name, a list of names, a mapping from names to values, or values."""
         if color is None:
             return []
-        if isinstance(color, Mapping) and not set(map(str, color)).intersection(self.names):
+        # Each value of a mapping is a whole variable, or the value of one sample.
+        if isinstance(color, Mapping) and all(_is_many(values) for values in color.values()):
             return [read_variable(values, self.names, str(name)) for name, values in color.items()]
-        several = isinstance(color, Sequence) and not isinstance(color, str) and len(color) > 0
-        if several and all(isinstance(each, str) for each in color) and not isinstance(self.source, Comparison):
+        if self._are_columns(color):
             return [self.variable(name) for name in color]
         return [self.variable(color)]
+
+    def _are_columns(self, color: Any) -> bool:
+        """Tell a list of names of variables from a list of values, which has the length of the samples."""
+        if isinstance(self.source, Comparison) or isinstance(color, str) or not isinstance(color, Sequence):
+            return False
+        words = all(isinstance(each, str) for each in color)
+        return words and (len(color) != len(self.names) or set(color) <= set(self.source.obs.columns))
 
     def coordinates(self, basis: str) -> tuple[Float64, tuple[str, str]]:
         """Return a map ``(n_samples, 2)`` and the labels of its axes."""
@@ -123,6 +130,10 @@ def read_data(data: Any, key: str = KEY, *, maps: Sequence[str] = ()) -> Picture
 def _holds_samples(data: Any) -> bool:
     note = data.uns.get(KEY)
     return hasattr(note, "keys") and "varying" in note and "distances" in data.obsp
+
+
+def _is_many(values: Any) -> bool:
+    return hasattr(values, "__len__") and not isinstance(values, str)
 
 
 def _two(places: Float64) -> Float64:

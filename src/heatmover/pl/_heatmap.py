@@ -17,7 +17,7 @@ from heatmover.pl._variables import Variable
 __all__ = ["distance_heatmap"]
 
 # Shares of the side of the heatmap.
-STRIP, GAP, TREE, BESIDE = 0.03, 0.008, 0.14, 0.04
+STRIP, GAP, TREE, BESIDE, BAR_BOTTOM = 0.03, 0.008, 0.14, 0.04, 0.72
 # Quantiles of the distances between which colours change.
 CONTRAST = (0.01, 0.99)
 # A name needs so many points of height to be read.
@@ -169,7 +169,7 @@ def _draw_tree(axes: Any, tree: dict[str, Any], n_samples: int) -> Any:
 
 
 def _draw_bar(axes: Any, image: Any) -> Any:
-    place = axes.inset_axes([1 + BESIDE, 0.72, 0.035, 0.28])
+    place = axes.inset_axes([1 + BESIDE, BAR_BOTTOM, 0.035, 1 - BAR_BOTTOM])
     bar = axes.figure.colorbar(image, cax=place, extend="both")
     bar.outline.set_visible(False)
     place.tick_params(colors=QUIET, labelsize=8, length=2)
@@ -180,28 +180,31 @@ def _draw_bar(axes: Any, image: Any) -> Any:
 
 def _draw_legends(axes: Any, variables: list[Variable], shades: list[list[Any]]) -> None:
     """Write what the colours of the strips mean, one below the other beside the heatmap."""
-    lines = import_extra("matplotlib.lines", package="matplotlib", extra="cohort")
-    legends = []
-    for variable, own in zip(variables, shades, strict=True):
-        entries = _entries(variable, own)
-        handles = [lines.Line2D([], [], linestyle="", marker="s", markersize=6, color=color) for color, _ in entries]
-        legend = axes.legend(
-            handles, [label for _, label in entries], title=picture.shortened(variable.name), loc="upper left",
-            bbox_to_anchor=(1, 1), frameon=False, fontsize=8, title_fontsize=9, labelcolor=INK, alignment="left",
-            handletextpad=0.1, labelspacing=0.25, borderaxespad=0, borderpad=0,
-        )  # fmt: skip
-        axes.add_artist(picture.inert(legend))
-        legends.append(legend)
+    legends = [_legend(axes, *each) for each in zip(variables, shades, strict=True)]
     if not legends:
         return
     # The sizes of legends are known once they are drawn, and that of the heatmap once there is room for them.
     for _ in range(2):
         axes.figure.canvas.figure.draw_without_rendering()
         side = axes.get_window_extent().height
-        top = 0.72 - 0.07
+        top = BAR_BOTTOM - 0.07
         for legend in legends:
             legend.set_bbox_to_anchor((1 + BESIDE, top), transform=axes.transAxes)
             top -= legend.get_window_extent().height / side + 0.035
+
+
+def _legend(axes: Any, variable: Variable, shades: list[Any]) -> Any:
+    lines = import_extra("matplotlib.lines", package="matplotlib", extra="cohort")
+    legends = import_extra("matplotlib.legend", package="matplotlib", extra="cohort")
+    entries = _entries(variable, shades)
+    handles = [lines.Line2D([], [], linestyle="", marker="s", markersize=6, color=color) for color, _ in entries]
+    # Not axes.legend, which keeps the last one as its own and would draw it twice.
+    legend = legends.Legend(
+        axes, handles, [label for _, label in entries], title=picture.shortened(variable.name), loc="upper left",
+        bbox_to_anchor=(1, 1), frameon=False, fontsize=8, title_fontsize=9, labelcolor=INK, alignment="left",
+        handletextpad=0.1, labelspacing=0.25, borderaxespad=0, borderpad=0,
+    )  # fmt: skip
+    return axes.add_artist(picture.inert(legend))
 
 
 def _entries(variable: Variable, shades: list[Any]) -> list[tuple[Any, str]]:
