@@ -1,0 +1,99 @@
+"""What the figures of the page show: maps of the samples, the clustered distances, the share of every scale."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.cluster.hierarchy import leaves_list, linkage
+from scipy.spatial.distance import squareform
+
+from heatmover.comparison import Comparison
+from heatmover.distances import pairwise_distances
+from heatmover.manifold import classical_scaling, diffusion_map
+from heatmover.report._templates import packed, rounded
+
+__all__ = ["cluster_order", "heatmap", "maps", "scale_shares"]
+
+Float64: TypeAlias = npt.NDArray[np.float64]
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+# A screen has hardly more pixels for the rows.
+MOST_ROWS = 1_000
+# The tree of more samples takes minutes and gigabytes; its order is then that of an even part of them.
+MOST_CLUSTERED = 5_000
+# All eigenvectors of 2,000 samples take seconds, of 5,000 a minute.
+MOST_MAPPED = 2_000
+# Pairs of so many samples tell the mean to a few per cent.
+MOST_FOR_SCALES = 64
+COLOR_RANGE = (0.01, 0.99)
+
+
+def maps(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the maps to choose from, the default first."""
+    distances, n_samples = comparison.distances, len(comparison.names)
+    coordinates, shares = classical_scaling(distances, 2)
+    found = [
+        {
+            "label": "all distances (classical scaling)",
+            "axes": [f"axis {i + 1} ({share:.0%} of the variation)" for i, share in enumerate(shares)],
+            "x": rounded(coordinates[:, 0]),
+            "y": rounded(coordinates[:, 1]),
+        }
+    ]
+    if 3 <= n_samples <= MOST_MAPPED:
+        steps = diffusion_map(distances, 2, k=min(10, n_samples - 1))
+        found.append(
+            {
+                "label": "near neighbours (diffusion map)",
+                "axes": ["diffusion axis 1", "diffusion axis 2"],
+                "x": rounded(steps[:, 0]),
+                "y": rounded(steps[:, 1]),
+            }
+        )
+    return found
+
+
+def heatmap(comparison: Comparison) -> dict[str, Any]:
+    """Return the order of the samples and their distances in it, of at most 1,000 samples."""
+    shown = _evenly(cluster_order(comparison.distances), MOST_ROWS)
+    part = comparison.distances[np.ix_(shown, shown)]
+    # The zeros of the diagonal and a few outliers would take most of the colours.
+    colors = rounded(np.quantile(part[np.triu_indices(len(part), 1)], COLOR_RANGE))
+    return {"order": shown.tolist(), "range": colors} | packed(part)
+
+
+def cluster_order(distances: Float64) -> Int64:
+    """Return the order of the leaves of an average-linkage tree, like beside like, ``(n_samples,)`` or an even part."""
+    chosen = _evenly(np.arange(len(distances)), MOST_CLUSTERED)
+    part = distances[np.ix_(chosen, chosen)]
+    tree = linkage(
+        squareform(part, checks=False),
+        method="average",
+        # Turning every branch the best way takes 1 s for 634 samples and grows faster than their square.
+        optimal_ordering=len(chosen) <= MOST_ROWS,
+    )
+    return np.asarray(chosen[leaves_list(tree)], dtype=np.int64)
+
+
+def scale_shares(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return what part of the mean distance each scale makes, finest first."""
+    chosen = _evenly(np.arange(len(comparison.names)), MOST_FOR_SCALES)
+    edges = np.concatenate([[0], np.cumsum(comparison.model.n_cells_)])
+    means = [
+        float(np.mean(pairwise_distances(np.ascontiguousarray(comparison.embedding[chosen, low:high]), n_jobs=1)))
+        for low, high in pairwise(edges)
+    ]
+    total = sum(means) or 1.0
+    scales = comparison.model.scales_.tolist()
+    return [
+        {"scale": scale, "steps": 2**scale, "share": mean / total} for scale, mean in zip(scales, means, strict=True)
+    ]
+
+
+def _evenly(values: Int64, most: int) -> Int64:
+    if len(values) <= most:
+        return values
+    return values[np.linspace(0, len(values) - 1, most).round().astype(np.int64)]

@@ -1,0 +1,132 @@
+"""The findings as rows of a table, and what to keep in mind before one believes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from heatmover._permutations import TestResult
+from heatmover.examination import LEVEL, Finding
+from heatmover.report._templates import shortened
+from heatmover.study import Study
+
+__all__ = ["cautions", "row"]
+
+NAMES = {"permanova": "PERMANOVA", "distance correlation": "distance correlation"}
+BLOCKS = {
+    "units": "Samples of one block change places together: the evidence is the number of blocks.",
+    "within": "Values change places only within a block: differences between blocks do not count.",
+}
+# Fewer samples in a group: one unusual sample can make or hide a difference.
+FEW_IN_GROUP = 5
+# With fewer rearrangements p is coarse: of 19, the best possible is 0.05.
+FEW_PERMUTATIONS = 99
+FEW_SAMPLES = 10
+
+
+def row(finding: Finding) -> dict[str, Any]:
+    """Return what the table of findings shows of a variable, in words."""
+    answer = finding.answer
+    return {
+        "variable": finding.variable,
+        "kind": _kind(finding),
+        "samples": finding.n_samples,
+        "missing": finding.n_missing,
+        "verdict": _verdict(finding),
+        "test": "" if answer is None else NAMES[answer.test],
+        "effect": "" if answer is None else _effect(finding, answer),
+        "p": None if answer is None else answer.p_value,
+        "q": finding.q_value,
+        "nearest": _nearest(finding),
+        "spread": _spread(finding),
+        "smooth": _smooth(finding),
+        "words": " ".join(part for part in (finding.describe(), BLOCKS.get(finding.blocks, "")) if part),
+    }
+
+
+def cautions(study: Study) -> tuple[str, ...]:
+    """Return what the reader should know before believing the result."""
+    return (*study.notes, *_graph(study), *_few(study))
+
+
+def _graph(study: Study) -> Iterator[str]:
+    advice = study.comparison.diagnosis.advice
+    if advice:
+        yield f"The graph that carries the distances is not perfect ({_count(len(advice), 'remark')} below)."
+
+
+def _few(study: Study) -> Iterator[str]:
+    for finding in study.findings:
+        if finding.answer is not None:
+            yield from (f"{shortened(finding.variable)!r}: {caution}" for caution in _doubts(finding, finding.answer))
+    if study.findings and len(study.comparison.names) < FEW_SAMPLES:
+        yield f"{len(study.comparison.names)} samples are few: only a large difference can show."
+
+
+def _doubts(finding: Finding, answer: TestResult) -> Iterator[str]:
+    small = sum(size < FEW_IN_GROUP for size in finding.groups.values())
+    if small:
+        yield (
+            f"{small} of {len(finding.groups)} groups {'has' if small == 1 else 'have'} fewer than {FEW_IN_GROUP} "
+            "samples; one unusual sample can make or hide a difference."
+        )
+    possible = len(answer.null)
+    if possible < FEW_PERMUTATIONS:
+        yield (
+            f"only {_count(possible, 'rearrangement')} could be tried, so that p cannot fall below "
+            f"{1 / (possible + 1):.2g}."
+        )
+    spread = finding.tests.get("dispersion")
+    if finding.sure and spread is not None and spread.p_value <= LEVEL:
+        yield "its groups are unequally spread, and part of their difference may be this."
+
+
+def _kind(finding: Finding) -> str:
+    return f"{len(finding.groups)} groups" if finding.kind == "groups" else "number"
+
+
+def _verdict(finding: Finding) -> dict[str, str]:
+    if finding.answer is None:
+        return {"mark": "untested", "text": "not tested"}
+    if finding.sure:
+        return {"mark": "yes", "text": "goes with the distances"}
+    if finding.answer.p_value <= LEVEL:
+        return {"mark": "maybe", "text": "may go with them"}
+    return {"mark": "no", "text": "no sign of it"}
+
+
+def _effect(finding: Finding, answer: TestResult) -> str:
+    if finding.kind == "groups":
+        return f"explains {100 * answer.effect:.2g} % of the variation"
+    return f"correlation {answer.statistic:.2f} ({answer.statistic - answer.effect:.2f} by chance)"
+
+
+def _nearest(finding: Finding) -> str:
+    test = finding.tests.get("neighbor enrichment")
+    if test is None:
+        return ""
+    times = f", {test.effect:.2g} times chance" if np.isfinite(test.effect) else ""
+    return f"{test.statistic:.0%} of the same group{times} (p = {test.p_value:.2g})"
+
+
+def _spread(finding: Finding) -> str:
+    test = finding.tests.get("dispersion")
+    if test is None:
+        return ""
+    if test.p_value > LEVEL:
+        return f"about equal (p = {test.p_value:.2g})"
+    wider = f"widest {test.effect:.2g} times the narrowest" if np.isfinite(test.effect) else "one has none"
+    return f"unequal: {wider} (p = {test.p_value:.2g})"
+
+
+def _smooth(finding: Finding) -> str:
+    test = finding.tests.get("smoothness")
+    if test is None or not np.isfinite(test.statistic):
+        return ""
+    return f"{test.statistic:.2f} of what chance gives (p = {test.p_value:.2g})"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

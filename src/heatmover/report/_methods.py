@@ -1,0 +1,172 @@
+"""The method in words that one could paste into a paper, and what it cites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from heatmover.comparison import Comparison
+from heatmover.report._templates import shortened
+from heatmover.study import Study
+
+__all__ = ["methods", "references"]
+
+KERNELS = {
+    "gaussian": "edges were weighted by a Gaussian kernel exp(-d^2/b^2) of fixed bandwidth b = {bandwidth:.3g}",
+    "adaptive": "edges were weighted by a Gaussian kernel exp(-d^2/(b_i b_j)) whose bandwidth follows the local "
+    "distance to neighbours (median {bandwidth:.3g})",
+    "box": "edges had equal weights",
+}
+NORMS = {
+    "levels": "the sum over k of 2^(-(K-k) alpha) times the L1 distance between the two densities after 2^k steps",
+    "increments": "the sum over k of 2^(-(K-k-1) alpha) times the L1 distance between the changes of the two densities "
+    "from 2^k to 2^(k+1) steps, plus the L1 distance after 2^K steps",
+    "coarsest": "the sum over k of 2^(-(K-k) alpha) times the L1 distance between the differences of the two densities "
+    "from their values after 2^K steps, plus the L1 distance after 2^K steps",
+}
+WAYS = {
+    "chebyshev": "Chebyshev polynomials",
+    "spectral": "Chebyshev polynomials at fine scales and leading eigenvectors at coarse ones",
+    "interpolative": "Chebyshev polynomials at fine scales and nested interpolative decompositions at coarse ones",
+    "exact": "a dense eigendecomposition",
+}
+TESTS = {
+    "permanova": "PERMANOVA for groups (Anderson, 2001)",
+    "distance correlation": "distance correlation for numbers (Szekely et al., 2007)",
+}
+FURTHER = {
+    "dispersion": "unequal spread of groups by PERMDISP (Anderson, 2006)",
+    "neighbor enrichment": "whether a sample's nearest samples share its group",
+    "smoothness": "smoothness over the graph of nearest samples (sum of squared differences along its edges)",
+}
+BLOCKS = {
+    "units": "samples of the same {block} changed places together",
+    "within": "values changed places only within the same {block}",
+}
+CITED = {
+    "Tong et al.": "Tong A, Huguet G, Natik A, MacDonald K, Kuchroo M, Coifman R, Wolf G, Krishnaswamy S. Diffusion "
+    "Earth Mover's Distance and Distribution Embeddings. Proceedings of the 38th International Conference on Machine "
+    "Learning (ICML), 2021.",
+    "(Anderson, 2001)": "Anderson MJ. A new method for non-parametric multivariate analysis of variance. Austral "
+    "Ecology 26, 2001.",
+    "(Anderson, 2006)": "Anderson MJ. Distance-based tests for homogeneity of multivariate dispersions. Biometrics 62, "
+    "2006.",
+    "Szekely et al.": "Szekely GJ, Rizzo ML, Bakirov NK. Measuring and testing dependence by correlation of distances. "
+    "Annals of Statistics 35, 2007.",
+    "Benjamini and Hochberg": "Benjamini Y, Hochberg Y. Controlling the false discovery rate. Journal of the Royal "
+    "Statistical Society B 57, 1995.",
+}
+
+
+def methods(study: Study) -> tuple[str, ...]:
+    """Return the method in paragraphs: the distances, and the tests if there are any."""
+    distances = " ".join(
+        (_samples(study), *_landmarks(study.comparison), _graph(study), _diffusion(study.comparison), _numerics(study))
+    )
+    tests = " ".join(_tests(study))
+    return (distances, tests) if tests else (distances,)
+
+
+def references(paragraphs: tuple[str, ...]) -> list[str]:
+    """Return what the paragraphs cite."""
+    text = " ".join(paragraphs)
+    return [reference for mark, reference in CITED.items() if mark in text]
+
+
+def _samples(study: Study) -> str:
+    comparison, source = study.comparison, study.record.get("input")
+    dimensions = f", described by {_count(len(source['dimensions']), 'feature')}," if source else ""
+    return (
+        f"{len(comparison.names):,} samples with {int(comparison.sizes.sum()):,} cells in total{dimensions} were "
+        "compared by Diffusion Earth Mover's Distances (Tong et al., 2021) as implemented in heatmover "
+        f"{study.record['versions'].get('heatmover', '')}."
+    )
+
+
+def _landmarks(comparison: Comparison) -> Iterator[str]:
+    loss = comparison.landmark_loss
+    if loss is None:
+        return
+    agreement = (
+        f"; distances through them agreed with those on a graph over {loss.n_points:,} cells with a Spearman "
+        f"correlation of {loss.spearman:.3f}"
+        if np.isfinite(loss.spearman)
+        else ""
+    )
+    yield (
+        f"{loss.n_landmarks:,} centres of k-means stood for the cells (leaving {loss.unexplained:.1%} of the "
+        f"variance unexplained{agreement})."
+    )
+
+
+def _graph(study: Study) -> str:
+    how = study.comparison.graph.construction
+    nodes = "cell" if study.comparison.landmarks is None else "centre"
+    if how.get("source") == "points":
+        kernel = KERNELS[how["kernel"]].format(bandwidth=how["bandwidth"] or 0.0)
+        near = (
+            f"its {how['n_neighbors']} nearest neighbours (Euclidean distance)"
+            if how["n_neighbors"]
+            else "all others within a fixed radius"
+        )
+        return f"Every {nodes} was joined with {near}, and {kernel}."
+    if how.get("source") == "grid":
+        return f"The graph was a grid of {' x '.join(map(str, how['shape']))} nodes."
+    return f"The graph over {study.comparison.graph.n_points:,} nodes was given by its affinities."
+
+
+def _diffusion(comparison: Comparison) -> str:
+    model = comparison.model
+    walk = "the random walk on this graph" if model.density == "adjoint" else "averaging over neighbours on this graph"
+    return (
+        f"The mass of each sample, one in total, was diffused by {walk} (affinities divided by the degrees of both "
+        f"ends) for 2^k steps, k = {int(model.scales_[0])} to K = {int(model.max_scale_)}, and the distance between "
+        f"two samples is {NORMS[model.norm]}, with alpha = {model.alpha:g}. K: {model.max_scale_reason_}."
+    )
+
+
+def _numerics(study: Study) -> str:
+    model = study.comparison.model
+    compact = (
+        ""
+        if model.compress_ is None
+        else f" The densities were kept as masses in {int(model.n_cells_.sum()):,} cells of points over all scales."
+    )
+    return (
+        f"Densities were computed by {WAYS[model.method_]}; the certified relative error of each is at most "
+        f"{float(np.max(model.error_bound_)):.1g}.{compact} Seed {study.record['parameters'].get('seed', 0)}."
+    )
+
+
+def _tests(study: Study) -> Iterator[str]:
+    done = [finding for finding in study.findings if finding.answer is not None]
+    if not done:
+        return
+    used = {name for finding in done for name in finding.tests}
+    permutations = study.record["parameters"].get("n_permutations")
+    names = [words for test, words in TESTS.items() if test in used]
+    yield (
+        f"Whether a variable goes with the distances was tested by {' and '.join(names)}, with "
+        f"{permutations:,} permutations each (all of them where there are no more)."
+    )
+    further = [words for test, words in FURTHER.items() if test in used]
+    if further:
+        yield f"Also tested were {_listed(further)}."
+    tied = {finding.blocks for finding in done} & set(BLOCKS)
+    if tied:
+        block = repr(shortened(study.block))
+        yield f"In permutations {' or '.join(BLOCKS[how].format(block=block) for how in sorted(tied))}."
+    if len(done) > 1:
+        yield (
+            f"P-values of the {len(done)} variables were adjusted for the false discovery rate (Benjamini and "
+            "Hochberg, 1995)."
+        )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _listed(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,127 @@
+"""Templates and files of the page, and the values that go into it: everything from outside becomes inert text here."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from heatmover._validation import import_extra
+
+__all__ = ["digest", "fill", "packed", "plain", "rounded", "script_json", "shortened", "static"]
+
+# In a script element "</script" would end it, "<!--" would hide its end, and old parsers take U+2028 for a line's end.
+ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
+DIGITS = 5
+
+
+def fill(template: str, **values: Any) -> str:
+    """Return a template of the report, filled; every value is escaped.
+
+    Parameters
+    ----------
+    template
+        Name of a file in the folder ``templates`` of this package.
+    **values
+        What the template asks for.
+
+    Returns
+    -------
+    str
+        HTML.
+
+    Examples
+    --------
+    >>> fill("sentences.html", sentences=["1 < 2"])
+    '<p>1 &lt; 2</p>'
+    """
+    return str(_environment().get_template(template).render(**values))
+
+
+@cache
+def _environment() -> Any:
+    jinja2 = import_extra("jinja2", package="jinja2", extra="cohort")
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("heatmover.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["shortened"] = shortened
+    environment.filters["probability"] = probability
+    environment.filters["count"] = lambda number: f"{number:,}"
+    return environment
+
+
+def static(name: str) -> str:
+    """Return the text of a file in the folder ``static`` of this package."""
+    return files("heatmover.report").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def digest(script: str) -> str:
+    """Return a script's hash as a content security policy names it."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def shortened(text: object, longest: int = 60) -> str:
+    """Return a text on one line, cut if it is long."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= longest else line[: longest - 1] + "\u2026"
+
+
+def probability(value: float) -> str:
+    """Return a probability with two digits."""
+    return f"{value:.2g}"
+
+
+def script_json(values: object) -> str:
+    r"""Return values as JSON that may stand in a script element.
+
+    Examples
+    --------
+    >>> print(script_json({"name": "</script>", "value": float("nan")}))
+    {"name":"\u003c/script\u003e","value":null}
+    """
+    text = json.dumps(plain(values), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    # A lone surrogate, as a badly decoded file name has it, cannot be written as UTF-8.
+    return text.translate(ESCAPES).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def plain(values: Any) -> Any:
+    """Return values as JSON knows them: no arrays, no tuples, and null for what is no finite number."""
+    if isinstance(values, Mapping):
+        return {str(key): plain(value) for key, value in values.items()}
+    if isinstance(values, np.ndarray):
+        return plain(values.tolist())
+    if isinstance(values, list | tuple):
+        return [plain(value) for value in values]
+    if isinstance(values, np.generic):
+        return plain(values.item())
+    if isinstance(values, float):
+        return values if math.isfinite(values) else None
+    return values if values is None or isinstance(values, bool | int | str) else str(values)
+
+
+def rounded(values: npt.ArrayLike) -> list[float]:
+    """Return numbers with five digits, which is more than a screen shows; NaN and infinity stay."""
+    return [float(f"{value:.{DIGITS}g}") for value in np.asarray(values, dtype=np.float64).ravel()]
+
+
+def packed(values: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """Return the upper triangle of a symmetric matrix of distances in 16 bits each, as text.
+
+    634 samples take 0.5 MB instead of 4 MB as JSON. The step is 1/65535 of the largest distance.
+    """
+    largest = float(values.max()) or 1.0
+    upper = values[np.triu_indices(len(values), 1)]
+    steps = np.round(upper / largest * 65535).astype("<u2")
+    return {"size": len(values), "largest": largest, "steps": base64.b64encode(steps.tobytes()).decode()}

@@ -1,0 +1,91 @@
+"""What the figures show agrees with the distances."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import heatmover as hm
+from heatmover.report import _figures, render
+from heatmover.report._figures import cluster_order, heatmap, maps, scale_shares
+from heatmover.study import study_of
+
+
+def unpacked(data):
+    steps = np.frombuffer(base64.b64decode(data["steps"]), dtype="<u2")
+    matrix = np.zeros((data["size"], data["size"]))
+    matrix[np.triu_indices(data["size"], 1)] = steps / 65535 * data["largest"]
+    return matrix + matrix.T
+
+
+def test_the_heatmap_holds_the_distances_in_its_order(plain_study):
+    data, distances = heatmap(plain_study.comparison), plain_study.comparison.distances
+    order = data["order"]
+    assert sorted(order) == list(range(12))
+    np.testing.assert_allclose(unpacked(data), distances[np.ix_(order, order)], atol=distances.max() / 65535)
+
+
+def test_the_order_puts_like_beside_like():
+    positions = np.array([0.0, 10.0, 0.1, 10.2, 0.3, 10.1])
+    order = cluster_order(abs(positions[:, None] - positions))
+    assert set(positions[order[:3]] < 5) == {bool(positions[order[0]] < 5)}
+
+
+def test_of_many_samples_an_even_part_of_the_order_is_shown(plain_study, monkeypatch):
+    monkeypatch.setattr(_figures, "MOST_ROWS", 5)
+    data = heatmap(plain_study.comparison)
+    order = cluster_order(plain_study.comparison.distances)
+    assert data["order"] == [order[i] for i in (0, 3, 6, 8, 11)]
+    assert "5 of 12 samples are shown" in render(plain_study)
+
+
+def test_the_map_is_that_of_the_comparison(plain_study):
+    first = maps(plain_study.comparison)[0]
+    np.testing.assert_allclose(first["x"], plain_study.comparison.coordinates(2)[:, 0], rtol=1e-4, atol=1e-9)
+    assert first["axes"][0].startswith("axis 1 (")
+
+
+def test_shares_of_scales_are_those_of_the_mean_distance(plain_study):
+    comparison = plain_study.comparison
+    shares = [share["share"] for share in scale_shares(comparison)]
+    edges = np.cumsum(comparison.model.n_cells_)[:-1]
+    parts = [
+        np.abs(block[:, None] - block[None]).sum()
+        for block in np.split(comparison.embedding.astype(float), edges, axis=1)
+    ]
+    np.testing.assert_allclose(shares, np.array(parts) / sum(parts), rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def large_study():
+    """634 samples whose distances are those of random places."""
+    data = hm.datasets.cohort(6, cells_per_sample=20)
+    comparison = hm.compare(data.points, data.labels, n_neighbors=8)
+    rng = np.random.default_rng(0)
+    places = rng.normal(size=(634, 3))
+    many = replace(
+        comparison,
+        names=tuple(f"VALIGA_{i:010d}" for i in range(634)),
+        sizes=rng.integers(2, 400, 634),
+        distances=np.sqrt(((places[:, None] - places) ** 2).sum(axis=2)),
+        embedding=comparison.embedding[rng.integers(0, 6, 634)],
+    )
+    variables = pd.DataFrame({"condition": rng.choice(["a", "b", "c"], 634), "age": rng.normal(50, 9, 634)})
+    return study_of(many, variables, n_permutations=9)
+
+
+def test_634_samples_make_a_light_page(large_study):
+    page = render(large_study)
+    assert len(page.encode()) < 10e6
+    # Without plotly itself the page must stay small.
+    assert len(page.encode()) - len(_plotly_script()) < 1.5e6
+
+
+def _plotly_script():
+    from plotly.offline import get_plotlyjs
+
+    return get_plotlyjs().encode()
