@@ -196,6 +196,47 @@ class Comparison:
         sample_map = SampleMap(self.names, coordinates, axis_labels("mds", shares), self.nearest(1)[1][:, 0], variable)
         return sample_map.draw(new_axes() if ax is None else ax)
 
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        variables: Mapping[str, Any] | Any | None = None,
+        *,
+        blocks: Sequence[object] | None = None,
+        title: str | None = None,
+        n_permutations: int = 999,
+        random_state: int = 0,
+    ) -> Any:
+        """Test variables of the samples and write a report: one HTML page that opens offline in any browser.
+
+        It needs plotly and jinja2 (extra ``cohort``).
+
+        Parameters
+        ----------
+        path
+            Where to; a file that is there already is replaced. The new one appears complete or not at all.
+        variables
+            Values ``(n_samples,)`` by name, in the order of ``names``: a mapping, or a DataFrame (by its index if that
+            holds the names). The most important first.
+        blocks
+            What ties samples together, ``(n_samples,)``: patients with several samples, batches, pairs.
+        title
+            Heading of the page.
+        n_permutations, random_state
+            Rearrangements of every test and their seed.
+
+        Returns
+        -------
+        heatmover.study.Study
+            What the report tells.
+        """
+        # Through the public face: the report stands above the comparison, which must not import it.
+        import heatmover
+
+        return heatmover.report.report_comparison(
+            self, path, variables,
+            blocks=blocks, title=title, n_permutations=n_permutations, random_state=random_state,
+        )  # fmt: skip
+
     def __repr__(self) -> str:
         low, high = self.sizes.min(), self.sizes.max()
         size = f"{low}" if low == high else f"{low} to {high}"
