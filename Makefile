@@ -9,7 +9,7 @@ PYTEST_FLAGS ?=
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench paper docs clean
+.PHONY: help demo test browser bench paper docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -19,7 +19,7 @@ demo: $(VENV)/.installed-demo ## simulate a cohort, compare its samples, write d
 
 # Every check runs even if an earlier one failed, so that one run shows all there is to mend; pytest comes
 # last because its closing line is the summary people and machines look for.
-test: $(VENV)/.installed-test ## ruff, mypy and pytest (PYTEST_FLAGS="--cov" adds coverage)
+test: $(VENV)/.installed-test browser ## ruff, mypy and pytest (PYTEST_FLAGS="--cov" adds coverage)
 	@failed=0; \
 	run() { echo "+ $$*"; "$$@" || failed=1; }; \
 	run $(BIN)/ruff check .; \
@@ -28,6 +28,19 @@ test: $(VENV)/.installed-test ## ruff, mypy and pytest (PYTEST_FLAGS="--cov" add
 	if [ $$failed = 1 ]; then echo "A check above failed, so this run will fail whatever the tests say."; fi; \
 	run $(BIN)/python -m pytest $(PYTEST_FLAGS); \
 	exit $$failed
+
+# The report is tested in a real browser. Where none can be installed its tests are skipped, or fail if CI or
+# HEATMOVER_REQUIRE_BROWSER is set; this target itself never fails. One line says what it did.
+browser:
+	@if [ -n "$$HEATMOVER_CHROMIUM" ]; then echo "Browser for the tests: $$HEATMOVER_CHROMIUM."; exit 0; fi; \
+	found=$$(command -v chromium || command -v chromium-browser || command -v google-chrome) && \
+	  { echo "Browser for the tests: $$found."; exit 0; }; \
+	if [ "$$(id -u)" = 0 ]; then as_root=""; else as_root="sudo -n"; fi; \
+	if command -v apt-get >/dev/null && $$as_root true 2>/dev/null && { \
+	  apt() { $$as_root env DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=1 -o Acquire::http::Timeout=20 "$$@"; }; \
+	  apt update && apt install -y --no-install-recommends chromium fonts-liberation; } >/dev/null 2>&1; \
+	then echo "Browser for the tests: installed Debian's chromium."; \
+	else echo "Browser for the tests: none, and none could be installed; apt-get install chromium brings one."; fi
 
 bench: $(VENV)/.installed-bench ## the benchmarks at small size, in one table
 	$(BIN)/python benchmarks/all_small.py
