@@ -267,6 +267,14 @@ def test_groups_of_two_variables_have_different_colours(samples):
     assert not {tuple(c) for c in strips[0]} & {tuple(c) for c in strips[1]}
 
 
+def test_more_groups_than_colours_still_differ_in_a_strip(samples):
+    parts = pl.distance_heatmap(samples, {"each": [f"group {i}" for i in range(14)]}, ax=axes())
+    strips = np.asarray(parts["strips"].images[0].get_array())
+    assert len({tuple(c) for c in strips[0]}) == 14
+    own = pl.distance_heatmap(samples, "condition", palette={"case": "#123456"}, ax=axes())["strips"]
+    assert to_rgba("#123456")[:3] in {tuple(c) for c in np.asarray(own.images[0].get_array())[0]}
+
+
 def test_names_are_written_if_they_can_be_read():
     places = np.random.default_rng(0).normal(size=(150, 1))
     parts = pl.distance_heatmap(fake(np.abs(places - places.T)), ax=axes())

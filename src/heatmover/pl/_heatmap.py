@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -118,9 +119,19 @@ def _shades(variables: list[Variable], palette: Palette) -> list[list[Any]]:
     """Return the colours of the groups of each variable, different ones as long as there are some left."""
     shades, used = [], 0
     for variable in variables:
-        shades.append([picture.colour_of(used + code, group, palette) for code, group in enumerate(variable.groups)])
+        shades.append([_shade(used + code, group, palette) for code, group in enumerate(variable.groups)])
         used += len(variable.groups)
     return shades
+
+
+def _shade(code: int, group: str, palette: Palette) -> Any:
+    """Return a colour; when all have been used, their lighter and then their darker kin, for a strip has no shapes."""
+    colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
+    color = np.array(colors.to_rgb(picture.colour_of(code, group, palette)))
+    if isinstance(palette, Mapping) and group in palette:
+        return color
+    other, share = ((0.0, 0.0), (1.0, 0.55), (0.0, 0.45))[code // len(picture.COLOURS) % 3]
+    return (1 - share) * color + share * other
 
 
 def _draw_strips(axes: Any, variables: list[Variable], order: npt.NDArray[np.int64], shades: list[list[Any]]) -> Any:
@@ -204,14 +215,19 @@ def _legend(axes: Any, variable: Variable, shades: list[Any]) -> Any:
         bbox_to_anchor=(1, 1), frameon=False, fontsize=8, title_fontsize=9, labelcolor=INK, alignment="left",
         handletextpad=0.1, labelspacing=0.25, borderaxespad=0, borderpad=0,
     )  # fmt: skip
-    return axes.add_artist(picture.inert(legend))
+    axes.add_artist(picture.inert(legend))
+    # As an artist of the axes it would count as clipped to them, and the layout would leave no room for it.
+    legend.set_clip_on(False)
+    return legend
 
 
 def _entries(variable: Variable, shades: list[Any]) -> list[tuple[Any, str]]:
     """Return colours and what they mean."""
     if variable.numbers is not None:
         norm, colors = _norm(variable), picture.colour_map("cividis")
-        values = np.unique(np.linspace(norm.vmin, norm.vmax, 4))
+        ticks = import_extra("matplotlib.ticker", package="matplotlib", extra="cohort").MaxNLocator(4)
+        values = [value for value in ticks.tick_values(norm.vmin, norm.vmax) if norm.vmin <= value <= norm.vmax]
+        values = values if len(values) > 1 else sorted({norm.vmin, norm.vmax})
         found = [(colors(float(norm(value))), f"{value:.3g}") for value in values]
     else:
         order = np.argsort(-variable.sizes, kind="stable")

@@ -28,8 +28,9 @@ MOST_NAMES = 100
 # Area of a marker, in square points, up to so many samples. Beyond it shrinks with the root of their number: in full
 # proportion the 634 samples of a real cohort were specks without a shape.
 MARKER, ROOMY = 62.0, 60
-# More groups than this stand beside the map, where there is room for a long list.
-LEGEND_ABOVE, LEGEND_ROWS = 6, 24
+# Room for the title, and in a legend for the symbol of a group and for a letter of its name, in points. A legend that
+# does not fit beside the title stands beside the map, in columns of so many rows.
+TITLE_POINTS, ENTRY_POINTS, LETTER_POINTS, LEGEND_ROWS = 190, 26, 6.2, 24
 
 
 @final
@@ -142,9 +143,9 @@ class SampleMap:
         if self.variable is not None and self.variable.missing.any():
             handles, labels = [*handles[1:], handles[0]], [*labels[1:], labels[0]]
         # Outside the axes, where it cannot cover a sample: above, or beside if there are many.
-        above = len(labels) <= LEGEND_ABOVE and sum(map(len, labels)) <= 60
+        above = TITLE_POINTS + sum(ENTRY_POINTS + LETTER_POINTS * len(label) for label in labels) < _width(axes)
         place = (
-            {"loc": "lower right", "bbox_to_anchor": (1.0, 1.02), "ncols": min(len(labels), 4)}
+            {"loc": "lower right", "bbox_to_anchor": (1.0, 1.02), "ncols": len(labels)}
             if above
             else {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "ncols": -(-len(labels) // LEGEND_ROWS)}
         )
@@ -172,6 +173,11 @@ def axis_labels(basis: str, shares: Any = None) -> tuple[str, str]:
         return f"axis 1{told[0]}", f"axis 2{told[1]}"
     word = {"diffusion": "diffusion", "phate": "PHATE", "umap": "UMAP"}.get(basis, basis)
     return f"{word} 1", f"{word} 2"
+
+
+def _width(axes: Any) -> float:
+    """Return the width of axes in points."""
+    return float(axes.get_window_extent().width / axes.figure.canvas.figure.dpi * 72)
 
 
 def _draw_nearest(axes: Any, coordinates: Float64, nearest: npt.NDArray[np.int64]) -> None:
