@@ -32,6 +32,7 @@ def input_record(cohort: Cohort) -> dict[str, Any]:
         "samples": len(cohort.names),
         "cells": cohort.n_cells,
         "dimensions": list(cohort.features),
+        "varying": dict(cohort.varying),
     }
 
 

@@ -369,13 +369,18 @@ def _check_samples(labels: npt.ArrayLike | Measures) -> Measures:
     measures = labels if isinstance(labels, Measures) else measures_from_labels(labels)
     if len(measures) < 2:
         raise InvalidInputError("at least two samples to compare", f"one, {measures.names[0]!r}")
-    if len(measures) > MOST_SAMPLES:
+    check_all_pairs(len(measures))
+    return measures
+
+
+def check_all_pairs(n_samples: int) -> None:
+    """Raise if the distances of all pairs of so many samples would take too much memory."""
+    if n_samples > MOST_SAMPLES:
         raise InvalidInputError(
             f"at most {MOST_SAMPLES:,} samples for the distances of all pairs",
-            f"{len(measures):,}, whose distances would take {8 * len(measures) ** 2 / 1e9:,.0f} GB",
+            f"{n_samples:,}, whose distances would take {8 * n_samples**2 / 1e9:,.0f} GB",
             "embed them with DiffusionEMD(graph).fit_transform and ask hm.nearest for the nearest of each",
         )
-    return measures
 
 
 def _check_model(model: object, *, random_state: int | None, n_jobs: int | None) -> DiffusionEMD:

@@ -25,7 +25,7 @@ from heatmover.statistics import (
     permanova,
 )
 
-__all__ = ["Finding", "examine"]
+__all__ = ["Finding", "examine", "kind_of", "label"]
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 Blocks: TypeAlias = Literal["", "units", "within"]
@@ -214,10 +214,10 @@ def _examine(
 ) -> Finding:
     known = np.array([not is_missing(value) for value in values], dtype=bool)
     kept: list[Any] = [value for value, there in zip(values, known, strict=True) if there]
-    kind: Literal["groups", "number"] = "number" if _are_numbers(kept) else "groups"
+    kind = kind_of(kept)
     blank = Finding(name, kind, len(kept), int((~known).sum()), {}, {}, None, None, "", "")
     part = matrix[np.ix_(known, known)]
-    codes = check_labels(name, [_text(value) for value in kept], len(kept)) if kind == "groups" and kept else None
+    codes = check_labels(name, [label(value) for value in kept], len(kept)) if kind == "groups" and kept else None
     groups = {} if codes is None else dict(zip(codes[1], np.bincount(codes[0]).tolist(), strict=True))
     reason = _untestable(name, kept, groups)
     if reason:
@@ -294,9 +294,11 @@ def _remark(name: str, n_missing: int, groups: Mapping[str, int]) -> str:
     return " ".join(notes)
 
 
-def _are_numbers(values: list[Any]) -> bool:
+def kind_of(values: list[Any]) -> Literal["groups", "number"]:
+    """Return whether known values of a variable are those of groups or numbers."""
     numeric = all(isinstance(value, int | float | np.number) and not isinstance(value, bool) for value in values)
-    return numeric and len(set(values)) >= FEWEST_NUMBERS and bool(np.isfinite(np.asarray(values, dtype=float)).all())
+    many = numeric and len(set(values)) >= FEWEST_NUMBERS
+    return "number" if many and bool(np.isfinite(np.asarray(values, dtype=float)).all()) else "groups"
 
 
 def _listed(name: object, values: Any, n_samples: int) -> list[Any]:
@@ -306,7 +308,8 @@ def _listed(name: object, values: Any, n_samples: int) -> list[Any]:
     return found
 
 
-def _text(value: Any) -> str:
+def label(value: Any) -> str:
+    """Return the name of the group that a value stands for; 1.0 is group 1: a gap makes floats of whole numbers."""
     number = isinstance(value, float | np.floating) and float(value).is_integer()
     return str(int(value)) if number else str(value)
 

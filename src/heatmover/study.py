@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 from scipy.stats import spearmanr
@@ -18,12 +19,12 @@ from heatmover._record import Clock, finding_record, how_made, input_record
 from heatmover._validation import check_integer, import_extra
 from heatmover.cohort import Cohort
 from heatmover.cohort._words import listed, quoted
-from heatmover.comparison import Comparison, compare
-from heatmover.errors import GraphWarning, InvalidInputError
+from heatmover.comparison import Comparison, check_all_pairs, compare
+from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.examination import Finding, examine
 from heatmover.measures import Measures, measures_from_weights
 
-__all__ = ["Study", "study", "study_of"]
+__all__ = ["Study", "check_block", "check_parts", "choose_variables", "enough_cells", "study", "study_of"]
 
 # A larger share of the cells outside the largest part of the graph is no accident of a few outliers: distances
 # between parts then say only that they are apart, not how far.
@@ -154,17 +155,17 @@ def study(
     """
     check_integer("n_permutations", n_permutations, minimum=1)
     watch = Clock(progress)
-    kept = _enough_cells(cohort, min_cells)
+    kept = enough_cells(cohort, min_cells)
     table = cohort.samples.iloc[kept]
-    chosen = _choose(cohort, table, variables, block)
-    blocks = None if block is None else _block(cohort.variable(block).iloc[kept], block)
+    chosen = choose_variables(cohort, table, variables, block)
+    blocks = None if block is None else check_block(cohort.variable(block).iloc[kept], block)
     points, codes = cohort.points(), cohort.codes
     if len(kept) < len(cohort.names):
         place = np.full(len(cohort.names), -1)
         place[kept] = np.arange(len(kept))
         points, codes = points[place[codes] >= 0], place[codes][place[codes] >= 0]
     names = [cohort.names[i] for i in kept]
-    with _quiet():
+    with _quiet() as warned:
         comparison = compare(
             points, _measures(codes, names), n_neighbors=n_neighbors, landmarks=landmarks,
             random_state=random_state, n_jobs=n_jobs, progress=watch,
@@ -177,7 +178,7 @@ def study(
         "n_neighbors": n_neighbors, "landmarks": landmarks, "n_permutations": n_permutations, "seed": random_state,
     }  # fmt: skip
     left_out = [cohort.names[i] for i in sorted(set(range(len(cohort.names))) - set(kept))]
-    notes = (*_left_out_notes(left_out, min_cells), *cohort.warnings)
+    notes = (*_left_out_notes(left_out, min_cells), *cohort.warnings, *_embedding_notes(warned))
     return _finish(
         comparison, table, chosen, blocks, block or "", notes,
         {"input": input_record(cohort), "parameters": parameters},
@@ -256,8 +257,8 @@ def _finish(
     return Study(comparison, table, findings, block, notes, record)
 
 
-def _enough_cells(cohort: Cohort, min_cells: int | None) -> list[int]:
-    """Return which samples to keep."""
+def enough_cells(cohort: Cohort, min_cells: int | None) -> list[int]:
+    """Return which samples to keep, or raise if they are too few, too small or too many."""
     least = 1 if min_cells is None else check_integer("min_cells", min_cells, minimum=1)
     single = [name for name, size in zip(cohort.names, cohort.sizes, strict=True) if size < 2]
     if min_cells is None and single:
@@ -273,10 +274,11 @@ def _enough_cells(cohort: Cohort, min_cells: int | None) -> list[int]:
             f"{len(kept)} of {len(cohort.names)}",
             "lower min_cells" if len(cohort.names) > 1 else "check the column that names the samples",
         )
+    check_all_pairs(len(kept))  # before the cells are read
     return kept
 
 
-def _choose(cohort: Cohort, table: Any, variables: Sequence[str] | None, block: str | None) -> list[str]:
+def choose_variables(cohort: Cohort, table: Any, variables: Sequence[str] | None, block: str | None) -> list[str]:
     """Return the variables to examine; those asked for by name must be there and vary."""
     if variables is None:
         return [str(name) for name in table.columns if name != block and _varied(table[name])]
@@ -298,7 +300,8 @@ def _varied(column: Any) -> bool:
     return bool(different > 1 and len(known) > 3 and (numeric or different <= len(known) // 2))
 
 
-def _block(values: Any, name: str) -> list[object]:
+def check_block(values: Any, name: str) -> list[object]:
+    """Return the block of every sample, or raise if one has none."""
     missing = int(values.isna().sum())
     if missing:
         raise InvalidInputError(
@@ -313,17 +316,28 @@ def _measures(codes: Any, names: list[str]) -> Measures:
 
 
 def _check_parts(comparison: Comparison, allow_parts: bool) -> None:
-    diagnosis = comparison.diagnosis
-    if diagnosis.n_components == 1 or allow_parts:
-        return
-    # Of the mass, not of the nodes: a landmark may stand for many cells.
-    component = connected_components(comparison.graph.affinity, directed=False)[1]
-    largest = np.argmax(np.bincount(component))
-    apart = 1 - float(np.mean(comparison.measures.masses @ (component == largest).astype(float)))
+    if comparison.diagnosis.n_components > 1 and not allow_parts:
+        cells = comparison.sizes @ comparison.measures.masses
+        check_parts(comparison.graph.affinity, cells)
+
+
+def check_parts(affinity: Any, cells: npt.NDArray[np.float64]) -> None:
+    """Raise if too many cells are outside the largest part of the graph.
+
+    Parameters
+    ----------
+    affinity
+        Of the graph, ``(n_points, n_points)``.
+    cells
+        How many cells each point stands for, ``(n_points,)``: a landmark may stand for many.
+    """
+    n_parts, part = connected_components(affinity, directed=False)
+    inside = np.bincount(part, weights=cells)
+    apart = 1 - float(inside.max() / inside.sum())
     if apart > MOST_APART:
         raise InvalidInputError(
             "a connected graph",
-            f"{diagnosis.n_components} parts, with {apart:.0%} of the cells outside the largest",
+            f"{n_parts} parts, with {apart:.0%} of the cells outside the largest",
             "raise n_neighbors, remove outliers, or allow_parts=True to go on: mass then never moves between parts",
         )
 
@@ -360,9 +374,18 @@ def _landmark_notes(comparison: Comparison) -> Iterator[str]:
         yield f"Landmarks stood for the cells: {loss}."
 
 
+def _embedding_notes(warned: list[warnings.WarningMessage]) -> Iterator[str]:
+    for found in warned:
+        if issubclass(found.category, EmbeddingWarning):
+            yield str(found.message)
+
+
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave out what the diagnosis says again, at its place."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GraphWarning)
-        yield
+def _quiet() -> Iterator[list[warnings.WarningMessage]]:
+    """Leave out what the diagnosis says again, at its place, and give what else was warned of."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        yield warned
+    for found in warned:
+        if not issubclass(found.category, GraphWarning | EmbeddingWarning):
+            warnings.warn_explicit(found.message, found.category, found.filename, found.lineno)

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from heatmover._validation import check_integer
 from heatmover.cohort._projection import Projection
 from heatmover.cohort._reader import Reader
+from heatmover.cohort._samples import check_variable
 from heatmover.cohort._source import Source
-from heatmover.cohort._words import find, quoted, readable
+from heatmover.cohort._words import quoted, readable
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Cohort"]
@@ -155,13 +156,7 @@ class Cohort:
 
     def variable(self, name: str) -> Any:
         """Return one variable of the samples as a Series, or say why there is none of this name."""
-        if name in self.varying and name not in self.samples:
-            raise InvalidInputError(
-                f"{quoted(name)} to be constant within each sample",
-                f"that it varies within {self.varying[name]} of {len(self.names)} samples",
-                "choose a variable of samples, not of cells",
-            )
-        return self.samples[find(name, list(self.samples.columns), "the name of a variable of the samples")]
+        return self.samples[check_variable(name, list(self.samples.columns), self.varying, len(self.names))]
 
     def _chunks(self, size: int, start: int, stop: int) -> Iterator[tuple[Points, npt.NDArray[np.int32]]]:
         done = start

@@ -17,7 +17,7 @@ from heatmover.cohort._cohort import Cohort, block_rows
 from heatmover.cohort._open import Opened, open_reader
 from heatmover.cohort._projection import Moments, Projection, principal_components
 from heatmover.cohort._reader import Block, Reader
-from heatmover.cohort._samples import SampleTable, from_text, table_of
+from heatmover.cohort._samples import SampleTable, check_variable, from_text, table_of
 from heatmover.cohort._words import find, listed, quoted, readable
 from heatmover.errors import InvalidInputError
 
@@ -33,6 +33,7 @@ def read_cohort(
     sample_key: str | None = None,
     representation: str | Sequence[str] | None = None,
     annotations: Sequence[str] | None = None,
+    required: Sequence[str] = (),
     sample_sheet: str | os.PathLike[str] | None = None,
     standardize: bool = False,
     n_components: int | Literal["all"] | None = None,
@@ -58,6 +59,8 @@ def read_cohort(
         those of whole numbers if there are others. FCS files: a list of channels; default all but Time.
     annotations
         Columns that may describe samples; default every column that is not a feature.
+    required
+        Variables of samples that must be there, in the file or the sample sheet; checked before any value is read.
     sample_sheet
         A .csv or .tsv file with one row per sample and its variables: by the column ``sample_key``, or for FCS
         files by a column of file names. Where it and the annotations share a name, the sheet counts.
@@ -109,6 +112,8 @@ def read_cohort(
             sheet = _by_name(names, opened)
             variables |= sheet
             varying = {name: count for name, count in varying.items() if name not in sheet}
+        for name in required:
+            check_variable(name, list(variables), varying, len(names))
         wide = n_components is None and len(reader.features) > MOST_COLUMNS and _whole_matrix(reader, representation)
         if wide:
             raise InvalidInputError(

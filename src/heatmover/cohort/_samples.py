@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from heatmover._validation import import_extra
 from heatmover.cohort._reader import Columns
-from heatmover.cohort._words import quoted
+from heatmover.cohort._words import find, quoted
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 
-__all__ = ["NUMBER", "SampleTable", "column_of"]
+__all__ = ["NUMBER", "SampleTable", "check_variable", "column_of"]
 
 # Numbers as text. A leading zero makes a name of it: patient 007 is not patient 7.
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?inf(?:inity)?", re.IGNORECASE)
@@ -176,6 +176,17 @@ def from_text(values: list[object]) -> list[object]:
     if known and all(value in BOOLEANS for value in known):
         return [None if value is None else BOOLEANS[str(value)] for value in values]
     return values
+
+
+def check_variable(name: str, known: Sequence[str], varying: Mapping[str, int], n_samples: int) -> str:
+    """Return the name of a variable of the samples, or say why there is none of this name."""
+    if name in varying and name not in known:
+        raise InvalidInputError(
+            f"{quoted(name)} to be constant within each sample",
+            f"that it varies within {varying[name]} of {n_samples} samples",
+            "choose a variable of samples, not of cells",
+        )
+    return find(name, known, "the name of a variable of the samples")
 
 
 def column_of(values: Sequence[object]) -> Any:

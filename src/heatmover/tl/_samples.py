@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -16,7 +16,7 @@ from heatmover.manifold import classical_scaling, diffusion_map, phate, sample_g
 from heatmover.tl._results import check_stored, unpack
 from heatmover.tl._table import Labels, check_anndata, read_labels
 
-__all__ = ["KEY", "MAPS", "samples"]
+__all__ = ["KEY", "MAPS", "assemble", "samples"]
 
 Float64 = npt.NDArray[np.float64]
 
@@ -87,7 +87,6 @@ def samples(
     case-02  case-02      case       50
     """
     check_anndata(adata)
-    anndata = import_extra("anndata", package="anndata", extra="cohort")
     stored = unpack(adata, key)
     wanted = _check_maps(maps)
     count = check_integer("n_components", n_components, minimum=2)
@@ -96,17 +95,51 @@ def samples(
     rows = check_stored(stored, labels.names, labels.sizes)
     if len(rows) < 2:
         raise InvalidInputError("cells of at least two samples", f"those of {labels.names[0]!r} only")
-    distances = np.asarray(stored["distances"], dtype=np.float64)[np.ix_(rows, rows)]
-    neighbors = min(check_integer("k", k, minimum=1), len(rows) - 1)
-    obsm = {f"X_{name}": _MAKERS[name](distances, count, neighbors, random_state) for name in wanted}
-    if "embedding" in stored:
-        obsm["X_heatmover"] = np.asarray(stored["embedding"])[rows]
     obs = _table(adata, labels)
+    packed = {
+        **stored,
+        "distances": np.asarray(stored["distances"], dtype=np.float64)[np.ix_(rows, rows)],
+        **({"embedding": np.asarray(stored["embedding"])[rows]} if "embedding" in stored else {}),
+    }
+    made = assemble(packed, obs, labels.varying, k=k, n_components=count, maps=wanted, random_state=random_state)
+    made.uns.update(_colors(adata, obs))
+    return made
+
+
+def assemble(
+    packed: Mapping[str, Any],
+    table: Any,
+    varying: Sequence[str],
+    *,
+    k: int = 10,
+    n_components: int = 10,
+    maps: Sequence[str] = ("mds", "diffusion"),
+    random_state: int = 0,
+) -> Any:
+    """Return the AnnData of samples that `samples` describes.
+
+    Parameters
+    ----------
+    packed
+        A comparison as `pack` makes it.
+    table
+        DataFrame with a row for each sample, in the order of the distances.
+    varying
+        Columns that were left out of it.
+    k, n_components, maps, random_state
+        As in `samples`, checked.
+    """
+    anndata = import_extra("anndata", package="anndata", extra="cohort")
+    distances = packed["distances"]
+    neighbors = min(check_integer("k", k, minimum=1), len(distances) - 1)
+    obsm = {f"X_{name}": _MAKERS[name](distances, n_components, neighbors, random_state) for name in maps}
+    if "embedding" in packed:
+        obsm["X_heatmover"] = packed["embedding"]
     return anndata.AnnData(
-        obs=obs,
+        obs=table,
         obsm=obsm,
         obsp={"distances": distances, "connectivities": sp.csr_matrix(sample_graph(distances, k=neighbors))},
-        uns=_colors(adata, obs) | _notes(stored, labels, distances, count, neighbors),
+        uns=_notes(packed, varying, n_components, neighbors),
     )
 
 
@@ -134,11 +167,12 @@ def _colors(adata: Any, table: Any) -> dict[str, Any]:
     return {name: deepcopy(adata.uns[name]) for name in names if name in adata.uns}
 
 
-def _notes(stored: Any, labels: Labels, distances: Float64, count: int, neighbors: int) -> dict[str, Any]:
-    carried = {name: deepcopy(stored[name]) for name in ("params", "scales", "landmarks") if name in stored}
+def _notes(packed: Mapping[str, Any], varying: Sequence[str], count: int, neighbors: int) -> dict[str, Any]:
+    carried = {name: deepcopy(packed[name]) for name in ("params", "scales", "landmarks") if name in packed}
+    distances = packed["distances"]
     shares = classical_scaling(distances, min(count, len(distances)))[1]
     return {
-        KEY: {**carried, "varying": np.array(labels.varying, dtype=object)},
+        KEY: {**carried, "varying": np.array(varying, dtype=object)},
         "mds": {"variance_ratio": shares},
         "neighbors": {
             "connectivities_key": "connectivities",

@@ -1,4 +1,4 @@
-"""The command line: its files are right, it overwrites nothing unasked, and it fails with one sentence."""
+"""The demo: its files are right, it overwrites nothing unasked, and it fails with one sentence."""
 
 from __future__ import annotations
 
@@ -13,36 +13,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import heatmover as hm
-from heatmover.cli import FILES, app
+from heatmover.results import EVERY
 
 SMALL = ["--samples", "6", "--cells", "30"]
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "100"})
-
-
-def demo(out, *arguments):
-    return run("demo", "--out", out, *SMALL, *arguments)
-
-
-def fails_with(result, sentence):
-    """Exit code 2, one line on stderr that matches, nothing on stdout."""
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert re.search(sentence, result.stderr), result.stderr
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+@pytest.fixture(scope="module")
+def demo(cli):
+    return lambda out, *arguments: cli.run("demo", "--out", out, *SMALL, *arguments)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory, demo):
     out = tmp_path_factory.mktemp("demo") / "deep" / "results"
     result = demo(out, "--seed", 3)
     assert result.exit_code == 0, result.output
@@ -55,9 +39,9 @@ def expected():
     return data, hm.compare(data.points, data.labels, random_state=3)
 
 
-def test_demo_writes_its_files_and_nothing_else(finished):
+def test_demo_writes_its_files_and_nothing_else(finished, cli):
     out, _ = finished
-    assert sorted(contents(out)) == sorted(FILES)
+    assert sorted(cli.contents(out)) == sorted(EVERY)
     assert [path.name for path in out.parent.iterdir()] == ["results"]
 
 
@@ -79,12 +63,16 @@ def test_the_picture_is_a_png_of_1200_pixels(finished):
 def test_the_record_says_how_it_was_made(finished, expected):
     data, comparison = expected
     record = json.loads((finished[0] / "run.json").read_text(encoding="utf-8"))
-    assert record["parameters"] == {"samples": 6, "cells": 30, "effect": 2.0, "seed": 3}
+    options = {"samples": 6, "cells": 30, "effect": 2.0, "seed": 3}
+    assert record["command"] == {"name": "demo", "options": options}
+    assert record["parameters"]["seed"] == 3
+    assert record["input"]["name"] == "simulated cohort"
     assert record["versions"]["heatmover"] == hm.__version__
     assert record["versions"]["numpy"] == np.__version__
     assert record["graph"]["n_neighbors"] == 30
     assert record["max_scale"]["value"] == comparison.model.max_scale_
-    assert record["separation"]["between"] == comparison.separation(data.annotations["condition"]).between
+    plain = hm.statistics.permanova(comparison.distances, data.annotations["condition"], random_state=3)
+    assert record["findings"][0]["tests"]["permanova"]["p_value"] == plain.p_value
 
 
 def test_the_terminal_shows_neighbours_condition_graph_and_scales(finished, expected):
@@ -94,13 +82,14 @@ def test_the_terminal_shows_neighbours_condition_graph_and_scales(finished, expe
     for sample, name in enumerate(comparison.names):
         row = next(line for line in text.splitlines() if line.startswith(name))
         shown = [f"{comparison.names[i]}  {d:.3f}" for i, d in zip(indices[sample], distances[sample], strict=True)]
-        assert re.sub(r"\s{2,}", "  ", row).strip() == "  ".join([name, *shown])
+        assert re.sub(r"\s{2,}", "  ", row).strip() == "  ".join([name, name.partition("-")[0], *shown])
     flowing = " ".join(text.split())
     separation = comparison.separation(data.annotations["condition"])
-    assert " ".join(separation.describe("condition").split()) in flowing
+    assert " ".join(f"condition: {separation}".split()) in flowing
     assert f"180 points, {comparison.graph.n_edges} edges, one component. All is well." in flowing
     assert " ".join(comparison.model.max_scale_reason_.split()) in flowing
-    assert "Wrote distances.csv, sample-map.png, run.json into" in flowing
+    assert "Wrote distances.csv, samples.h5ad, report.html, run.json, sample-map.png into" in flowing
+    assert flowing.endswith(f"Open in a browser: {finished[0] / 'report.html'}")
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(finished):
@@ -111,69 +100,76 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(finished):
         "diffuse measures ...",
         "compare ...",
         "diagnose graph ...",
+        "test variables ...",
         "write results ...",
     ]
 
 
-def test_many_samples_are_cut_short(tmp_path):
-    text = run("demo", "--out", tmp_path / "out", "--samples", 14, "--cells", 12).stdout
+def test_many_samples_are_cut_short(tmp_path, cli):
+    text = cli.run("demo", "--out", tmp_path / "out", "--samples", 14, "--cells", 12).stdout
     rows = re.findall(r"^(case|control)-\d\d", text, flags=re.MULTILINE)
-    assert rows == ["case"] * 6 + ["control"] * 6
-    assert "2 more samples are in distances.csv" in text
+    assert rows == ["case"] * 4 + ["control"] * 4
+    assert "and 6 more samples in distances.csv" in text
 
 
-def test_the_same_seed_gives_the_same_bytes_for_any_number_of_threads(finished, tmp_path):
+def test_the_same_seed_gives_the_same_numbers_for_any_number_of_threads(finished, tmp_path, demo, cli):
     demo(tmp_path / "again", "--seed", 3, "--threads", 1)
     demo(tmp_path / "other", "--seed", 4)
-    again, other = contents(tmp_path / "again"), contents(tmp_path / "other")
-    assert again == contents(finished[0])
+    again, other, first = (cli.contents(out) for out in (tmp_path / "again", tmp_path / "other", finished[0]))
+    for name in ("distances.csv", "sample-map.png", "samples.h5ad"):
+        assert again[name] == first[name]
     assert other["distances.csv"] != again["distances.csv"]
+    records = [json.loads(found["run.json"]) for found in (again, first)]
+    for record in records:  # clocks go on
+        del record["created"], record["seconds"], record["files"]["report.html"]
+    assert records[0] == records[1]
 
 
-def test_quiet_prints_nothing(tmp_path):
+def test_quiet_prints_nothing(tmp_path, demo, cli):
     result = demo(tmp_path / "out", "--quiet")
     assert (result.exit_code, result.output) == (0, "")
-    assert sorted(contents(tmp_path / "out")) == sorted(FILES)
-    fails_with(demo(tmp_path / "out", "--quiet"), "use --force")
+    assert sorted(cli.contents(tmp_path / "out")) == sorted(EVERY)
+    cli.fails_with(demo(tmp_path / "out", "--quiet"), "use --force")
 
 
-def test_results_are_replaced_only_by_force(tmp_path):
+def test_results_are_replaced_only_by_force(tmp_path, demo, cli):
     out = tmp_path / "out"
     demo(out, "--seed", 1)
-    before = contents(out)
-    fails_with(
-        demo(out, "--seed", 2), "Expected no results in .*out yet, found distances.csv, .*; use --force to replace them"
+    before = cli.contents(out)
+    cli.fails_with(
+        demo(out, "--seed", 2),
+        "Expected no results in .*out' yet, found distances.csv, .*; use --force to replace them",
     )
-    assert contents(out) == before
+    assert cli.contents(out) == before
     assert demo(out, "--seed", 2, "--force").exit_code == 0
-    after = contents(out)
+    after = cli.contents(out)
     assert after.keys() == before.keys()
     assert after["distances.csv"] != before["distances.csv"]
 
 
-def test_force_leaves_files_of_others_alone(tmp_path):
+def test_force_leaves_files_of_others_alone(tmp_path, demo, cli):
     (tmp_path / "thesis.tex").write_text("years of work")
     (tmp_path / "run.json").write_text("{}")
-    fails_with(demo(tmp_path), "found run.json;")
+    cli.fails_with(demo(tmp_path), "found run.json;")
     assert demo(tmp_path, "--force").exit_code == 0
-    assert sorted(contents(tmp_path)) == sorted([*FILES, "thesis.tex"])
+    assert sorted(cli.contents(tmp_path)) == sorted([*EVERY, "thesis.tex"])
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
-def test_a_failure_half_way_leaves_nothing(tmp_path, monkeypatch):
+def test_a_failure_half_way_leaves_nothing(tmp_path, monkeypatch, demo, cli):
     def break_down(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("heatmover._picture.save", break_down)
     result = demo(tmp_path / "new", "--quiet")
-    fails_with(result, r"Could not write the results \(No space left on device\)")
+    cli.fails_with(result, r"Could not write the results \(No space left on device\)")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "run.json").write_text("before")
-    fails_with(demo(tmp_path, "--quiet", "--force"), "No space left")
-    assert contents(tmp_path) == {"run.json": b"before"}
+    cli.fails_with(demo(tmp_path, "--quiet", "--force"), "No space left")
+    assert cli.contents(tmp_path) == {"run.json": b"before"}
 
 
-def test_a_defect_keeps_its_traceback_and_leaves_nothing(tmp_path, monkeypatch):
+def test_a_defect_keeps_its_traceback_and_leaves_nothing(tmp_path, monkeypatch, demo):
     def break_down(*_):
         raise ZeroDivisionError
 
@@ -183,22 +179,22 @@ def test_a_defect_keeps_its_traceback_and_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_in_the_way(tmp_path):
+def test_a_file_in_the_way(tmp_path, demo, cli):
     file = tmp_path / "file"
     file.write_text("here")
     for out in (file, file / "below" / "it"):
-        fails_with(demo(out), "--out to name a folder, found the file .*file in its way")
+        cli.fails_with(demo(out), "--out to name a folder, found the file .*file. in its way")
     assert file.read_text() == "here"
 
 
-def test_a_folder_called_like_a_result(tmp_path):
+def test_a_folder_called_like_a_result(tmp_path, demo, cli):
     (tmp_path / "distances.csv").mkdir()
-    fails_with(demo(tmp_path, "--force"), "found folders called distances.csv")
+    cli.fails_with(demo(tmp_path, "--force"), "found folders called distances.csv")
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which not even root can write")
-def test_a_folder_that_cannot_be_written():
-    fails_with(demo("/proc/results"), "--out where one can write, found /proc: ")
+def test_a_folder_that_cannot_be_written(demo, cli):
+    cli.fails_with(demo("/proc/results"), "--out where one can write, found '/proc': ")
 
 
 @pytest.mark.parametrize(
@@ -213,54 +209,61 @@ def test_a_folder_that_cannot_be_written():
         ("--samples", 100_000, "fits the memory .* found 100000 samples of 30 cells; use fewer"),
     ],
 )
-def test_bad_values_are_refused_before_any_work(tmp_path, option, value, sentence):
-    fails_with(demo(tmp_path / "out", option, value), sentence)
+def test_bad_values_are_refused_before_any_work(tmp_path, option, value, sentence, demo, cli):
+    cli.fails_with(demo(tmp_path / "out", option, value), sentence)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [["--seed", "many"], ["--colour", "red"], ["left over"]])
-def test_unknown_options_are_usage_errors(tmp_path, arguments):
+def test_unknown_options_are_usage_errors(tmp_path, arguments, demo):
     result = demo(tmp_path / "out", *arguments)
     assert result.exit_code == 2
     assert "Usage: heatmover demo" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_matplotlib_is_found_before_any_work(tmp_path, monkeypatch):
+def test_missing_matplotlib_is_found_before_any_work(tmp_path, monkeypatch, demo, cli):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    fails_with(demo(tmp_path / "out"), r"'matplotlib'.*pip install 'heatmover\[demo\]'")
+    cli.fails_with(demo(tmp_path / "out"), r"'matplotlib'.*pip install 'heatmover\[demo\]'")
 
 
-def test_a_disconnected_graph_is_diagnosed_not_warned_about(tmp_path, monkeypatch):
+def test_a_disconnected_graph_is_diagnosed_not_warned_about(tmp_path, monkeypatch, demo):
     data = hm.datasets.cohort(6, cells_per_sample=60)
     far = data.points + 1000 * (np.arange(len(data.points)) % 2)[:, None]
     split = hm.datasets.Dataset("split", far, data.labels, data.coordinates, data.annotations, data.ground_distance)
-    monkeypatch.setattr("heatmover.datasets.cohort", lambda *_, **__: split)
+    monkeypatch.setattr("heatmover.cli._demo.cohort", lambda *_, **__: split)
     result = demo(tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "2 components" in result.stdout
     assert "2 parts are not joined" in " ".join(result.stdout.split())
 
 
-def test_help_has_examples():
-    text = run("demo", "--help").stdout
+@pytest.mark.parametrize("package", ["plotly", "jinja2", "anndata"])
+def test_missing_packages_are_found_before_any_work(tmp_path, monkeypatch, package, demo, cli):
+    monkeypatch.setitem(sys.modules, package, None)
+    cli.fails_with(demo(tmp_path / "out"), rf"'{package}'.*pip install 'heatmover\[demo\]'")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_has_examples(cli):
+    text = cli.run("demo", "--help").stdout
     assert "heatmover demo --out results --seed 7" in text
     for option in ("--out", "--seed", "--samples", "--cells", "--effect", "--threads", "--quiet", "--force"):
         assert option in text
-    assert "demo" in run("--help").stdout
+    assert "demo" in cli.run("--help").stdout
 
 
-def test_version():
-    assert run("--version").stdout == f"heatmover {hm.__version__}\n"
+def test_version(cli):
+    assert cli.run("--version").stdout == f"heatmover {hm.__version__}\n"
 
 
-def test_as_a_module_with_ascii_output(tmp_path):
+def test_as_a_module_with_ascii_output(tmp_path, cli):
     command = [sys.executable, "-m", "heatmover", "demo", *SMALL, "--out", str(tmp_path / "out")]
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, capture_output=True, env=environment, check=True)
     assert b"case-01" in done.stdout
     assert b"\x1b" not in done.stdout + done.stderr
-    assert sorted(contents(tmp_path / "out")) == sorted(FILES)
+    assert sorted(cli.contents(tmp_path / "out")) == sorted(EVERY)
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 2
     assert again.stderr.startswith("Error: Expected no results in ")

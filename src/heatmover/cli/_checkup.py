@@ -1,0 +1,159 @@
+"""What `doctor` looks at: a draw of the cells, the graph over it, and everything for which `compare` would refuse."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from heatmover._progress import Progress
+from heatmover.cli._settings import Settings
+from heatmover.cohort import Cohort
+from heatmover.cohort._words import quoted
+from heatmover.errors import GraphWarning, InvalidInputError
+from heatmover.graphs import Diagnosis, Graph
+from heatmover.study import SMALL_SAMPLE, check_block, check_parts, choose_variables, enough_cells
+
+__all__ = ["Checkup", "check_up"]
+
+# Enough to see parts, copies and scales of features; the graph over them takes seconds.
+MOST_CELLS = 20_000
+# A raw measurement with more than this share of the variance decides the neighbours nearly alone: the area of
+# glomeruli in pixels has 57 % of that of 14 features, of which most have less than a millionth.
+DOMINANT = 0.5
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Checkup:
+    """What was found.
+
+    Attributes
+    ----------
+    points, codes
+        The cells drawn, ``(n_drawn, n_dimensions)``, and their samples.
+    n_copies
+        How many of them are copies of another.
+    constant, dominant
+        Features without spread; the one with most of the variance and its share, if that calls for advice.
+    diagnosis
+        Of the graph over the cells drawn; None if there is none.
+    refusals
+        Why `compare` would refuse, in sentences; empty if it would go.
+    advice
+        What to do, in sentences.
+    """
+
+    points: npt.NDArray[Any]
+    codes: npt.NDArray[np.int32]
+    n_copies: int
+    constant: tuple[str, ...]
+    dominant: tuple[str, float] | None
+    diagnosis: Diagnosis | None
+    refusals: tuple[str, ...]
+    advice: tuple[str, ...]
+
+
+def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
+    """Look at a cohort without changing anything."""
+    refusals = list(_refusals(cohort, settings))
+    progress.stage("draw cells", 1)
+    points, codes = draw(cohort, MOST_CELLS, np.random.default_rng(settings.seed))
+    progress.advance()
+    copies = len(points) - len(np.unique(points, axis=0))
+    spread = np.var(points.astype(np.float64), axis=0)
+    constant = tuple(name for name, value in zip(cohort.features, spread, strict=True) if value == 0)
+    dominant = _dominant(cohort, settings, spread)
+    diagnosis = None
+    if len(points) > 2:
+        progress.stage("diagnose graph", 1)
+        graph = _graph(points, settings)
+        diagnosis = graph.diagnose()
+        if not settings.allow_parts:
+            refusals += _tried(check_parts, graph.affinity, np.ones(len(points)))
+        progress.advance()
+    advice = tuple(_advice(cohort, settings, dominant, copies / len(points)))
+    return Checkup(points, codes, copies, constant, dominant, diagnosis, tuple(refusals), advice)
+
+
+def draw(cohort: Cohort, most: int, rng: np.random.Generator) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32]]:
+    """Return at most so many cells, drawn from every sample in proportion and at least one of each."""
+    if cohort.n_cells <= most:
+        return cohort.points(), cohort.codes
+    order = rng.permutation(cohort.n_cells)
+    # Of each sample the first in random order, then whatever comes next.
+    first = order[np.unique(cohort.codes[order], return_index=True)[1]][:most]
+    rest = order[~np.isin(order, first)][: most - first.size]
+    wanted = np.sort(np.concatenate([first, rest]))
+    parts, done = [], 0
+    for block, codes in cohort.chunks():
+        inside = wanted[(wanted >= done) & (wanted < done + len(codes))] - done
+        parts.append(block[inside])
+        done += len(codes)
+    return np.concatenate(parts), cohort.codes[wanted]
+
+
+def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
+    """Yield every reason why `compare` would refuse before it makes a graph, not the first only."""
+    kept = list(range(len(cohort.names)))
+    try:
+        kept = enough_cells(cohort, settings.min_cells)
+    except InvalidInputError as error:
+        yield str(error)
+    table, block = cohort.samples.iloc[kept], settings.block
+    for name in settings.color:
+        yield from _tried(choose_variables, cohort, table, [name], block)
+    if block is not None:
+        try:
+            check_block(cohort.variable(block).iloc[kept], block)
+        except InvalidInputError as error:
+            yield str(error)
+
+
+def _tried(check: Callable[..., object], *arguments: Any) -> list[str]:
+    try:
+        check(*arguments)
+    except InvalidInputError as error:
+        return [str(error)]
+    return []
+
+
+def _graph(points: npt.NDArray[Any], settings: Settings) -> Graph:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GraphWarning)
+        count = min(settings.neighbors, len(points) - 1)
+        return Graph.from_points(points, n_neighbors=count, random_state=settings.seed, n_jobs=settings.threads)
+
+
+def _dominant(cohort: Cohort, settings: Settings, spread: npt.NDArray[np.float64]) -> tuple[str, float] | None:
+    """Return the raw feature that decides the neighbours alone, if there is one."""
+    ordered = getattr(cohort._reader, "representation", "X") != "X" or settings.components is not None
+    # Principal components and the like are ordered by their variance: the first has most of it by design.
+    if ordered or settings.standardize or len(spread) < 2 or not spread.sum():
+        return None
+    largest = int(np.argmax(spread))
+    share = float(spread[largest] / spread.sum())
+    return (cohort.features[largest], share) if share > max(DOMINANT, 2 / len(spread)) else None
+
+
+def _advice(cohort: Cohort, settings: Settings, dominant: tuple[str, float] | None, copied: float) -> Iterator[str]:
+    if dominant is not None:
+        name, share = dominant
+        yield f"{quoted(name)} has {share:.0%} of the variance and decides nearly alone who is near: use --standardize."
+    timed = [name for name in cohort.features if name.lower() == "time"]
+    if timed:
+        yield f"{quoted(timed[0])} tells when a cell was measured, not what it is: name the other features in --rep."
+    small = int((cohort.sizes < SMALL_SAMPLE).sum())
+    if small and settings.min_cells is None:
+        yield (
+            f"{small} samples have fewer than {SMALL_SAMPLE} cells and will look far from all others by chance: "
+            f"--min-cells {SMALL_SAMPLE} leaves them out."
+        )
+    if copied > 0.05:
+        yield f"{copied:.0%} of the cells are copies of another: rounded values make neighbours arbitrary."
+    if cohort.n_dimensions > 60:
+        yield f"{cohort.n_dimensions} dimensions are mostly noise to a neighbour search: --components 50 reduces them."

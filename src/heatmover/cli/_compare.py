@@ -1,0 +1,62 @@
+"""`heatmover compare`: from a file of cells to distances, tests and a report."""
+
+from __future__ import annotations
+
+from heatmover.cli import _options as options
+from heatmover.cli._settings import COMPONENT_WORDS, LANDMARK_WORDS, Settings, parse_count, parse_names
+from heatmover.cli._summary import show_results
+from heatmover.cli._terminal import output, plain_errors, watched
+from heatmover.results import check_extras, result_folder, write_results
+
+__all__ = ["EXAMPLES", "compare"]
+
+EXAMPLES = """
+**Examples**
+
+- `heatmover compare cells.h5ad -s sample -o results`
+- `heatmover compare cells.h5ad -s sample --rep X_scVI --color response --block patient -o results`
+- `heatmover compare cells.csv -s donor --rep CD3,CD4,CD8 --standardize -o results`
+- `heatmover compare fcs-folder --sample-sheet samples.csv --cofactor 5 -o results`
+"""
+
+
+def compare(
+    file: options.File,
+    *,
+    sample_key: options.SampleKey = None,
+    rep: options.Rep = None,
+    sample_sheet: options.SampleSheet = None,
+    standardize: options.Standardize = False,
+    components: options.Components = None,
+    cofactor: options.Cofactor = None,
+    color: options.Color = None,
+    block: options.Block = None,
+    permutations: options.Permutations = 999,
+    min_cells: options.MinCells = None,
+    allow_parts: options.AllowParts = False,
+    neighbors: options.Neighbors = 30,
+    landmarks: options.Landmarks = "auto",
+    out: options.Out,
+    title: options.Title = None,
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
+    force: options.Force = False,
+) -> None:
+    """Compare the samples of a file: the distances between all of them, what goes with these, and a report.
+
+    Writes distances.csv, samples.h5ad (an AnnData of the samples), report.html and run.json (how it was made), all of
+    them or none. Ask `heatmover doctor` first if the file is large.
+    """
+    with plain_errors():
+        settings = Settings(
+            file, sample_key, parse_names("--rep", rep or []), sample_sheet, standardize,
+            parse_count("--components", components, COMPONENT_WORDS), cofactor, tuple(color or ()), block, min_cells,
+            allow_parts, neighbors, parse_count("--landmarks", landmarks, LANDMARK_WORDS), permutations, seed, threads,
+        )  # fmt: skip
+        check_extras()
+        with result_folder(out, force=force) as folder, watched(quiet) as progress:
+            found = settings.study(settings.read(progress), progress)
+            write_results(found, folder, command=settings.command("compare"), title=title, progress=progress)
+    if not quiet:
+        show_results(output(), found, out)

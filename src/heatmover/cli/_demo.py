@@ -1,0 +1,119 @@
+"""`heatmover demo`: the whole path on a simulated cohort."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, final
+
+import typer
+
+from heatmover._progress import Progress
+from heatmover._validation import check_integer, check_number
+from heatmover.cli import _options as options
+from heatmover.cli._summary import show_results
+from heatmover.cli._terminal import output, plain_errors, watched
+from heatmover.comparison import Comparison, compare
+from heatmover.datasets import cohort
+from heatmover.errors import GraphWarning, InvalidInputError
+from heatmover.results import check_extras, result_folder, write_results
+from heatmover.study import Study, study_of
+
+__all__ = ["EXAMPLES", "DemoOptions", "demo"]
+
+EXAMPLES = """
+**Examples**
+
+- `heatmover demo`
+- `heatmover demo --out results --seed 7`
+- `heatmover demo --samples 60 --cells 500 --effect 0.5 --force`
+"""
+# The embedding has about 4 * 10 * samples^2 * cells bytes: this is 3 GB, which most machines have.
+LARGEST_DEMO = 80_000_000
+
+
+@final
+@dataclass(frozen=True)
+class DemoOptions:
+    """What a demo simulates, checked."""
+
+    samples: int
+    cells: int
+    effect: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        # Two samples of each condition; more points than a graph has neighbours.
+        check_integer("--samples", self.samples, minimum=4)
+        check_integer("--cells", self.cells, minimum=10)
+        check_number("--effect", self.effect, above=-1, at_most=1000)
+        check_integer("--seed", self.seed, minimum=0)
+        if self.samples**2 * self.cells > LARGEST_DEMO:
+            raise InvalidInputError(
+                f"a demo that fits the memory (samples^2 * cells of at most {LARGEST_DEMO:,})",
+                f"{self.samples} samples of {self.cells} cells",
+                "use fewer --samples or --cells",
+            )
+
+
+def demo(
+    out: options.Out = Path("heatmover-demo"),
+    samples: Annotated[int, typer.Option(help="Samples, half of them cases; at least 4.")] = 30,
+    cells: Annotated[int, typer.Option(help="Cells per sample; at least 10.")] = 200,
+    effect: Annotated[
+        float, typer.Option(help="Growth of the odds of one branch in cases; 0 for no difference.")
+    ] = 2.0,
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
+    force: options.Force = False,
+) -> None:
+    """Simulate a cohort of cases and controls, compare its samples and report what was found.
+
+    The cells of each sample lie on a branching tree; cases have more cells in one branch. The demo finds the distances
+    between all samples and writes distances.csv, samples.h5ad, report.html, a picture of the sample map, and run.json,
+    which says how they were made.
+    """
+    with plain_errors():
+        asked = DemoOptions(samples, cells, effect, seed)
+        if threads is not None:
+            check_integer("--threads", threads, minimum=1)
+        check_extras(picture=True, extra="demo")
+        with result_folder(out, force=force) as folder, watched(quiet) as progress:
+            found = _study(asked, threads, progress)
+            command = {"name": "demo", "options": asdict(asked)}
+            title = f"A simulated cohort of {samples} samples"
+            write_results(found, folder, command=command, title=title, picture="condition", progress=progress)
+    if not quiet:
+        show_results(output(), found, out)
+
+
+def _study(asked: DemoOptions, threads: int | None, progress: Progress) -> Study:
+    progress.stage("simulate cohort", 1)
+    data = cohort(asked.samples, cells_per_sample=asked.cells, effect=asked.effect, random_state=asked.seed)
+    progress.advance()
+    with warnings.catch_warnings():
+        # The diagnosis says the same, at its place.
+        warnings.simplefilter("ignore", GraphWarning)
+        comparison = compare(data.points, data.labels, random_state=asked.seed, n_jobs=threads, progress=progress)
+    progress.stage("diagnose graph", 1)
+    _ = comparison.diagnosis
+    progress.advance()
+    variables = {"condition": data.annotations["condition"]}
+    found = study_of(comparison, variables, random_state=asked.seed, progress=progress)
+    return replace(found, record={**found.record, "input": _input(comparison, data.points.shape[1])})
+
+
+def _input(comparison: Comparison, n_dimensions: int) -> dict[str, Any]:
+    """Return what the record of a file would say."""
+    return {
+        "name": "simulated cohort",
+        "format": "simulation",
+        "checksum": "",
+        "sample_sheet": "",
+        "samples": len(comparison.names),
+        "cells": int(comparison.sizes.sum()),
+        "dimensions": [f"dimension {number}" for number in range(1, n_dimensions + 1)],
+        "varying": {},
+    }

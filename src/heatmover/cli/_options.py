@@ -1,0 +1,107 @@
+"""Options that several commands share, with their help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "AllowParts", "Block", "Cofactor", "Color", "Components", "File", "Force", "Landmarks", "MinCells", "Neighbors",
+    "Out", "Permutations", "Quiet", "Rep", "SampleKey", "SampleSheet", "Seed", "Standardize", "Threads", "Title",
+]  # fmt: skip
+
+INPUT, TESTS, METHOD, RUN = "Input", "Variables of samples", "Method", "Output and run"
+
+File = Annotated[
+    str,
+    typer.Argument(
+        help="AnnData (.h5ad, .zarr), table of cells (.csv, .tsv, .csv.gz, .parquet), or folder of .fcs files.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+SampleKey = Annotated[
+    str | None,
+    typer.Option(
+        "--sample-key", "-s", metavar="COLUMN", rich_help_panel=INPUT,
+        help="Column that tells the sample of each cell; of FCS files, that of the sample sheet with their names.",
+    ),
+]  # fmt: skip
+Rep = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rep", "-r", metavar="NAMES", rich_help_panel=INPUT,
+        help="Where cells are near: a key of obsm or X; or columns, channels or genes, with commas between them.",
+    ),
+]  # fmt: skip
+SampleSheet = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", rich_help_panel=INPUT, help="A .csv or .tsv with one row of variables per sample."),
+]
+Standardize = Annotated[
+    bool,
+    typer.Option("--standardize", rich_help_panel=INPUT, help="Give every feature mean 0 and variance 1."),
+]
+Components = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|all", rich_help_panel=INPUT,
+        help="Reduce to N principal components; needed above 100 features, which 'all' keeps.",
+    ),
+]  # fmt: skip
+Cofactor = Annotated[
+    float | None,
+    typer.Option(
+        metavar="NUMBER", rich_help_panel=INPUT,
+        help="FCS: arcsinh(value / NUMBER); 5 is usual for mass, 150 for flow cytometry.",
+    ),
+]  # fmt: skip
+Color = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--color", "-c", metavar="COLUMN", rich_help_panel=TESTS, show_default="all that can be tested",
+        help="Variable of samples to test and to colour by; again for more, the most important first.",
+    ),
+]  # fmt: skip
+Block = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN", rich_help_panel=TESTS,
+        help="Variable that ties samples together, such as the patient or the batch.",
+    ),
+]  # fmt: skip
+Permutations = Annotated[int, typer.Option(metavar="N", rich_help_panel=TESTS, help="Rearrangements of every test.")]
+MinCells = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", rich_help_panel=METHOD, show_default="refuse samples of one cell",
+        help="Leave out samples with fewer cells.",
+    ),
+]  # fmt: skip
+AllowParts = Annotated[
+    bool,
+    typer.Option(
+        "--allow-parts", rich_help_panel=METHOD,
+        help="Go on if more than 5 % of the cells are apart from the largest part of the graph.",
+    ),
+]  # fmt: skip
+Neighbors = Annotated[int, typer.Option(metavar="N", rich_help_panel=METHOD, help="Neighbours of a cell in the graph.")]
+Landmarks = Annotated[
+    str,
+    typer.Option(
+        metavar="N|auto|none", rich_help_panel=METHOD,
+        help="Let N centres stand for the cells; auto: 4,000 above 100,000 cells.",
+    ),
+]  # fmt: skip
+Seed = Annotated[int, typer.Option(metavar="N", rich_help_panel=RUN, help="The same seed gives the same numbers.")]
+Threads = Annotated[
+    int | None, typer.Option(metavar="N", rich_help_panel=RUN, help="Threads to use.", show_default="all cores")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=RUN, help="Print nothing but errors.")]
+Force = Annotated[
+    bool, typer.Option("--force", "-f", rich_help_panel=RUN, help="Replace the results of an earlier run.")
+]
+Title = Annotated[str | None, typer.Option(metavar="TEXT", rich_help_panel=RUN, help="Title of the report.")]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", rich_help_panel=RUN, help="Folder for the results.")]

@@ -1,0 +1,153 @@
+"""What the terminal shows after a run: the answer first, then what supports it, then where everything is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from heatmover.cli._terminal import clean
+from heatmover.cli._words import in_options
+from heatmover.examination import Finding, label
+from heatmover.measures import is_missing
+from heatmover.results import EVERY
+from heatmover.study import Study
+
+__all__ = ["columns_of", "hanging", "short", "show_results"]
+
+NEIGHBORS_SHOWN = 3
+SAMPLES_SHOWN = 8
+FINDINGS_SHOWN = 12
+LONGEST_NAME = 24
+# Columns of words, which may take several lines.
+WORDY = ("effect", "values")
+# From the 256 colours that every terminal knows; the first two are those of the picture of the demo.
+COLORS = ("color(33)", "color(208)", "color(35)", "color(170)", "color(179)", "color(38)")
+
+
+def show_results(console: Console, study: Study, out: Path) -> None:
+    """Print what was found and where it is."""
+    console.print()
+    console.print(Text(clean(study.headline()), style="bold"))
+    if study.findings:
+        console.print()
+        _show_findings(console, study)
+    for note in study.notes:
+        console.print()
+        console.print(hanging("note", clean(note)))
+    console.print()
+    console.print(_nearest_table(study))
+    left = len(study.comparison.names) - SAMPLES_SHOWN
+    if left > 0:
+        console.print(Text(f"and {left} more samples in distances.csv", style="dim"))
+    console.print()
+    for name, text in _facts(study):
+        console.print(hanging(name, text))
+    console.print()
+    written = [name for name in EVERY if (out / name).exists()]
+    console.print(Text(f"Wrote {', '.join(written)} into {clean(out)}"), soft_wrap=True)
+    console.print(Text(f"Open in a browser: {clean((out / 'report.html').absolute())}"), soft_wrap=True)
+
+
+def _show_findings(console: Console, study: Study) -> None:
+    tested = [finding for finding in study.findings if finding.answer is not None]
+    table = columns_of("variable", "effect", "p", "q")
+    for finding in tested[:FINDINGS_SHOWN]:
+        answer = finding.answer
+        assert answer is not None
+        style = "bold" if finding.sure else ""
+        table.add_row(
+            Text(short(finding.variable), style=style),
+            _effect(finding),
+            f"{answer.p_value:.2g}",
+            Text(f"{finding.q_value:.2g}", style=style),
+        )
+    if tested:
+        console.print(table)
+    if len(tested) > 1:
+        console.print(Text("q: the share of false discoveries among variables at least as sure", style="dim"))
+    near = next((finding for finding in tested if finding.separation is not None), None)
+    if near is not None:
+        console.print()
+        console.print(Text(clean(f"{near.variable}: {near.separation}".replace("\n", " "))))
+    if len(tested) > FINDINGS_SHOWN:
+        console.print(Text(f"and {len(tested) - FINDINGS_SHOWN} more variables in report.html", style="dim"))
+    for finding in study.findings:
+        if finding.answer is None:
+            console.print(Text(clean(in_options(finding.note)), style="dim"))
+
+
+def _effect(finding: Finding) -> str:
+    answer = finding.answer
+    assert answer is not None
+    if finding.kind == "groups":
+        return f"{100 * answer.effect:.2g} % of the variation between {len(finding.groups)} groups"
+    return f"distance correlation {answer.statistic:.2f} ({answer.statistic - answer.effect:.2f} by chance)"
+
+
+def _nearest_table(study: Study) -> Table:
+    comparison = study.comparison
+    count = min(NEIGHBORS_SHOWN, len(comparison.names) - 1)
+    distances, indices = comparison.nearest(count)
+    variable, groups, styles = _groups(study)
+
+    def named(sample: int) -> Text:
+        return Text(short(comparison.names[sample]), style=styles.get(groups[sample], ""))
+
+    table = columns_of("sample", *([short(variable)] if variable else []), *("nearest", "second", "third")[:count])
+    for sample in _some_of_each(groups):
+        own = [Text(short(groups[sample]), style=styles[groups[sample]])] if variable else []
+        near = zip(indices[sample].tolist(), distances[sample].tolist(), strict=True)
+        table.add_row(named(sample), *own, *(Text.assemble(named(i), (f"  {d:.3f}", "dim")) for i, d in near))
+    return table
+
+
+def _groups(study: Study) -> tuple[str, list[str], dict[str, str]]:
+    """Return the first grouping that was tested, the group of each sample and a colour of each group."""
+    n_samples = len(study.comparison.names)
+    first = next((found for found in study.findings if found.kind == "groups" and found.answer is not None), None)
+    if first is None or len(first.groups) > len(COLORS):
+        return "", [""] * n_samples, {}
+    values = ["" if is_missing(value) else label(value) for value in study.variables[first.variable].tolist()]
+    return first.variable, values, {"": "", **dict(zip(first.groups, COLORS, strict=False))}
+
+
+def _some_of_each(groups: list[str]) -> list[int]:
+    """Return the samples to show, in order: all if they are few, else in turn one of each group."""
+    members = [[i for i, group in enumerate(groups) if group == name] for name in sorted(set(groups))]
+    turns = [i for turn in zip_longest(*members) for i in turn if i is not None]
+    return sorted(turns[:SAMPLES_SHOWN], key=lambda i: (groups[i], i))
+
+
+def _facts(study: Study) -> Iterator[tuple[str, str]]:
+    diagnosis, model = study.comparison.diagnosis, study.comparison.model
+    advice = " ".join(diagnosis.advice) or "All is well."
+    yield "graph", f"{str(diagnosis).splitlines()[0]} {in_options(advice)}"
+    yield "scales", f"The coarsest is {model.max_scale_}: {model.max_scale_reason_}."
+
+
+def hanging(name: str, text: str, *, width: int = 6) -> Table:
+    """Return text that hangs beside its name."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True, width=width)
+    grid.add_column(overflow="fold")
+    grid.add_row(name, Text(text))
+    return grid
+
+
+def columns_of(*headers: str) -> Table:
+    """Return an empty table without lines."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for header in headers:
+        table.add_column(header, no_wrap=header not in WORDY, overflow="ellipsis" if header not in WORDY else "fold")
+    return table
+
+
+def short(name: object) -> str:
+    """Return a name that fits into a column."""
+    text = clean(name)
+    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 3] + "..."

@@ -1,0 +1,132 @@
+"""What a terminal sees: progress, errors in one sentence, and names that cannot command it."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn, final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn
+from rich.progress import Progress as Bars
+from rich.text import Text
+
+from heatmover._progress import SILENT, Progress
+from heatmover.cli._words import in_options
+from heatmover.errors import HeatmoverError
+
+__all__ = ["clean", "fail", "output", "plain_errors", "watched"]
+
+
+def output(*, stderr: bool = False) -> Console:
+    """Return the console that everything is printed on."""
+    stream = sys.stderr if stderr else sys.stdout
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        # A name that the terminal's alphabet lacks must not end an hour's work.
+        reconfigure(errors="backslashreplace")
+    return Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+
+
+def clean(text: object) -> str:
+    r"""Return text on one line whose every character shows itself.
+
+    Names come from files: an escape sequence in one could hide or repaint what the terminal shows.
+
+    Examples
+    --------
+    >>> clean("a\x1b[31mb\nc")
+    'a\\x1b[31mb\\nc'
+    """
+    return "".join(_shown(character) for character in str(text))
+
+
+def _shown(character: str) -> str:
+    if character.isprintable():
+        return character
+    if unicodedata.category(character) == "Zs":
+        return " "
+    return character.encode("unicode_escape").decode("ascii")
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Turn what the user can mend into one sentence and exit code 2; a defect of ours keeps its traceback."""
+    try:
+        yield
+    except HeatmoverError as error:
+        fail(in_options(str(error)))
+    except OSError as error:
+        if error.errno is None:  # not from the system: some libraries derive errors of their own from it
+            raise
+        place = f": {error.filename}" if error.filename is not None else ""
+        fail(f"Could not write the results{place} ({error.strerror or error}).")
+    except MemoryError as error:
+        fail(f"Expected enough memory, found too little{f' ({error})' if str(error) else ''}; try --landmarks 4000.")
+
+
+def fail(sentence: str) -> NoReturn:
+    """Print an error and exit with code 2."""
+    output(stderr=True).print(Text.assemble(("Error: ", "bold red"), clean(sentence)), soft_wrap=True)
+    raise typer.Exit(2)
+
+
+@contextmanager
+def watched(quiet: bool) -> Iterator[Progress]:
+    """Give a progress that draws bars in a terminal, writes a line per stage elsewhere, or says nothing."""
+    console = output(stderr=True)
+    if quiet:
+        yield SILENT
+    elif not console.is_terminal:
+        yield _Lines(console)
+    else:
+        plain = console.options.ascii_only
+        columns = (
+            SpinnerColumn("line" if plain else "dots", finished_text="+" if plain else "[green]✓[/green]"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30, complete_style="cyan", finished_style="cyan", pulse_style="cyan"),
+            TextColumn("{task.elapsed:.1f} s", style="dim", justify="right"),
+        )
+        with Bars(*columns, console=console) as bars:
+            watcher = _Stages(bars)
+            yield watcher
+            watcher.end()
+
+
+@final
+class _Lines:
+    """Progress where nothing can be redrawn: the name of each stage as it begins."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def stage(self, name: str, total: int) -> None:  # noqa: ARG002
+        self._console.print(f"{name} ...")
+
+    def advance(self, steps: int = 1) -> None:
+        """Write nothing."""
+
+
+@final
+class _Stages:
+    """Progress as bars, one below the other; a stage of a single step pulses until it has ended."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._task: TaskID | None = None
+
+    def stage(self, name: str, total: int) -> None:
+        self.end()
+        self._task = self._bars.add_task(name, total=None if total == 1 else total)
+
+    def advance(self, steps: int = 1) -> None:
+        if self._task is not None:
+            self._bars.advance(self._task, steps)
+
+    def end(self) -> None:
+        if self._task is not None:
+            self._bars.update(self._task, total=1, completed=1)
+            self._bars.stop_task(self._task)

@@ -1,0 +1,136 @@
+"""`heatmover doctor`: what it says is so, it says whether compare would go, and it writes nothing."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from heatmover.cli._candidates import candidates
+from heatmover.cli._checkup import MOST_CELLS, draw
+from heatmover.cohort import read_cohort
+
+
+def flowing(text):
+    return " ".join(text.split())
+
+
+@pytest.fixture
+def doctor(cli):
+    return lambda path, *arguments: cli.run("doctor", path, *arguments)
+
+
+def test_a_healthy_file(cells, doctor):
+    before = cells.read_bytes(), sorted(cells.parent.iterdir())
+    result = doctor(cells, "-s", "sample")
+    assert result.exit_code == 0, result.output
+    text = flowing(result.stdout)
+    assert "cells.h5ad (h5ad)" in text
+    assert "samples 10: 's00', 's01', 's02' and 7 more" in text
+    assert "300; per sample 30 to 30, median 30; 0 samples below 30, 0 of a single cell" in text
+    assert "features 3: 'CD4', 'CD8', 'CD19'; no missing values" in text
+    assert re.search(r"condition groups (case 5, control 5|control 5, case 5)", text)
+    assert "age number 40.5 to 49.5" in text
+    assert "cluster of cells varies within 10 samples" in text
+    assert "300 points" in text
+    assert re.search(r"about \d+ seconds and \d\.\d GB of memory here", text)
+    assert text.endswith("heatmover compare would go.")
+    assert before == (cells.read_bytes(), sorted(cells.parent.iterdir()))
+
+
+def test_without_a_key_the_candidates_are_listed(cells, doctor):
+    result = doctor(cells)
+    assert result.exit_code == 2
+    rows = [line.split()[0] for line in result.stdout.splitlines()[3:]]
+    assert rows[:2] == ["sample", "patient"]
+    assert "CD4" not in rows
+    assert result.stderr.endswith("perhaps --sample-key sample.\n")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "h5ad"])
+def test_candidates_by_counting(make, tmp_path, kind):
+    frame = make.frame()
+    path = tmp_path / f"cells.{kind}"
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    elif kind == "parquet":
+        frame.to_parquet(path, index=False)
+    else:
+        make.h5ad(frame, path)
+    found = {candidate.column: candidate for candidate in candidates(str(path))}
+    assert {"sample", "patient", "condition", "cluster"} <= found.keys()
+    assert not {"CD4", "CD8", "CD19", "center"} & found.keys()
+    for name in ("sample", "cluster"):
+        counts = frame[name].value_counts()
+        assert (found[name].n_values, found[name].fewest) == (len(counts), counts.min())
+
+
+def test_every_reason_is_told(make, tmp_path, doctor):
+    frame = make.frame()
+    frame = frame[(frame["sample"] != "s03") | ~frame.duplicated("sample")]
+    path = make.h5ad(frame, tmp_path / "cells.h5ad")
+    result = doctor(path, "-s", "sample", "-c", "cluster", "-c", "center", "-c", "condition", "--block", "patients")
+    assert result.exit_code == 2
+    errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 4
+    for error, sentence in zip(
+        errors, ["--min-cells 2", "'cluster' to be constant", "'center' to differ", "'patients'"], strict=True
+    ):
+        assert sentence in error
+    assert "would go" not in result.stdout
+    assert "1 of a single cell" in flowing(result.stdout)
+    assert [found.name for found in tmp_path.iterdir()] == ["cells.h5ad"]
+
+
+def test_parts(make, tmp_path, doctor):
+    frame = make.frame()
+    frame.loc[frame["cluster"] == "T", "CD4"] += 1e6
+    path = make.h5ad(frame, tmp_path / "cells.h5ad")
+    result = doctor(path, "-s", "sample")
+    assert result.exit_code == 2
+    assert "a connected graph, found 2 parts" in result.stderr
+    assert doctor(path, "-s", "sample", "--allow-parts").exit_code == 0
+
+
+def test_advice(make, tmp_path, doctor):
+    frame = make.frame()
+    frame["CD4"] *= 1000
+    frame["CD19"] = 1.5
+    frame = pd.concat([frame, frame.iloc[:60]])
+    path = make.h5ad(frame, tmp_path / "cells.h5ad")
+    text = flowing(doctor(path, "-s", "sample").stdout)
+    assert "'CD4' has 100% of the variance and decides nearly alone who is near: use --standardize" in text
+    assert "1 constant, 60 copies of another cell" in text
+    assert "copies of another: rounded values" in text
+    assert "decides nearly alone" not in flowing(doctor(path, "-s", "sample", "--standardize").stdout)
+
+
+def test_bad_files_are_one_sentence(cells, tmp_path, cli, doctor):
+    (tmp_path / "cells.h5ad").write_bytes(cells.read_bytes()[:5000])
+    cli.fails_with(doctor(tmp_path / "cells.h5ad", "-s", "sample"), "a complete h5ad file")
+    cli.fails_with(doctor(tmp_path / "cells.h5ad"), "a complete h5ad file")
+    cli.fails_with(doctor(tmp_path / "none.h5ad", "-s", "sample"), "a file that exists")
+    cli.fails_with(doctor(cells, "-s", "sampel"), "did you mean 'sample'")
+
+
+def test_quiet_tells_by_the_exit_code(cells, doctor):
+    result = doctor(cells, "-s", "sample", "-q")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_every_sample_is_drawn_from(tmp_path):
+    rng = np.random.default_rng(0)
+    sizes = [5, 1000, 29_000, 2, 10_000]
+    labels = rng.permutation(np.repeat(list("abcde"), sizes))
+    values = np.arange(len(labels)) + 0.5
+    pd.DataFrame({"sample": labels, "x": values, "y": -values}).to_parquet(tmp_path / "cells.parquet")
+    cohort = read_cohort(tmp_path / "cells.parquet", sample_key="sample")
+    points, codes = draw(cohort, MOST_CELLS, np.random.default_rng(1))
+    assert len(points) == len(codes) == MOST_CELLS
+    assert len(np.unique(points[:, 0])) == MOST_CELLS  # no cell twice
+    assert [cohort.names[code] for code in codes] == labels[(points[:, 0] - 0.5).astype(int)].tolist()
+    counts = np.bincount(codes, minlength=5)
+    assert counts.min() >= 1
+    np.testing.assert_allclose(counts / MOST_CELLS, np.array(sizes) / sum(sizes), atol=0.02)

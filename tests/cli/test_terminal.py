@@ -1,0 +1,79 @@
+"""Names cannot command the terminal, errors are one sentence, and defects keep their traceback."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heatmover._progress import SILENT
+from heatmover.cli._terminal import clean, output, plain_errors, watched
+from heatmover.errors import InvalidInputError
+
+
+@given(st.text())
+def test_clean_text_is_one_printable_line(text):
+    shown = clean(text)
+    assert shown.isprintable()
+    assert clean(shown) == shown
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "S"])))
+def test_what_shows_itself_stays(text):
+    assert clean(text) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("a\x1b[2Jb", "a\\x1b[2Jb"), ("a\nb\tc\r", "a\\nb\\tc\\r"), ("\u202egpj", "\\u202egpj"), ("a\xa0b", "a b")],
+)
+def test_what_commands_is_spelled_out(name, shown):
+    assert clean(name) == shown
+
+
+def test_half_characters_are_spelled_out():
+    assert clean("a\udc80") == "a\\udc80"
+
+
+def test_markup_in_names_is_text(capsys):
+    output().print("[bold]x[/bold] :smile:")
+    assert capsys.readouterr().out == "[bold]x[/bold] :smile:\n"
+
+
+def test_an_alphabet_without_the_letter(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    output().print("é")
+    stream.flush()
+    assert stream.buffer.getvalue() == b"\\xe9\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (InvalidInputError("min_cells", "1\n2"), "Error: Expected --min-cells, found 1\\n2."),
+        (OSError(28, "No space left on device"), "Error: Could not write the results (No space left on device)."),
+        (PermissionError(13, "Permission denied", "x"), "Error: Could not write the results: x (Permission denied)."),
+        (MemoryError(), "Error: Expected enough memory, found too little; try --landmarks 4000."),
+    ],
+)
+def test_what_the_user_can_mend_is_one_sentence(error, sentence, capsys):
+    with pytest.raises(typer.Exit) as ended, plain_errors():
+        raise error
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err == sentence + "\n"
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), OSError("a template that is not there"), KeyError("x")])
+def test_a_defect_keeps_its_traceback(error):
+    with pytest.raises(type(error)), plain_errors():
+        raise error
+
+
+def test_quiet_is_silent():
+    with watched(quiet=True) as progress:
+        assert progress is SILENT
