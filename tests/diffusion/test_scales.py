@@ -112,3 +112,47 @@ def test_scales_without_weight_are_dropped(alpha, dropped):
     assert (first > 0) == dropped
     assert weights[:first].sum() <= 0.01 * weights.sum()
     assert weights[: first + 1].sum() >= 0.01 * weights.sum()
+
+
+def lumpy():
+    """A line whose middle holds most of the points: a draw that misses the ends seems mixed too early."""
+    places = np.concatenate([np.linspace(0, 1, 60), np.linspace(0.45, 0.55, 60)])
+    return Graph.from_affinity(np.exp(-((places[:, None] - places) ** 2) / 0.05**2))
+
+
+def test_the_curve_of_a_few_points_is_near_that_of_all():
+    """Against all 120 points by the dense oracle; the same points without probes are off by far more."""
+    operator = DiffusionOperator.from_graph(lumpy())
+    exact = list(ExactDiffuser(operator, adjoint=True).diffuse(np.eye(120), range(16)))
+    truth = np.array([mean_total_variation(d) for d in exact])
+    errors, plain = [], []
+    for seed in range(20):
+        choice = choose_max_scale(operator, np.ones((1, 120)) / 120, np.random.default_rng(seed))
+        drawn = np.random.default_rng(seed).choice(120, SAMPLE, replace=False, p=np.full(120, 1 / 120))
+        errors.append(choice.decay[-1] - truth[choice.max_scale])
+        plain.append(mean_total_variation(exact[choice.max_scale][:, drawn]) - truth[choice.max_scale])
+    assert np.sqrt(np.mean(np.square(errors))) < 0.5 * np.sqrt(np.mean(np.square(plain)))
+
+
+def test_components_keep_the_limit_when_points_are_sampled():
+    block = lumpy().affinity
+    graph = Graph.from_affinity(sp.block_diag([block, block]))
+    alone = choose_max_scale(DiffusionOperator.from_graph(lumpy()), np.ones((1, 120)), rng())
+    both = choose_max_scale(DiffusionOperator.from_graph(graph), np.ones((1, 240)), rng())
+    assert 0.4 < both.limit < 0.6
+    assert (both.decay >= both.limit).all()
+    assert (both.decay <= 1).all()
+    assert abs(both.max_scale - alone.max_scale) <= 1
+
+
+def test_points_that_never_meet_give_the_smallest_choice():
+    choice = choose_max_scale(DiffusionOperator.from_graph(Graph.from_affinity(np.eye(50))), np.eye(50), rng())
+    assert (choice.max_scale, choice.limit, choice.decay.tolist()) == (1, 1.0, [1.0, 1.0])
+
+
+def test_pairs_of_points_are_not_corrected_by_rounding():
+    """Two points that share a component have the same mean: there is no slope between them."""
+    graph = Graph.from_affinity(np.kron(np.eye(40), np.ones((2, 2))))
+    choice = choose_max_scale(DiffusionOperator.from_graph(graph), np.eye(80), rng())
+    assert choice.max_scale == 1
+    assert choice.decay[-1] == pytest.approx(choice.limit, abs=1e-6)
