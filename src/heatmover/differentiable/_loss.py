@@ -286,10 +286,11 @@ class DiffusionEMDLoss(torch.nn.Module):  # type: ignore[misc]
         # A polynomial that was cut takes a known share of the top eigenvectors away; mass is exact with it.
         parts = torch.zeros(self._n_components, rows.shape[0], dtype=rows.dtype)
         parts = parts.index_add(0, self._component, start * top[:, None])[self._component] * top[:, None]
-        missing = torch.from_numpy(expansion.missing).to(rows.dtype)[:, None, None]
-        densities = outward * (powers(start, data, self._support, expansion) + missing * parts)
-        blocks = torch.tensordot(torch.from_numpy(self._matrix).to(rows.dtype), densities, dims=1)
-        return blocks.abs().sum(dim=(0, 1))
+        diffused = powers(start, data, self._support, expansion)
+        densities = [y + float(lack) * parts for y, lack in zip(diffused, expansion.missing, strict=True)]
+        # Row by row, each with one or two densities: a product with the whole matrix would wait for BLAS threads.
+        blocks = [sum(float(row[k]) * densities[k] for k in np.flatnonzero(row)) for row in self._matrix]
+        return torch.stack([(outward * block).abs().sum(dim=0) for block in blocks]).sum(dim=0)
 
     def _bandwidth(self) -> float:
         """Return the width of the graph's kernel, or raise if positions have no smooth effect on it."""

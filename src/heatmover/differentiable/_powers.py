@@ -25,6 +25,9 @@ from heatmover.diffusion.recurrence import WIDEST_BLOCK
 
 __all__ = ["Expansion", "Support", "powers"]
 
+# Below this many entries of S a step takes less time than handing it to threads.
+SHARED_ABOVE = 200_000
+
 Float64 = npt.NDArray[np.float64]
 Array = npt.NDArray[np.floating[Any]]
 
@@ -80,7 +83,8 @@ class Support:
 
     def __init__(self, matrix: sp.csr_array, order: npt.NDArray[np.intp], n_threads: int) -> None:
         self.indptr, self.indices, self.order = matrix.indptr, matrix.indices, order
-        cuts = np.searchsorted(self.indptr, np.linspace(0, self.indptr[-1], n_threads + 1)[1:-1])
+        parts = n_threads if self.indices.size > SHARED_ABOVE else 1
+        cuts = np.searchsorted(self.indptr, np.linspace(0, self.indptr[-1], parts + 1)[1:-1])
         self._rows = list(pairwise([0, *(int(cut) for cut in cuts), matrix.shape[0]]))
 
     @property
