@@ -195,7 +195,7 @@ def examine(
     matrix = check_distances(distances)
     check_integer("n_permutations", n_permutations, minimum=1)
     columns = {str(name): _listed(name, variables[name], len(matrix)) for name in variables}
-    tied = None if blocks is None else check_labels("blocks", blocks, len(matrix))[0]
+    tied = None if blocks is None else _names("blocks", blocks, len(matrix))
     progress.stage("test variables", max(len(columns), 1))
     findings = []
     for name, values in columns.items():
@@ -210,7 +210,7 @@ def examine(
 
 
 def _examine(
-    matrix: Float64, name: str, values: list[Any], tied: npt.NDArray[np.int64] | None, settings: dict[str, Any]
+    matrix: Float64, name: str, values: list[Any], tied: npt.NDArray[np.str_] | None, settings: dict[str, Any]
 ) -> Finding:
     known = np.array([not is_missing(value) for value in values], dtype=bool)
     kept: list[Any] = [value for value, there in zip(values, known, strict=True) if there]
@@ -260,7 +260,7 @@ def _tests(
     yield smoothness(matrix, labels, k=near, **settings)
 
 
-def _restriction(values: npt.NDArray[Any], tied: npt.NDArray[np.int64] | None) -> tuple[Blocks, dict[str, Any]]:
+def _restriction(values: npt.NDArray[Any], tied: npt.NDArray[np.str_] | None) -> tuple[Blocks, dict[str, Any]]:
     """Return how blocks count for a variable, and the arguments that say so to a test."""
     if tied is None:
         return "", {}
@@ -290,7 +290,8 @@ def _remark(name: str, n_missing: int, groups: Mapping[str, int]) -> str:
         notes.append(f"{n_missing} {'sample' if n_missing == 1 else 'samples'} without {_quoted(name)} left out.")
     single = sum(size == 1 for size in groups.values())
     if single:
-        notes.append(f"{single} of its {len(groups)} groups have a single sample.")
+        have = "has" if single == 1 else "have"
+        notes.append(f"{single} of its {len(groups)} groups {have} a single sample.")
     return " ".join(notes)
 
 
@@ -299,6 +300,12 @@ def kind_of(values: list[Any]) -> Literal["groups", "number"]:
     numeric = all(isinstance(value, int | float | np.number) and not isinstance(value, bool) for value in values)
     many = numeric and len(set(values)) >= FEWEST_NUMBERS
     return "number" if many and bool(np.isfinite(np.asarray(values, dtype=float)).all()) else "groups"
+
+
+def _names(name: str, labels: Any, n_samples: int) -> npt.NDArray[np.str_]:
+    """Return labels as text, which every test sorts in the same way, so that each gives what it would give alone."""
+    codes, names = check_labels(name, labels, n_samples)
+    return np.asarray(names)[codes]
 
 
 def _listed(name: object, values: Any, n_samples: int) -> list[Any]:

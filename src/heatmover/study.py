@@ -18,7 +18,7 @@ from heatmover._progress import SILENT, Progress
 from heatmover._record import Clock, finding_record, how_made, input_record
 from heatmover._validation import check_integer, import_extra
 from heatmover.cohort import Cohort
-from heatmover.cohort._words import listed, quoted
+from heatmover.cohort._words import distinct, listed, quoted
 from heatmover.comparison import Comparison, check_all_pairs, compare
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.examination import Finding, examine
@@ -178,7 +178,8 @@ def study(
         "n_neighbors": n_neighbors, "landmarks": landmarks, "n_permutations": n_permutations, "seed": random_state,
     }  # fmt: skip
     left_out = [cohort.names[i] for i in sorted(set(range(len(cohort.names))) - set(kept))]
-    notes = (*_left_out_notes(left_out, min_cells), *cohort.warnings, *_embedding_notes(warned))
+    compact = [str(found.message) for found in warned if issubclass(found.category, EmbeddingWarning)]
+    notes = (*_left_out_notes(left_out, min_cells), *cohort.warnings, *compact)
     return _finish(
         comparison, table, chosen, blocks, block or "", notes,
         {"input": input_record(cohort), "parameters": parameters},
@@ -210,20 +211,31 @@ def study_of(
     pandas = import_extra("pandas", package="pandas", extra="cohort")
     names = list(comparison.names)
     watch = Clock(progress)
-    table = pandas.DataFrame(index=pandas.Index(names, name="sample"))
-    if variables is not None:
-        frame = variables if isinstance(variables, pandas.DataFrame) else pandas.DataFrame(dict(variables))
-        if set(frame.index.astype(str)) == set(names):
-            frame = frame.set_axis(frame.index.astype(str)).loc[names]
-        if len(frame) != len(names):
-            raise InvalidInputError(f"variables of {len(names)} samples", f"{len(frame)} rows")
-        table = frame.set_axis(table.index)
-    parameters = {"variables": [str(name) for name in table], "n_permutations": n_permutations, "seed": random_state}
+    frame = variables if isinstance(variables, pandas.DataFrame) else pandas.DataFrame(dict(variables or {}))
+    if variables is None or not len(frame.columns):
+        frame = pandas.DataFrame(index=names)
+    table = _in_order(frame, names).set_axis(pandas.Index(names, name="sample"))
+    table.columns = [str(name) for name in table.columns]
+    distinct(list(table.columns), "names of variables", "1 and '1' read the same")
+    parameters = {"variables": list(table.columns), "n_permutations": n_permutations, "seed": random_state}
     return _finish(
-        comparison, table, [str(name) for name in table], blocks, "" if blocks is None else "blocks", (),
+        comparison, table, list(table.columns), blocks, "" if blocks is None else "blocks", (),
         {"input": None, "parameters": parameters},
         n_permutations=n_permutations, random_state=random_state, watch=watch,
     )  # fmt: skip
+
+
+def _in_order(frame: Any, names: list[str]) -> Any:
+    """Return the rows of the samples, by the index unless that merely counts."""
+    labels = [str(label) for label in frame.index]
+    if set(names) <= set(labels):
+        frame = frame.set_axis(labels).loc[names]
+    elif labels != [str(place) for place in range(len(labels))]:
+        absent = [name for name in names if name not in set(labels)]
+        raise InvalidInputError("the names of the samples in the index of variables", f"{listed(absent)} not there")
+    if len(frame) != len(names):
+        raise InvalidInputError(f"variables of {len(names)} samples", f"{len(frame)} rows")
+    return frame
 
 
 def _finish(
@@ -372,12 +384,6 @@ def _landmark_notes(comparison: Comparison) -> Iterator[str]:
     loss = comparison.landmark_loss
     if loss is not None:
         yield f"Landmarks stood for the cells: {loss}."
-
-
-def _embedding_notes(warned: list[warnings.WarningMessage]) -> Iterator[str]:
-    for found in warned:
-        if issubclass(found.category, EmbeddingWarning):
-            yield str(found.message)
 
 
 @contextmanager

@@ -231,7 +231,7 @@ def test_a_disconnected_graph_is_diagnosed_not_warned_about(tmp_path, monkeypatc
     data = hm.datasets.cohort(6, cells_per_sample=60)
     far = data.points + 1000 * (np.arange(len(data.points)) % 2)[:, None]
     split = hm.datasets.Dataset("split", far, data.labels, data.coordinates, data.annotations, data.ground_distance)
-    monkeypatch.setattr("heatmover.cli._demo.cohort", lambda *_, **__: split)
+    monkeypatch.setattr("heatmover.datasets.cohort", lambda *_, **__: split)
     result = demo(tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "2 components" in result.stdout

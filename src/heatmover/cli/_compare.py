@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from heatmover.cli import _options as options
-from heatmover.cli._settings import COMPONENT_WORDS, LANDMARK_WORDS, Settings, parse_count, parse_names
-from heatmover.cli._summary import show_results
 from heatmover.cli._terminal import output, plain_errors, watched
-from heatmover.results import check_extras, result_folder, write_results
 
 __all__ = ["EXAMPLES", "compare"]
 
@@ -48,12 +45,14 @@ def compare(
     Writes distances.csv, samples.h5ad (an AnnData of the samples), report.html and run.json (how it was made), all of
     them or none. Ask `heatmover doctor` first if the file is large.
     """
+    asked = {name: value for name, value in locals().items() if name in options.DECISIVE}
+    # Here, not above: help and version must not wait for the numerical libraries.
+    from heatmover.cli._settings import settings_of
+    from heatmover.cli._summary import show_results
+    from heatmover.results import check_extras, result_folder, write_results
+
     with plain_errors():
-        settings = Settings(
-            file, sample_key, parse_names("--rep", rep or []), sample_sheet, standardize,
-            parse_count("--components", components, COMPONENT_WORDS), cofactor, tuple(color or ()), block, min_cells,
-            allow_parts, neighbors, parse_count("--landmarks", landmarks, LANDMARK_WORDS), permutations, seed, threads,
-        )  # fmt: skip
+        settings = settings_of(asked)
         check_extras()
         with result_folder(out, force=force) as folder, watched(quiet) as progress:
             found = settings.study(settings.read(progress), progress)

@@ -5,20 +5,19 @@ from __future__ import annotations
 import warnings
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
 
 from heatmover._progress import Progress
 from heatmover._validation import check_integer, check_number
 from heatmover.cli import _options as options
-from heatmover.cli._summary import show_results
 from heatmover.cli._terminal import output, plain_errors, watched
-from heatmover.comparison import Comparison, compare
-from heatmover.datasets import cohort
 from heatmover.errors import GraphWarning, InvalidInputError
-from heatmover.results import check_extras, result_folder, write_results
-from heatmover.study import Study, study_of
+
+if TYPE_CHECKING:
+    from heatmover.comparison import Comparison
+    from heatmover.study import Study
 
 __all__ = ["EXAMPLES", "DemoOptions", "demo"]
 
@@ -75,6 +74,10 @@ def demo(
     between all samples and writes distances.csv, samples.h5ad, report.html, a picture of the sample map, and run.json,
     which says how they were made.
     """
+    # Here, not above: help and version must not wait for the numerical libraries.
+    from heatmover.cli._summary import show_results
+    from heatmover.results import check_extras, result_folder, write_results
+
     with plain_errors():
         asked = DemoOptions(samples, cells, effect, seed)
         if threads is not None:
@@ -90,6 +93,10 @@ def demo(
 
 
 def _study(asked: DemoOptions, threads: int | None, progress: Progress) -> Study:
+    from heatmover.comparison import compare
+    from heatmover.datasets import cohort
+    from heatmover.study import study_of
+
     progress.stage("simulate cohort", 1)
     data = cohort(asked.samples, cells_per_sample=asked.cells, effect=asked.effect, random_state=asked.seed)
     progress.advance()

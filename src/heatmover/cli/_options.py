@@ -8,10 +8,16 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "DECISIVE",
     "AllowParts", "Block", "Cofactor", "Color", "Components", "File", "Force", "Landmarks", "MinCells", "Neighbors",
     "Out", "Permutations", "Quiet", "Rep", "SampleKey", "SampleSheet", "Seed", "Standardize", "Threads", "Title",
 ]  # fmt: skip
 
+# The names of the options that decide the numbers, those of `Settings`.
+DECISIVE = (
+    "file", "sample_key", "rep", "sample_sheet", "standardize", "components", "cofactor", "color", "block", "min_cells",
+    "allow_parts", "neighbors", "landmarks", "permutations", "seed", "threads",
+)  # fmt: skip
 INPUT, TESTS, METHOD, RUN = "Input", "Variables of samples", "Method", "Output and run"
 
 File = Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, final
@@ -17,7 +17,7 @@ from heatmover.cohort._open import format_of
 from heatmover.errors import InvalidInputError
 from heatmover.study import Study, study
 
-__all__ = ["Settings", "parse_count", "parse_names"]
+__all__ = ["Settings", "parse_count", "parse_names", "settings_of"]
 
 LANDMARK_WORDS: dict[str, Any] = {"auto": "auto", "none": None}
 COMPONENT_WORDS: dict[str, Any] = {"all": "all"}
@@ -111,6 +111,19 @@ class Settings:
         # One name is a matrix of an AnnData file; of a table, or of FCS files, it is the one column wanted.
         matrix = len(self.rep) == 1 and format_of(Path(self.file)) in ("h5ad", "zarr")
         return self.rep[0] if matrix else self.rep
+
+
+def settings_of(asked: Mapping[str, Any]) -> Settings:
+    """Return the settings of options as they were typed."""
+    return Settings(
+        **{
+            **asked,
+            "rep": parse_names("--rep", asked["rep"] or ()),
+            "color": tuple(asked["color"] or ()),
+            "components": parse_count("--components", asked["components"], COMPONENT_WORDS),
+            "landmarks": parse_count("--landmarks", asked["landmarks"], LANDMARK_WORDS),
+        }
+    )
 
 
 def parse_names(option: str, values: Sequence[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from heatmover._progress import SILENT, Progress
 from heatmover.cli._words import in_options
 from heatmover.errors import HeatmoverError
 
-__all__ = ["clean", "fail", "output", "plain_errors", "watched"]
+__all__ = ["clean", "fail", "output", "plain_errors", "tell", "watched"]
 
 
 def output(*, stderr: bool = False) -> Console:
@@ -68,9 +68,14 @@ def plain_errors() -> Iterator[None]:
         fail(f"Expected enough memory, found too little{f' ({error})' if str(error) else ''}; try --landmarks 4000.")
 
 
+def tell(sentence: str) -> None:
+    """Print an error, on one line."""
+    output(stderr=True).print(Text.assemble(("Error: ", "bold red"), clean(sentence)), soft_wrap=True)
+
+
 def fail(sentence: str) -> NoReturn:
     """Print an error and exit with code 2."""
-    output(stderr=True).print(Text.assemble(("Error: ", "bold red"), clean(sentence)), soft_wrap=True)
+    tell(sentence)
     raise typer.Exit(2)
 
 
