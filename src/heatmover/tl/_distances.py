@@ -59,8 +59,8 @@ def sample_distances(
         Take the graph over the cells that is there instead of making one: a key of ``.uns`` written by
         `scanpy.pp.neighbors`, or a key of ``.obsp``. It is taken as it is, without loops if it has none: ones on
         the diagonal of scanpy's connectivities changed the rank correlation with the exact distances by less than
-        0.006 on two simulated cohorts and the swiss roll. The graph that is made by default keeps lengths better: on
-        the swiss roll it reaches a correlation of 0.99, scanpy's 0.93.
+        0.007. Where density varies along a curved shape the graph that is made by default keeps lengths better: on the
+        swiss roll it reaches 0.98, scanpy's 0.83; on simulated cohorts both reach 0.96 to 0.98.
     n_neighbors
         Neighbours of each cell in the graph that is made.
     standardize

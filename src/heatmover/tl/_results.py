@@ -19,7 +19,7 @@ from heatmover.errors import InvalidInputError
 __all__ = ["check_stored", "pack", "plain", "scale_summary", "unpack", "write"]
 
 # An embedding that takes more would swell a file beyond what its cells take: 100 samples on a graph over 100,000 cells
-# come to 400 MB, on 4,000 landmarks to 16 MB.
+# and ten scales come to 400 MB, on 4,000 landmarks to 16 MB.
 LARGEST_EMBEDDING = 64_000_000
 # Columns sorted at a time, so that a copy of a large embedding is never needed.
 COLUMNS_AT_ONCE = 4_096
