@@ -11,7 +11,7 @@ import pytest
 
 import heatmover as hm
 from heatmover.report import _figures, render
-from heatmover.report._figures import cluster_order, heatmap, maps, scale_shares
+from heatmover.report._figures import cluster_order, heatmap, maps, nearest, scale_shares, scaled
 from heatmover.study import study_of
 
 
@@ -47,6 +47,23 @@ def test_the_map_is_that_of_the_comparison(plain_study):
     first = maps(plain_study.comparison)[0]
     np.testing.assert_allclose(first["x"], plain_study.comparison.coordinates(2)[:, 0], rtol=1e-4, atol=1e-9)
     assert first["axes"][0].startswith("axis 1 (")
+
+
+def test_many_samples_are_placed_by_their_distances_to_a_part(monkeypatch):
+    places = np.random.default_rng(0).normal(size=(60, 2)) * [3, 1]
+    distances = np.sqrt(((places[:, None] - places) ** 2).sum(axis=2))
+    monkeypatch.setattr(_figures, "MOST_MAPPED", 20)
+    coordinates, shares = scaled(distances)
+    found = np.sqrt(((coordinates[:, None] - coordinates) ** 2).sum(axis=2))
+    np.testing.assert_allclose(found, distances, atol=1e-9)
+    np.testing.assert_allclose(shares.sum(), 1)
+
+
+def test_the_nearest_sample_is_that_of_the_comparison(plain_study):
+    distances, indices = plain_study.comparison.nearest(1)
+    found = nearest(plain_study.comparison.distances)
+    np.testing.assert_array_equal(found[0], distances[:, 0])
+    np.testing.assert_array_equal(found[1], indices[:, 0])
 
 
 def test_shares_of_scales_are_those_of_the_mean_distance(plain_study):

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from heatmover.measures import is_missing
-from heatmover.report._figures import heatmap, maps, scale_shares
+from heatmover.report._figures import heatmap, maps, nearest, scale_shares
 from heatmover.report._findings import row
 from heatmover.report._methods import methods, references
 from heatmover.report._section import Section
@@ -20,13 +20,13 @@ __all__ = ["PARTS", "shared_data"]
 def shared_data(study: Study) -> dict[str, Any]:
     """Return what several figures of the page share: the samples, and what to colour them by."""
     comparison = study.comparison
-    distances, indices = comparison.nearest(1)
+    distances, indices = nearest(comparison.distances)
     choices = colorings(study)
     return {
         "names": list(comparison.names),
         "cells": comparison.sizes.tolist(),
-        "nearest": indices[:, 0].tolist(),
-        "nearest_distance": rounded(distances[:, 0]),
+        "nearest": indices.tolist(),
+        "nearest_distance": rounded(distances),
         "colorings": choices,
         "first": first_coloring(study, choices),
     }
