@@ -17,7 +17,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from heatmover._progress import SILENT, Progress
 from heatmover._validation import (
     check_integer,
-    check_matrix,
     check_memory,
     check_number,
     check_option,
@@ -289,15 +288,9 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         return self._prepared.embed(rows, n_threads=check_threads(self.n_jobs), progress=progress)
 
     def _adjoint(self, features: npt.ArrayLike) -> npt.NDArray[np.floating[Any]]:
-        """Apply the transpose of the embedding: ``(n_rows, n_features)`` -> functions on points ``(n_rows, n_points)``.
-
-        In the model's own precision: ``_adjoint(y) @ mu`` is ``y @ transform(mu)`` to its rounding.
-        """
+        """Apply the transpose of `transform`: ``(n_rows, n_features)`` -> functions ``(n_rows, n_points)``."""
         check_is_fitted(self)
-        rows = check_matrix("features (n_rows, n_features)", features, dtype=self._prepared.precision)
-        if rows.shape[1] != self._prepared.layout.n_features:
-            raise InvalidInputError(f"{self._prepared.layout.n_features} features", f"rows of width {rows.shape[1]}")
-        return self._prepared.embed_transposed(rows, n_threads=check_threads(self.n_jobs))
+        return self._prepared.embed_transposed(features, n_threads=check_threads(self.n_jobs))
 
     def _blocks(self, matrices: Iterable[Any], width: int) -> Iterator[npt.NDArray[np.floating[Any]]]:
         for matrix in matrices:

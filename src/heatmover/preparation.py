@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._progress import Progress
+from heatmover._validation import check_matrix
 from heatmover.compression import Compression, cells_of_scales, choose_compression
 from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser, rounding
@@ -19,6 +20,7 @@ from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.planning import Planner
 from heatmover.diffusion.scales import ScaleChoice, finest_scale
 from heatmover.embedding import Layout, combination, embed, embed_transposed, measures_within, scale_weights
+from heatmover.errors import InvalidInputError
 from heatmover.table import FeatureTable
 
 __all__ = ["Preparation", "Settings", "prepare"]
@@ -93,11 +95,14 @@ class Preparation:
             return self.table.rows(rows, n_threads=n_threads, progress=progress)
         return embed(self.diffuser, rows, self.layout, dtype=self.precision, n_threads=n_threads, progress=progress)
 
-    def embed_transposed(self, features: Block, *, n_threads: int) -> Block:
-        """Apply the transpose of `embed`: ``(n_rows, n_features)`` -> ``(n_rows, n_points)``."""
+    def embed_transposed(self, features: npt.ArrayLike, *, n_threads: int) -> Block:
+        """Apply the transpose of `embed`: ``(n_rows, n_features)`` -> ``(n_rows, n_points)``, in its precision."""
+        rows = check_matrix("features (n_rows, n_features)", features, dtype=self.precision)
+        if rows.shape[1] != self.layout.n_features:
+            raise InvalidInputError(f"{self.layout.n_features} features", f"rows of width {rows.shape[1]}")
         if self.table is not None:
-            return self.table.transposed(features)
-        return embed_transposed(self.diffuser, features, self.layout, dtype=self.precision, n_threads=n_threads)
+            return self.table.transposed(rows)
+        return embed_transposed(self.diffuser, rows, self.layout, dtype=self.precision, n_threads=n_threads)
 
     def measures_within(self, memory: int, n_threads: int) -> int:
         """Return how many measures can be embedded at a time within ``memory`` bytes, or raise if not even one can."""
