@@ -135,6 +135,8 @@ class DiffusionEMDLoss(torch.nn.Module):  # type: ignore[misc]
         """
         one = check_masses("first", first, self.n_points, normalize=self.normalize)
         other = check_masses("second", second, self.n_points, normalize=self.normalize)
+        if points is not None:
+            check_points("points", points, n_points=self.n_points)
         check_together(first=one, second=other, **({} if points is None else {"points": points}))
         difference = one - other
         rows = torch.atleast_2d(difference).cpu()
@@ -268,7 +270,6 @@ class DiffusionEMDLoss(torch.nn.Module):  # type: ignore[misc]
 
     def _distances_at(self, points: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         width = self._bandwidth()
-        check_points("points", points, n_points=self.n_points)
         # Differences of close points lose digits, and the way back through the recurrence loses some more.
         places = points.cpu().double()[self._order]
         data, degree = operator_at(places, self._support, width)
