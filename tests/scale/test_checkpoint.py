@@ -1,0 +1,247 @@
+"""Checkpoints: whole or not there, resumed without computing again, refused if anything changed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import heatmover as hm
+from heatmover.cohort import read_cohort
+from heatmover.errors import InvalidInputError
+from heatmover.scale import _checkpoint, _landmarks, compare_cohort
+from heatmover.scale._checkpoint import open_checkpoint
+
+MANIFEST = {"heatmover": {"version": "1"}, "input": {"cells": 10}, "settings": {"landmarks": 5}}
+LANDMARKS = 60
+
+
+def opened(path, manifest=MANIFEST, *, resume=False, need=0):
+    return open_checkpoint(path, manifest, resume=resume, need=need)
+
+
+def test_what_was_saved_is_loaded_to_the_bit(tmp_path):
+    arrays = {"a": np.array([[1.5, -0.0], [np.nan, 3]]), "empty": np.empty((0, 3), dtype=np.int32)}
+    with opened(tmp_path / "store") as store:
+        store.save("stage/000000", arrays)
+    with opened(tmp_path / "store", resume=True) as store:
+        found = store.load("stage/000000")
+        assert store.load("stage/000001") is None
+    assert {key: (array.dtype, array.shape, array.tobytes()) for key, array in found.items()} == {
+        key: (array.dtype, array.shape, array.tobytes()) for key, array in arrays.items()
+    }
+
+
+def test_a_torn_piece_counts_as_not_finished(tmp_path):
+    with opened(tmp_path / "store") as store:
+        store.save("stage/000000", {"a": np.arange(1000)})
+        store.save("stage/000001", {"a": np.arange(1000)})
+        chunk = next(path for path in (tmp_path / "store/stage/000000/a").rglob("*") if path.name == "0")
+        chunk.write_bytes(chunk.read_bytes()[:-3])
+        (tmp_path / "store/stage/000001/zarr.json").write_text("")
+        assert store.load("stage/000000") is None
+        assert store.load("stage/000001") is None
+        store.save("stage/000000", {"a": np.arange(3)})
+        assert store.load("stage/000000")["a"].tolist() == [0, 1, 2]
+
+
+def test_leftovers_of_a_killed_process_are_removed(tmp_path):
+    with opened(tmp_path / "store"):
+        pass
+    (tmp_path / "store/.unfinished-1/a").mkdir(parents=True)
+    with opened(tmp_path / "store", resume=True):
+        assert sorted(path.name for path in (tmp_path / "store").iterdir()) == [".lock", "zarr.json"]
+
+
+def test_no_space_left_is_told_and_nothing_earlier_is_lost(tmp_path, monkeypatch):
+    with opened(tmp_path / "store") as store:
+        store.save("stage/000000", {"a": np.arange(3)})
+        write = _checkpoint.write_group
+
+        def full(place, arrays, attributes):
+            write(place, {}, attributes)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(_checkpoint, "write_group", full)
+            with pytest.raises(InvalidInputError, match=r"space to write .*no space left .*resume=True"):
+                store.save("stage/000001", {"a": np.arange(3)})
+        assert store.load("stage/000001") is None
+        assert not list((tmp_path / "store").glob(".unfinished*"))
+    with opened(tmp_path / "store", resume=True) as store:
+        assert store.load("stage/000000")["a"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"input": {"cells": 11}}, "input cells: 10 then, 11 now"),
+        ({"settings": {"landmarks": 6}}, "settings landmarks: 5 then, 6 now"),
+        ({"heatmover": {"version": "2"}}, "heatmover version: '1' then, '2' now"),
+        ({"settings": {"landmarks": 5, "passes": 1}}, "settings passes: None then, 1 now"),
+    ],
+)
+def test_what_changed_is_told(tmp_path, change, message):
+    with opened(tmp_path / "store"):
+        pass
+    with pytest.raises(InvalidInputError, match=message), opened(tmp_path / "store", MANIFEST | change, resume=True):
+        pass
+
+
+def test_a_store_that_is_there_needs_resume(tmp_path):
+    with opened(tmp_path / "store"):
+        pass
+    with pytest.raises(InvalidInputError, match=r"not there yet, found .*resume=True"), opened(tmp_path / "store"):
+        pass
+
+
+def test_resume_begins_a_store_that_is_not_there(tmp_path):
+    with opened(tmp_path / "store", resume=True) as store:
+        store.save("a/0", {"a": np.ones(1)})
+    assert (tmp_path / "store/a/0/zarr.json").is_file()
+
+
+def test_a_store_of_another_layout_is_refused(tmp_path):
+    with opened(tmp_path / "store"):
+        pass
+    path = tmp_path / "store/zarr.json"
+    metadata = json.loads(path.read_text())
+    metadata["attributes"]["heatmover"]["layout"] = 99
+    path.write_text(json.dumps(metadata))
+    with (
+        pytest.raises(InvalidInputError, match=r"of layout 1, found layout 99 .*another version of heatmover"),
+        opened(tmp_path / "store", resume=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "broken"])
+def test_something_else_at_the_place_is_refused(tmp_path, kind):
+    place = tmp_path / "store"
+    if kind == "file":
+        place.write_text("precious")
+    else:
+        place.mkdir()
+        (place / "zarr.json").write_text("{") if kind == "broken" else (place / "precious").touch()
+    before = sorted(tmp_path.rglob("*"))
+    with (
+        pytest.raises(InvalidInputError, match="a checkpoint of heatmover, found something else"),
+        opened(place, resume=True),
+    ):
+        pass
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_store_in_use_is_refused(tmp_path):
+    with opened(tmp_path / "store") as store:
+        with pytest.raises(InvalidInputError, match="no other process uses"), opened(tmp_path / "store", resume=True):
+            pass
+        store.save("a/0", {"a": np.ones(1)})
+
+
+def test_too_little_space_or_no_folder_is_told_first(tmp_path):
+    with (
+        pytest.raises(InvalidInputError, match="GB for the checkpoint, found"),
+        opened(tmp_path / "store", need=10**18),
+    ):
+        pass
+    with pytest.raises(InvalidInputError, match="a folder for the checkpoint"), opened(tmp_path / "no" / "store"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def whole(cohort):
+    return compare_cohort(cohort, landmarks=LANDMARKS)
+
+
+class Interrupt(Exception):
+    pass
+
+
+class StopAt:
+    """Progress that ends the run at some advance, as an interrupt would."""
+
+    def __init__(self, count):
+        self.left = count
+
+    def stage(self, name, total):
+        pass
+
+    def advance(self, steps=1):
+        self.left -= 1
+        if self.left == 0:
+            raise Interrupt
+
+
+def count_calls(monkeypatch, calls):
+    for name in ("pick_rows", "count_cells", "k_means"):
+        original = getattr(_landmarks, name)
+
+        def counted(*args, original=original, name=name, **options):
+            calls.append(name)
+            return original(*args, **options)
+
+        monkeypatch.setattr(_landmarks, name, counted)
+
+
+@pytest.mark.parametrize("stop", [1, 9, 14, 20])
+def test_a_run_that_was_interrupted_goes_on_to_the_same_result(
+    cohort, whole, tmp_path, small_pieces, monkeypatch, stop
+):
+    small_pieces(500)
+    place = tmp_path / "checkpoint.zarr"
+    calls = []
+    count_calls(monkeypatch, calls)
+    with pytest.raises(Interrupt):
+        compare_cohort(cohort, landmarks=LANDMARKS, checkpoint=place, progress=StopAt(stop), n_jobs=1)
+    small_pieces(500, 100)  # another budget of memory, and more threads
+    result = compare_cohort(cohort, landmarks=LANDMARKS, checkpoint=place, resume=True, n_jobs=2)
+    np.testing.assert_array_equal(result.distances, whole.distances)
+    assert result.landmark_loss == whole.landmark_loss
+    # Eight pieces, each read and counted once; a task that had begun when the other stopped may be done twice.
+    assert 17 <= len(calls) <= 18
+    calls.clear()
+    again = compare_cohort(cohort, landmarks=LANDMARKS, checkpoint=place, resume=True)
+    np.testing.assert_array_equal(again.distances, whole.distances)
+    assert calls == []
+
+
+def test_a_changed_input_or_setting_is_refused(file, cohort, tmp_path):
+    copy = tmp_path / "cells.parquet"
+    shutil.copy(file, copy)
+    cohort = read_cohort(copy, sample_key="sample")
+    place = tmp_path / "checkpoint.zarr"
+    options = {"landmarks": LANDMARKS, "checkpoint": place, "resume": True}
+    compare_cohort(cohort, **options)
+    for change, message in [
+        ({"landmarks": 61}, "settings landmarks: 60 then, 61 now"),
+        ({"random_state": 1}, "settings random_state: 0 then, 1 now"),
+        ({"model": hm.DiffusionEMD(alpha=0.4)}, "settings model alpha: 0.5 then, 0.4 now"),
+        ({"n_neighbors": 20}, "settings n_neighbors"),
+    ]:
+        with pytest.raises(InvalidInputError, match=message):
+            compare_cohort(cohort, **options | change)
+    with pytest.raises(InvalidInputError, match="input projection"):
+        compare_cohort(read_cohort(copy, sample_key="sample", standardize=True), **options)
+    # As many bytes, another content.
+    content = bytearray(copy.read_bytes())
+    place_of_value = content.find(cohort.points()[2000, 2].tobytes())
+    content[place_of_value] ^= 1
+    copy.write_bytes(content)
+    with pytest.raises(InvalidInputError, match="input content"):
+        compare_cohort(read_cohort(copy, sample_key="sample"), **options)
+
+
+def test_a_large_input_is_told_by_sizes_and_times(cohort, file, monkeypatch):
+    from heatmover.scale import _input
+
+    monkeypatch.setattr(_input, "CHECKSUM_UP_TO", 0)
+    before = _input.describe_input(cohort)["content"]
+    assert before.startswith("sizes and times")
+    os.utime(file, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns + 1))
+    assert _input.describe_input(cohort)["content"] != before

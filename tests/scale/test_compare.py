@@ -1,0 +1,221 @@
+"""`compare_cohort` beside the plain way through all cells in memory, and the same for any division of the work."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+
+import heatmover as hm
+from heatmover.cohort import read_cohort
+from heatmover.errors import InvalidInputError
+from heatmover.scale import _landmarks, _tasks, compare_cohort
+
+LANDMARKS = 60
+
+
+@pytest.fixture(scope="module")
+def whole(cohort):
+    return compare_cohort(cohort, landmarks=LANDMARKS, n_jobs=1)
+
+
+def test_histograms_are_those_of_brute_force(cohort, whole):
+    nearest = cdist(cohort.points().astype(float), whole.landmarks.centers).argmin(axis=1)
+    counts = np.zeros(whole.measures.shape)
+    np.add.at(counts, (cohort.codes, nearest), 1)
+    np.testing.assert_array_equal(whole.landmarks.counts, counts.sum(axis=0))
+    np.testing.assert_allclose(whole.measures.toarray(), counts / counts.sum(axis=1, keepdims=True), rtol=1e-12)
+
+
+def test_distances_are_those_of_compare_on_the_same_landmarks(whole):
+    plain = hm.compare(whole.landmarks.graph(), whole.measures, n_jobs=1)
+    np.testing.assert_array_equal(whole.distances, plain.distances)
+    np.testing.assert_array_equal(whole.embedding, plain.embedding)
+
+
+def test_distortion_is_the_mean_squared_distance(cohort, whole):
+    squares = cdist(cohort.points().astype(float), whole.landmarks.centers).min(axis=1) ** 2
+    assert whole.landmarks.distortion == pytest.approx(squares.mean(), rel=1e-6)
+    assert whole.landmarks.how["distortion_of_drawn"] == pytest.approx(squares.mean(), rel=0.1)
+
+
+def test_landmarks_cost_little_here_and_the_loss_says_so(cohort):
+    result = compare_cohort(cohort, landmarks=400)
+    full = hm.compare(cohort.points(), cohort.labels(), landmarks=None)
+    assert hm.metrics.spearman(full.distances, result.distances) > 0.9
+    assert result.landmark_loss.spearman > 0.9
+    assert result.landmark_loss.n_points == cohort.n_cells
+
+
+@pytest.mark.parametrize(("piece_rows", "block_rows", "n_jobs"), [(4000, 4000, 1), (977, 100, 2), (333, 16, 3)])
+def test_the_result_does_not_depend_on_pieces_blocks_or_threads(
+    cohort, whole, small_pieces, piece_rows, block_rows, n_jobs
+):
+    small_pieces(piece_rows, block_rows)
+    result = compare_cohort(cohort, landmarks=LANDMARKS, n_jobs=n_jobs)
+    np.testing.assert_array_equal(result.landmarks.centers, whole.landmarks.centers)
+    np.testing.assert_array_equal(result.measures.masses.indices, whole.measures.masses.indices)
+    np.testing.assert_array_equal(result.distances, whole.distances)
+    assert result.landmarks.distortion == whole.landmarks.distortion
+    assert result.landmark_loss == whole.landmark_loss
+
+
+def test_passes_move_landmarks_to_the_means_of_all_cells(cohort, whole, small_pieces):
+    points = cohort.points().astype(float)
+    before = compare_cohort(cohort, landmarks=5, n_neighbors=4)
+    nearest = cdist(points, before.landmarks.centers).argmin(axis=1)
+    means = np.stack([points[nearest == i].mean(axis=0) for i in range(5)])
+    after = compare_cohort(cohort, landmarks=5, n_neighbors=4, passes=1, n_jobs=1)
+    np.testing.assert_allclose(after.landmarks.centers, means, atol=1e-9)
+    small_pieces(300, 50)
+    again = compare_cohort(cohort, landmarks=5, n_neighbors=4, passes=1, n_jobs=2)
+    np.testing.assert_array_equal(again.landmarks.centers, after.landmarks.centers)
+
+
+def test_another_seed_gives_other_landmarks(cohort, whole):
+    other = compare_cohort(cohort, landmarks=LANDMARKS, random_state=1)
+    assert not np.array_equal(other.landmarks.centers, whole.landmarks.centers)
+
+
+def test_min_cells_leaves_samples_out(tmp_path, data, write):
+    kept = np.flatnonzero((data.labels != "case-02") | (np.arange(data.labels.size) % 100 == 0))
+    part = SimpleNamespace(points=data.points[kept], labels=data.labels[kept])
+    cohort = read_cohort(write(tmp_path / "few.parquet", part, [1000]), sample_key="sample")
+    result = compare_cohort(cohort, landmarks=LANDMARKS, min_cells=6)
+    assert result.names == tuple(name for name in cohort.names if name != "case-02")
+    assert result.sizes.tolist() == [500] * 7
+    assert result.landmarks.counts.sum() == cohort.n_cells
+
+
+def test_samples_with_few_cells_are_left_out_on_request(cohort):
+    with pytest.raises(InvalidInputError, match="at least two samples to compare, found 0 of at least 501 cells"):
+        compare_cohort(cohort, min_cells=501)
+
+
+def test_standardised_and_reduced_cohorts_are_read_as_points(file):
+    cohort = read_cohort(file, sample_key="sample", standardize=True, n_components=3)
+    result = compare_cohort(cohort, landmarks=LANDMARKS)
+    nearest = cdist(cohort.points().astype(float), result.landmarks.centers).argmin(axis=1)
+    np.testing.assert_array_equal(np.bincount(nearest), result.landmarks.counts)
+
+
+def test_progress_counts_cells(cohort, small_pieces):
+    class Watcher:
+        def __init__(self):
+            self.stages = {}
+
+        def stage(self, name, total):
+            self.now, self.stages[name] = name, [total, 0]
+
+        def advance(self, steps=1):
+            self.stages[self.now][1] += steps
+
+    small_pieces(500)
+    watcher = Watcher()
+    compare_cohort(cohort, landmarks=LANDMARKS, progress=watcher)
+    assert watcher.stages["count cells"] == [4000, 4000]
+    assert watcher.stages["draw cells"] == [4000, 4000]
+    assert all(total == done for total, done in watcher.stages.values())
+    assert list(watcher.stages)[-2:] == ["compare", "measure the loss"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"landmarks": 4001}, "at least landmarks=4001 cells, found 4000"),
+        ({"landmarks": 30}, "more landmarks than n_neighbors=30, found 30 for 4000 cells"),
+        ({"landmarks": "many"}, "'auto', found 'many'"),
+        ({"landmarks": LANDMARKS, "memory": "20 MB"}, "memory of at least .* MB .*, found 20 MB"),
+        ({"random_state": None}, "random_state to be a whole number"),
+        ({"passes": -1}, "passes"),
+        ({"resume": True}, "a checkpoint to resume, found checkpoint=None"),
+        ({"client": 7}, "client to be a distributed.Client"),
+        ({"model": hm.DiffusionEMD(hm.Graph.from_grid((3,)))}, "model without a graph"),
+    ],
+)
+def test_bad_options_are_refused_before_any_cell_is_read(cohort, monkeypatch, options, message):
+    monkeypatch.setattr(_tasks.Piece, "blocks", lambda self: pytest.fail("read cells"))
+    with pytest.raises(InvalidInputError, match=message):
+        compare_cohort(cohort, n_jobs=1, **options)
+
+
+def test_points_in_place_of_a_cohort_are_refused(data):
+    with pytest.raises(InvalidInputError, match=r"a Cohort, found ndarray; .*read_cohort"):
+        compare_cohort(data.points)
+
+
+def test_too_many_samples_for_all_pairs_are_sent_to_nearest(cohort, monkeypatch):
+    monkeypatch.setattr("heatmover.scale._compare.MOST_SAMPLES", 7)
+    with pytest.raises(InvalidInputError, match=r"at most 7 samples .*scale.nearest"):
+        compare_cohort(cohort)
+
+
+def test_a_file_that_changed_is_told(cohort, monkeypatch):
+    reader = cohort._reader
+    original = type(reader).blocks
+
+    def spoilt(self, start, stop, size):
+        for number, block in enumerate(original(self, start, stop, size)):
+            block = block.copy()
+            if number == 0:
+                block[0, 0] = np.nan
+            yield block
+
+    monkeypatch.setattr(type(reader), "blocks", spoilt)
+    with pytest.raises(InvalidInputError, match=r"without NaN or infinity, found 1 with .*row 0 of .*changed since"):
+        compare_cohort(cohort, landmarks=LANDMARKS, n_jobs=1)
+
+
+def test_a_shorter_file_is_told(cohort, monkeypatch):
+    reader = cohort._reader
+    original = type(reader).blocks
+    monkeypatch.setattr(
+        type(reader), "blocks", lambda self, start, stop, size: original(self, start, min(stop, 3999), size)
+    )
+    with pytest.raises(InvalidInputError, match=r"cells from row .*changed since"):
+        compare_cohort(cohort, landmarks=LANDMARKS, n_jobs=1)
+
+
+def test_a_read_that_fails_three_times_is_tried_again(cohort, whole, monkeypatch):
+    reader = cohort._reader
+    original, attempts = type(reader).blocks, []
+
+    def flaky(self, start, stop, size):
+        attempts.append(start)
+        if len(attempts) <= 3:
+            raise OSError("the drive hiccups")
+        return original(self, start, stop, size)
+
+    monkeypatch.setattr(type(reader), "blocks", flaky)
+    result = compare_cohort(cohort, landmarks=LANDMARKS, n_jobs=1)
+    np.testing.assert_array_equal(result.distances, whole.distances)
+
+
+def test_a_read_that_fails_for_good_is_told(cohort, monkeypatch):
+    def broken(self, start, stop, size):
+        raise OSError("the drive is gone")
+
+    monkeypatch.setattr(type(cohort._reader), "blocks", broken)
+    with pytest.raises(InvalidInputError, match="the drive is gone"):
+        compare_cohort(cohort, landmarks=LANDMARKS, n_jobs=1)
+
+
+def test_positions_are_distinct_and_spread():
+    rng = np.random.default_rng(0)
+    for count in (1, 400, 600, 1000):
+        found = _landmarks.draw_positions(1000, count, rng)
+        assert np.unique(found).size == found.size == count
+        assert found.min() >= 0
+        assert found.max() < 1000
+    shares = np.bincount(_landmarks.draw_positions(10**6, 40_000, rng) // 250_000) / 10_000
+    np.testing.assert_allclose(shares, 1, atol=0.05)
+
+
+def test_the_draw_for_the_loss_takes_as_many_cells_of_each_sample(cohort, monkeypatch):
+    monkeypatch.setattr(_landmarks, "LOSS_POINTS", 160)
+    found = _landmarks.draw_by_sample(cohort, np.random.default_rng(0))
+    np.testing.assert_array_equal(
+        np.unique(np.bincount(cohort.codes[found])[np.bincount(cohort.codes[found]) > 0]), [53]
+    )
