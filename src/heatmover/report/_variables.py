@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from heatmover.examination import FEWEST_NUMBERS
+from heatmover.examination import kind_of, label
 from heatmover.measures import is_missing
 from heatmover.report._templates import rounded
 from heatmover.study import Study
@@ -40,10 +40,11 @@ def _coloring(name: str, values: list[Any]) -> dict[str, Any] | None:
     known = [value for value in values if not is_missing(value)]
     if len({str(value) for value in known}) < 2:
         return None
-    if _are_numbers(known):
+    # An infinite value has no colour; in the page it is missing.
+    if kind_of([value for value in known if value not in (np.inf, -np.inf)]) == "number":
         numbers = [np.nan if is_missing(value) else float(value) for value in values]
         return {"name": name, "kind": "number", "values": rounded(numbers)}
-    texts = ["" if is_missing(value) else _text(value) for value in values]
+    texts = ["" if is_missing(value) else label(value) for value in values]
     counts = Counter(text for text, value in zip(texts, values, strict=True) if not is_missing(value))
     if len(counts) > MOST_GROUPS and max(counts.values()) == 1:
         return None  # a name for every sample
@@ -66,14 +67,3 @@ def _largest(counts: Counter[str]) -> tuple[list[str], list[str]]:
         return sorted(counts), []
     by_size = sorted(counts, key=lambda group: (-counts[group], group))
     return sorted(by_size[: MOST_GROUPS - 1]), by_size[MOST_GROUPS - 1 :]
-
-
-def _are_numbers(values: list[Any]) -> bool:
-    """Return whether values are measurements, by the rule of `examine`."""
-    numeric = all(isinstance(value, int | float | np.number) and not isinstance(value, bool) for value in values)
-    return numeric and len(set(values)) >= FEWEST_NUMBERS
-
-
-def _text(value: Any) -> str:
-    whole = isinstance(value, float | np.floating) and float(value).is_integer()
-    return str(int(value)) if whole else str(value)
