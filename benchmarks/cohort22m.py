@@ -1,0 +1,424 @@
+"""Twenty-two million cells of 210 samples, as in the paper, from a store on disk to a report in bounded memory.
+
+The cells are simulated, out of core and seeded, by the model of `heatmover.datasets.cohort`: a tree of curved branches
+(cell types) in --markers dimensions with Gaussian noise in every direction. Each sample has its own composition; a
+mortality-like outcome depends on the shares of two types, and three shares are the signals whose smoothness over the
+10-NN graph of samples the paper compares. The noise decides how hard it is to find the nearest landmark: without
+any, cells lie on curves and few landmarks are in reach; the default, 0.05, is that of `datasets.cohort`.
+
+    python benchmarks/cohort22m.py                                  # 22 M cells, 27,000 landmarks: the whole
+    python benchmarks/cohort22m.py --sizes 1e5 1e6 1e7 --landmarks 4000   # exponents in the number of cells
+    python benchmarks/cohort22m.py --cells 1e6 --workers 1 2        # processes of a local cluster, one thread each
+    python benchmarks/cohort22m.py --cells 2e5 --landmarks 2000 --against-full
+    python benchmarks/cohort22m.py --cells 2e5 --landmarks 2000 --kill 20 --kill-workers 10
+    python benchmarks/cohort22m.py --small                          # a minute, for a first look
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import zarr
+
+import heatmover as hm
+from heatmover.cohort import read_cohort
+from heatmover.datasets._tree import grow_tree
+from heatmover.report import write_report
+from heatmover.scale import compare_cohort
+from heatmover.study import study_of
+
+N_TYPES = 7
+# Around equal shares, as in `datasets.cohort`.
+CONCENTRATION = 30.0
+# Types whose shares are the signals; the outcome depends on the first and the second.
+SIGNALS = {"share of type 3": 3, "share of type 4": 4, "share of type 6": 6}
+WRITE_ROWS = 1 << 16
+
+warnings.filterwarnings("ignore", message="zarr v3 autosharding")
+
+
+# ---------------------------------------------------------------- the cohort
+
+
+def sizes_of_samples(n_cells: int, n_samples: int, rng: np.random.Generator) -> np.ndarray:
+    """Sizes that differ by a factor of about four, as those of real samples do, and sum to the number of cells."""
+    weights = rng.lognormal(sigma=0.35, size=n_samples)
+    sizes = np.maximum(2, np.floor(weights / weights.sum() * n_cells)).astype(int)
+    sizes[0] += n_cells - sizes.sum()
+    return sizes
+
+
+def cells_of_sample(composition, size, basis, noise, rng):
+    tree = grow_tree(N_TYPES)
+    types = rng.choice(N_TYPES, size=size, p=composition)
+    points = tree.locate(np.column_stack([types, rng.random(size)])) @ basis
+    points = points.astype(np.float32) + np.float32(noise) * rng.standard_normal(points.shape, dtype=np.float32)
+    return points, np.bincount(types, minlength=N_TYPES) / size
+
+
+def generate(folder: Path, options: argparse.Namespace) -> None:
+    """Write cells.zarr, which `read_cohort` reads as AnnData, and samples.csv; one sample is in memory at a time."""
+    rng = np.random.default_rng(options.seed)
+    sizes = sizes_of_samples(options.cells, options.samples, rng)
+    compositions = rng.dirichlet(np.full(N_TYPES, CONCENTRATION / N_TYPES), size=options.samples)
+    basis = np.linalg.qr(rng.standard_normal((options.markers, options.markers))).Q[:3]
+    names = [f"patient-{i:03d}" for i in range(options.samples)]
+    root = zarr.open_group(folder / "cells.zarr", mode="w", attributes={"encoding-type": "anndata"})
+    cells = root.create_array("X", shape=(options.cells, options.markers), dtype="float32",
+                              chunks=(WRITE_ROWS, options.markers))  # fmt: skip
+    write_tables(root, np.repeat(np.arange(options.samples), sizes), names, options.markers)
+    shares, waiting, done = [], np.empty((0, options.markers), dtype=np.float32), 0
+    for sample, size in enumerate(sizes):
+        own = np.random.default_rng([options.seed, sample])
+        points, share = cells_of_sample(compositions[sample], size, basis, options.noise, own)
+        shares.append(share)
+        waiting = np.concatenate([waiting, points])
+        whole = len(waiting) // WRITE_ROWS * WRITE_ROWS if sample < len(sizes) - 1 else len(waiting)
+        cells[done : done + whole] = waiting[:whole]  # whole chunks, each written once
+        waiting, done = waiting[whole:], done + whole
+    write_sheet(folder / "samples.csv", names, np.array(shares), rng)
+
+
+def write_tables(root, codes, names, n_markers):
+    from anndata.io import write_elem
+
+    obs = root.create_group("obs", attributes={"column-order": ["sample"], "encoding-type": "dataframe"})
+    sample = obs.create_group("sample", attributes={"encoding-type": "categorical", "ordered": False})
+    sample.create_array("codes", data=codes.astype(np.int16), chunks=(1 << 20,))
+    write_elem(sample, "categories", np.array(names, dtype=object))
+    var = root.create_group("var", attributes={"_index": "name", "column-order": [], "encoding-type": "dataframe"})
+    write_elem(var, "name", np.array([f"marker {i}" for i in range(1, n_markers + 1)], dtype=object))
+
+
+def write_sheet(path, names, shares, rng):
+    centred = (shares - shares.mean(axis=0)) / shares.std(axis=0)
+    first, second, _ = SIGNALS.values()
+    risk = 1 / (1 + np.exp(-(1.5 * centred[:, first] - centred[:, second] - 0.5)))
+    died = rng.random(len(names)) < risk
+    lines = [",".join(["sample", "outcome", *SIGNALS])]
+    for name, dead, row in zip(names, died, shares, strict=True):
+        lines.append(
+            ",".join([name, "died" if dead else "survived", *(f"{row[place]:.6f}" for place in SIGNALS.values())])
+        )
+    path.write_text("\n".join(lines) + "\n")
+
+
+# ---------------------------------------------------------------- time and memory
+
+
+def peak() -> float:
+    """Peak resident memory in GB since the last call."""
+    status = Path("/proc/self/status").read_text()
+    kilobytes = int(status.split("VmHWM:")[1].split()[0])
+    Path("/proc/self/clear_refs").write_text("5")
+    return kilobytes * 1024 / 1e9
+
+
+class Meter:
+    """Progress that notes seconds and peak memory of every stage, and prints a line at its end."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.rows: dict[str, tuple[float, float]] = {}
+        self.name, self.total, self.quiet = "", 0, quiet
+        self.started = self.begun = time.perf_counter()
+
+    def stage(self, name: str, total: int) -> None:
+        self.end()
+        self.name, self.total, self.begun = name, total, time.perf_counter()
+        peak()
+
+    def advance(self, steps: int = 1) -> None:  # noqa: ARG002
+        if self.quiet:
+            print("advance", flush=True)  # for whoever waits to kill this process
+
+    def end(self) -> None:
+        if self.name:
+            seconds, gigabytes = time.perf_counter() - self.begun, peak()
+            self.rows[self.name] = (seconds, gigabytes)
+            rate = f"{self.total / seconds:14,.0f} /s" if self.total > 1000 else ""
+            if not self.quiet:
+                print(f"  {self.name:22s} {seconds:9.1f} s {gigabytes:7.2f} GB {rate}", flush=True)
+        self.name = ""
+
+
+# ---------------------------------------------------------------- runs
+
+
+def default_landmarks(n_cells: int) -> int:
+    """The paper's 27,000 for its 22 million cells, fewer for fewer."""
+    return 27_000 if n_cells >= 5_000_000 else 4_000 if n_cells >= 500_000 else 2_000
+
+
+def read(folder: Path, meter: Meter):
+    meter.stage("read", 1)
+    return read_cohort(
+        folder / "cells.zarr", sample_key="sample", sample_sheet=folder / "samples.csv", progress=meter
+    )  # fmt: skip
+
+
+def compare(cohort, options, meter, **more):
+    return compare_cohort(
+        cohort, landmarks=options.landmarks or default_landmarks(cohort.n_cells), passes=options.passes,
+        memory=options.memory, n_jobs=options.threads, progress=meter, **more,
+    )  # fmt: skip
+
+
+def whole_run(folder: Path, options: argparse.Namespace) -> dict:
+    """From the store to the report, with what the paper compares."""
+    meter = Meter()
+    cohort = read(folder, meter)
+    checkpoint = {"checkpoint": folder / "checkpoint.zarr"} if options.checkpoint else {}
+    result = compare(cohort, options, meter, **checkpoint)
+    study = study_of(result, cohort.samples, progress=meter)
+    meter.stage("report", 1)
+    write_report(study, folder / "report.html")
+    meter.end()
+    total = time.perf_counter() - meter.started
+    highest = max(gigabytes for _, gigabytes in meter.rows.values())
+    print(f"  {'total':22s} {total:9.1f} s {highest:7.2f} GB")
+    print(f"  {study.headline()}\n  {result.landmarks}; {result.landmark_loss}", flush=True)
+    smoothness(result, cohort)
+    return {"total": total, "peak": highest, "stages": meter.rows}
+
+
+def smoothness(result, cohort) -> None:
+    """Laplacian smoothness of each signal over the 10-NN graph of samples: lower is better, 1 is chance."""
+    table = {name: cohort.variable(name).to_numpy(dtype=float) for name in SIGNALS}
+    table["outcome"] = (cohort.variable("outcome") == "died").to_numpy(dtype=float)
+    centers, measures = result.landmarks.centers, result.measures
+    methods = {
+        "Diffusion EMD": result.distances,
+        "QuadTree": hm.baselines.quad_tree(centers, measures),
+        "ClusterTree": hm.baselines.cluster_tree(centers, measures),
+    }
+    print(f"  {'smoothness (10-NN)':22s}" + "".join(f"{name:>18s}" for name in table))
+    for method, distances in methods.items():
+        values = [hm.metrics.laplacian_smoothness(distances, signal, 10, normalize=True) for signal in table.values()]
+        print(f"  {method:22s}" + "".join(f"{value:18.3f}" for value in values), flush=True)
+
+
+def sizes_run(folder: Path, options: argparse.Namespace) -> None:
+    """Every size in a process of its own; exponents by least squares on logarithms."""
+    found = []
+    for size in options.sizes:
+        place = folder / f"{int(size)}"
+        place.mkdir(exist_ok=True)
+        run_self(options, place, cells=int(size), extra=["--json"])
+        found.append(json.loads((place / "run.json").read_text()))
+    logs = np.log([float(size) for size in options.sizes])
+    stages = found[0]["stages"]
+    for name in [*stages, "total"]:
+        seconds = [run["total"] if name == "total" else run["stages"][name][0] for run in found]
+        if min(seconds) > 0.05:
+            slope = np.polyfit(logs, np.log(seconds), 1)[0]
+            print(f"{name:24s} exponent {slope:5.2f}   " + "  ".join(f"{value:8.1f} s" for value in seconds))
+    print(f"{'peak memory':24s}                  " + "  ".join(f"{run['peak']:7.2f} GB" for run in found), flush=True)
+
+
+def workers_run(folder: Path, options: argparse.Namespace) -> None:
+    """The stage that counts cells, on local clusters of one process per worker and one thread per process."""
+    cohort, seconds = read(folder, Meter()), {}
+    for count in options.workers:
+        with ExitStack() as stack:
+            client = local_cluster(stack, count)
+            warm_up(client)
+            meter = Meter()
+            print(f"{count} worker processes", flush=True)
+            result = compare(cohort, options, meter, client=client)
+            meter.end()
+        seconds[count] = meter.rows["count cells"][0]
+        print(
+            f"  distances {digest(result.distances)}; {seconds[options.workers[0]] / seconds[count]:.2f} x", flush=True
+        )
+
+
+def local_cluster(stack: ExitStack, n_workers: int):
+    import distributed
+
+    options = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0", "silence_logs": 50}
+    cluster = stack.enter_context(distributed.LocalCluster(n_workers=n_workers, **options))
+    return stack.enter_context(distributed.Client(cluster))
+
+
+def warm_up(client) -> None:
+    """Let every worker import and compile, which is not what is to be timed."""
+    points = np.random.default_rng(0).normal(size=(3000, 3))
+    client.run(lambda: hm.Landmarks.from_points(points, 1500, n_jobs=1).n_landmarks)
+
+
+def against_full(folder: Path, options: argparse.Namespace) -> None:
+    """Distances through landmarks beside those on the graph over all cells."""
+    cohort = read(folder, Meter())
+    result = compare(cohort, options, Meter())
+    begun = time.perf_counter()
+    full = hm.compare(cohort.points(), cohort.labels(), landmarks=None, n_jobs=options.threads)
+    upper = np.triu_indices(len(cohort.names), 1)
+    from scipy.stats import spearmanr
+
+    pairs = spearmanr(full.distances[upper], result.distances[upper]).statistic
+    print(
+        f"full graph over {cohort.n_cells:,} cells: {time.perf_counter() - begun:.0f} s; Spearman of all pairs "
+        f"{pairs:.4f}, per sample {hm.metrics.spearman(full.distances, result.distances):.4f}; as told by the loss "
+        f"{result.landmark_loss.spearman:.4f}; scales up to {full.model.max_scale_} and {result.model.max_scale_}",
+        flush=True,
+    )
+
+
+def digest(distances: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(distances).data).hexdigest()[:16]
+
+
+# ---------------------------------------------------------------- kills
+
+
+def command(options: argparse.Namespace, folder: Path, extra: list[str], cells: int | None = None) -> list[str]:
+    values = {
+        "--cells": cells or options.cells, "--samples": options.samples, "--markers": options.markers,
+        "--noise": options.noise, "--seed": options.seed, "--memory": options.memory, "--passes": options.passes,
+        "--landmarks": options.landmarks, "--threads": options.threads, "--folder": folder,
+    }  # fmt: skip
+    given = [str(part) for key, value in values.items() if value is not None for part in (key, value)]
+    return [sys.executable, __file__, *given, *extra]
+
+
+def run_self(options, folder, extra, cells=None) -> str:
+    process = subprocess.run(
+        command(options, folder, extra, cells), check=True, text=True,
+        stdout=None if "--json" in extra else subprocess.PIPE,
+    )  # fmt: skip
+    return process.stdout or ""
+
+
+def kill_run(folder: Path, options: argparse.Namespace) -> None:
+    """kill -9 at random moments of the work, told by its own steps; then resume, and compare the distances."""
+    output = run_self(options, folder, ["--child", "fresh"])
+    steps, expected = output.count("advance"), output.split()[-1]
+    moments, same = random.Random(options.seed), 0
+    print(f"{steps} steps, distances {expected}", flush=True)
+    for number in range(options.kill):
+        shutil.rmtree(folder / "checkpoint.zarr", ignore_errors=True)
+        moment, delay = moments.randrange(steps), moments.random() * 0.5
+        killed = kill_after(command(options, folder, ["--child", "fresh"]), moment, delay)
+        found = run_self(options, folder, ["--child", "resume"]).split()[-1]
+        same += found == expected
+        print(
+            f"  kill {number + 1:2d} {delay:.2f} s after step {moment:3d}{'' if killed else ' (had ended)'}: {found}",
+            flush=True,
+        )
+    print(f"{same} of {options.kill} ended with identical distances", flush=True)
+
+
+def kill_after(arguments: list[str], steps: int, delay: float) -> bool:
+    """Start a process and kill it some time after so many steps; return whether it was still at work."""
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        while steps >= 0 and (line := process.stdout.readline()):
+            steps -= line.startswith("advance")
+        time.sleep(delay)
+        at_work = process.poll() is None
+        process.send_signal(signal.SIGKILL)
+    return at_work
+
+
+def child(folder: Path, options: argparse.Namespace) -> None:
+    """One run with a checkpoint that prints a line per step and the digest of its distances."""
+    cohort = read(folder, Meter(quiet=True))
+    result = compare(cohort, options, Meter(quiet=True), checkpoint=folder / "checkpoint.zarr",
+                     resume=options.child == "resume")  # fmt: skip
+    if options.child == "fresh":
+        shutil.rmtree(folder / "checkpoint.zarr")
+    print(digest(result.distances), flush=True)
+
+
+def kill_workers_run(folder: Path, options: argparse.Namespace) -> None:
+    """kill -9 of a worker of a local cluster at random moments; the run must not notice."""
+    cohort, moments, same = read(folder, Meter(quiet=True)), random.Random(options.seed), 0
+    with ExitStack() as stack:
+        client = local_cluster(stack, 2)
+        warm_up(client)
+        begun = time.perf_counter()
+        expected = digest(compare(cohort, options, None, client=client).distances)
+        duration = time.perf_counter() - begun
+        for number in range(options.kill_workers):
+            client.wait_for_workers(2)
+            victim = moments.choice(list(client.run(os.getpid).values()))
+            moment = moments.random() * duration
+            threading.Timer(moment, os.kill, (victim, signal.SIGKILL)).start()
+            found = digest(compare(cohort, options, None, client=client).distances)
+            same += found == expected
+            print(f"  worker killed {number + 1:2d} after {moment:5.1f} of {duration:.1f} s: {found}", flush=True)
+    print(f"{same} of {options.kill_workers} ended with identical distances", flush=True)
+
+
+def options_of() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    number = lambda text: int(float(text))  # noqa: E731 - 1e6 is easier to read than 1000000
+    parser.add_argument("--cells", type=number, default=22_000_000)
+    parser.add_argument("--samples", type=int, default=210)
+    parser.add_argument("--markers", type=int, default=14)
+    parser.add_argument("--noise", type=float, default=0.05)
+    parser.add_argument("--landmarks", type=int, help="27,000 from 5 million cells on, fewer below")
+    parser.add_argument("--passes", type=int, default=0)
+    parser.add_argument("--memory", default="4 GB")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="where the cells are or will be; default a temporary folder")
+    parser.add_argument("--checkpoint", action="store_true", help="keep a checkpoint while at it")
+    parser.add_argument("--sizes", type=float, nargs="+")
+    parser.add_argument("--workers", type=int, nargs="+")
+    parser.add_argument("--kill", type=int, default=0)
+    parser.add_argument("--kill-workers", type=int, default=0)
+    parser.add_argument("--against-full", action="store_true")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=["fresh", "resume"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.small:
+        options.cells, options.samples, options.landmarks = 50_000, 30, 1000
+    return options
+
+
+def main() -> None:
+    options = options_of()
+    with tempfile.TemporaryDirectory(prefix="cohort22m-") as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        if options.sizes:
+            sizes_run(folder, options)
+            return
+        if not (folder / "samples.csv").exists():
+            begun = time.perf_counter()
+            generate(folder, options)
+            if not options.child:
+                what = (
+                    f"{options.cells:,} cells x {options.markers} of {options.samples} samples, noise {options.noise}"
+                )
+                print(f"{what}: generated in {time.perf_counter() - begun:.0f} s", flush=True)
+        modes = {
+            child: options.child, workers_run: options.workers, against_full: options.against_full,
+            kill_run: options.kill, kill_workers_run: options.kill_workers,
+        }  # fmt: skip
+        for mode, wanted in modes.items():
+            if wanted:
+                mode(folder, options)
+        if not any(modes.values()):
+            found = whole_run(folder, options)
+            (folder / "run.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
