@@ -37,7 +37,7 @@ _HOMES = {
     "pairwise_distances": "distances",
     "read_cohort": "cohort",
 }
-_MODULES = ("baselines", "cohort", "datasets", "errors", "manifold", "metrics", "pl", "statistics", "tl")
+_MODULES = ("baselines", "cohort", "datasets", "errors", "manifold", "metrics", "pl", "report", "statistics", "tl")
 
 __all__ = ["__version__", *sorted(_HOMES), *_MODULES]
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from heatmover import manifold as manifold
     from heatmover import metrics as metrics
     from heatmover import pl as pl
+    from heatmover import report as report
     from heatmover import statistics as statistics
     from heatmover import tl as tl
     from heatmover.cohort import Cohort as Cohort

@@ -179,6 +179,15 @@ def test_a_lone_surrogate_in_a_name_does_not_break_the_file(tmp_path):
     assert "bad?" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
+def test_a_comparison_reports_itself_with_nothing_else_imported(tmp_path):
+    code = (
+        "import sys, heatmover as hm; data = hm.datasets.cohort(4, cells_per_sample=10); "
+        "hm.compare(data.points, data.labels, n_neighbors=5).report(sys.argv[1])"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "report.html")], check=True, timeout=300)
+    assert "</html>" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
 def test_a_comparison_reports_itself(tmp_path):
     data = hm.datasets.cohort(8, cells_per_sample=20)
     comparison = hm.compare(data.points, data.labels, n_neighbors=8)
