@@ -222,8 +222,12 @@ def _write_samples(study: Study, path: Path) -> None:
     write_elem = import_extra("anndata.io", package="anndata", extra="cohort").write_elem
     table = storable(study.variables)
     table["n_cells"] = study.comparison.sizes
-    varying = list((study.record.get("input") or {}).get("varying", ()))
-    asked = {name: value for name, value in (study.record.get("parameters") or {}).items() if name != "variables"}
+    varying = [_storable_text(name) for name in (study.record.get("input") or {}).get("varying", ())]
+    asked = {
+        name: _storable_text(value) if isinstance(value, str) else value
+        for name, value in (study.record.get("parameters") or {}).items()
+        if name != "variables"
+    }
     with warnings.catch_warnings():
         # Storing texts as categories is what is wanted; other sayings of a writer help no user.
         warnings.simplefilter("ignore")

@@ -138,11 +138,23 @@ def test_representation_by_key_and_by_genes(cells, tmp_path, cli, plain_report):
 
 
 def test_odd_names_go_through(make, tmp_path, cli):
-    frame = make.frame(names=ODD).rename(columns={"condition": "con/dition\n[b]"})
+    frame = make.frame(names=ODD).rename(columns={"condition": "con/dition\n[b]", "cluster": "clus\0ter/"})
+    frame = frame.rename(columns={"patient": "pat\0ient"})
     path = tmp_path / "cells.parquet"
     frame.to_parquet(path, index=False)
     result = cli.run(
-        "compare", path, "-s", "sample", "-c", "con/dition\n[b]", "-o", tmp_path / "out", "--permutations", 9
+        "compare",
+        path,
+        "-s",
+        "sample",
+        "-c",
+        "con/dition\n[b]",
+        "-o",
+        tmp_path / "out",
+        "--permutations",
+        9,
+        "--block",
+        "pat\0ient",
     )
     assert result.exit_code == 0, result.output
     assert "\x1b" not in result.output
@@ -245,6 +257,7 @@ BAD = {
     "cofactor": ("", [*KEY, "--cofactor", "5"], "--cofactor for FCS files only"),
     "negative cofactor": ("", [*KEY, "--cofactor", "-5"], "--cofactor to be a number"),
     "seed": ("", [*KEY, "--seed", "-1"], "--seed to be a whole number of at least 0"),
+    "long seed": ("", [*KEY, "--seed", "9" * 20], "--seed of at most 18 digits, found 9999"),
     "threads": ("", [*KEY, "--threads", "0"], "--threads to be a whole number of at least 1"),
     "permutations": ("", [*KEY, "--permutations", "0"], "--permutations to be a whole number of at least 1"),
     "neighbors": ("", [*KEY, "--neighbors", "0"], "--neighbors to be a whole number of at least 1"),

@@ -47,7 +47,7 @@ class DemoOptions:
         check_integer("--samples", self.samples, minimum=4)
         check_integer("--cells", self.cells, minimum=10)
         check_number("--effect", self.effect, above=-1, at_most=1000)
-        check_integer("--seed", self.seed, minimum=0)
+        options.check_seed(self.seed)
         if self.samples**2 * self.cells > LARGEST_DEMO:
             raise InvalidInputError(
                 f"a demo that fits the memory (samples^2 * cells of at most {LARGEST_DEMO:,})",

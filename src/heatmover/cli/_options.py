@@ -7,10 +7,32 @@ from typing import Annotated
 
 import typer
 
+from heatmover._validation import check_integer
+from heatmover.errors import InvalidInputError
+
 __all__ = [
     "DECISIVE",
-    "AllowParts", "Block", "Cofactor", "Color", "Components", "File", "Force", "Landmarks", "MinCells", "Neighbors",
-    "Out", "Permutations", "Quiet", "Rep", "SampleKey", "SampleSheet", "Seed", "Standardize", "Threads", "Title",
+    "AllowParts",
+    "Block",
+    "Cofactor",
+    "Color",
+    "Components",
+    "File",
+    "Force",
+    "Landmarks",
+    "MinCells",
+    "Neighbors",
+    "Out",
+    "Permutations",
+    "Quiet",
+    "Rep",
+    "SampleKey",
+    "SampleSheet",
+    "Seed",
+    "Standardize",
+    "Threads",
+    "Title",
+    "check_seed",
 ]  # fmt: skip
 
 # The names of the options that decide the numbers, those of `Settings`.
@@ -111,3 +133,9 @@ Force = Annotated[
 ]
 Title = Annotated[str | None, typer.Option(metavar="TEXT", rich_help_panel=RUN, help="Title of the report.")]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", rich_help_panel=RUN, help="Folder for the results.")]
+
+
+def check_seed(seed: int) -> None:
+    """Raise unless a seed is a number that files can hold."""
+    if check_integer("--seed", seed, minimum=0) >= 2**63:
+        raise InvalidInputError("--seed of at most 18 digits", str(seed))

@@ -11,6 +11,7 @@ from typing import Any, Literal, final
 
 from heatmover._progress import Progress
 from heatmover._validation import check_integer, check_number
+from heatmover.cli._options import check_seed
 from heatmover.cli._words import in_options
 from heatmover.cohort import Cohort, read_cohort
 from heatmover.cohort._open import format_of
@@ -46,10 +47,11 @@ class Settings:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        at_least = {"min_cells": 1, "neighbors": 1, "permutations": 1, "seed": 0, "threads": 1}
+        at_least = {"min_cells": 1, "neighbors": 1, "permutations": 1, "threads": 1}
         for name, minimum in at_least.items():
             if getattr(self, name) is not None:
                 check_integer(_option(name), getattr(self, name), minimum=minimum)
+        check_seed(self.seed)
         if self.cofactor is not None:
             check_number("--cofactor", self.cofactor, above=0)
 

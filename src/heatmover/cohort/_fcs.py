@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,7 +89,8 @@ def open_fcs(
     channels = [channel_names(header, file) for header, file in zip(headers, files, strict=True)]
     features = _common_channels(files, channels, representation)
     variables: dict[str, list[str | None]] = {}
-    names = [Path(file).stem for file in files]
+    # A file's name may be bytes that are no text, which no result could hold.
+    names = [os.fsencode(Path(file).stem).decode("utf-8", "replace") for file in files]
     if sheet is not None:
         variables = match_sheet(files, sheet)
         names = _sample_names(names, variables, sample_key)
