@@ -1,13 +1,13 @@
 """Barycentres: the measure whose mean distance to given ones is smallest.
 
-The embedding is linear, x -> A x, so that the mean distance is a sum over features of phi_j((A x)_j), where phi_j(a) =
-sum_i w_i |a - E_ij| is piecewise linear. Over the simplex this is a saddle point,
+The embedding is linear, x -> A x, so that the mean distance is a sum over features of phi_j((A x)_j), where
+``phi_j(a) = sum_i w_i |a - E_ij|`` is piecewise linear. Over the simplex this is a saddle point::
 
     min_x max_z  <A x, z> - sum_j phi_j*(z_j),
 
 which the primal-dual method of Chambolle and Pock (2011) solves with one embedding and one transpose per step,
 restarted from averages and rebalanced as Applegate et al. (2021) do for linear programs. Any z gives a lower bound,
-min_i (A' z)_i - sum_j phi_j*(z_j), so that the result comes with a certificate. Mirror descent with Polyak steps was
+``min_i (A' z)_i - sum_j phi_j*(z_j)``, so that the result comes with a certificate. Mirror descent with Polyak steps was
 tried first: after 300 steps on 20 samples of 100 cells its gap was 14 %, that of this method 0.5 %.
 """
 
