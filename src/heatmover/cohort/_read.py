@@ -12,8 +12,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._progress import SILENT, Progress
-from heatmover._validation import RandomState, check_integer, check_number, check_random_state
+from heatmover._validation import RandomState, check_integer, check_number, check_option, check_random_state
 from heatmover.cohort._cohort import Cohort, block_rows
+from heatmover.cohort._kept import KeptReader
 from heatmover.cohort._open import Opened, open_reader
 from heatmover.cohort._projection import Moments, Projection, principal_components
 from heatmover.cohort._reader import Block, Reader
@@ -38,6 +39,7 @@ def read_cohort(
     standardize: bool = False,
     n_components: int | Literal["all"] | None = None,
     cofactor: float | None = None,
+    on_missing: Literal["refuse", "drop"] = "refuse",
     random_state: RandomState = 0,
     progress: Progress = SILENT,
 ) -> Cohort:
@@ -72,6 +74,9 @@ def read_cohort(
     cofactor
         For FCS files: values become ``arcsinh(value / cofactor)``; 5 is usual for mass, 150 for flow cytometry.
         Default: as they are in the file. Spillover is not compensated.
+    on_missing
+        What to do with cells in which a feature is NaN or infinite: ``"refuse"`` the file, or ``"drop"`` them, with a
+        warning in the cohort that counts them by sample.
     random_state
         Seed of the principal components above 500 features.
     progress
@@ -98,6 +103,7 @@ def read_cohort(
     heatmover.errors.InvalidInputError: Expected sample_key ..., found 'Sampel' (did you mean 'sample'?).
     """
     cofactor = None if cofactor is None else check_number("cofactor", cofactor, above=0)
+    check_option("on_missing", on_missing, ("refuse", "drop"))
     if n_components not in (None, "all"):
         n_components = check_integer("n_components", n_components, minimum=1)
     generator = check_random_state(random_state)
@@ -121,7 +127,9 @@ def read_cohort(
                 f"{len(reader.features)} features",
                 'n_components=50 reduces them by PCA, n_components="all" keeps them',
             )
-        moments = _look(reader, names, codes, progress)
+        moments, bad, n_bad = _look(reader, codes.size, progress)
+        if bad.size:
+            reader, codes = _without(bad, n_bad, reader, names, codes, drop=on_missing == "drop")
         keep = n_components is None or n_components == "all"
         projection = _project(
             reader, moments, standardize, None if keep else int(n_components or 0), generator, progress
@@ -189,39 +197,64 @@ def _whole_matrix(reader: Reader, representation: object) -> bool:
     return representation == "X" or (representation is None and getattr(reader, "representation", "X") == "X")
 
 
-def _look(reader: Reader, names: Sequence[str], codes: npt.NDArray[np.int32], progress: Progress) -> Moments:
-    """Go through all values once: collect the moments, and raise if a value is NaN or infinite."""
-    progress.stage("look at every value", codes.size)
+def _look(reader: Reader, n_cells: int, progress: Progress) -> tuple[Moments, npt.NDArray[np.int64], int]:
+    """Go through all values once; return their moments, the rows with NaN or infinity, and how many there are."""
+    progress.stage("look at every value", n_cells)
     moments, done = Moments.none(len(reader.features)), 0
-    bad_values, bad_rows, first = 0, 0, -1
-    for block in _blocks(reader, codes.size):
+    bad, n_bad = [np.empty(0, dtype=np.int64)], 0
+    for block in _blocks(reader, n_cells):
         count, rows = _not_finite(block)
-        if count:
-            bad_values, bad_rows = bad_values + count, bad_rows + rows.size
-            first = done + int(rows[0]) if first < 0 else first
-        elif not bad_values:
-            moments.add(block)
+        n_bad += count
+        bad.append(done + rows.astype(np.int64))
+        if rows.size < block.shape[0]:
+            moments.add(block if not rows.size else block[np.setdiff1d(np.arange(block.shape[0]), rows)])
         done += block.shape[0]
         progress.advance(block.shape[0])
-    if bad_values:
-        sample = quoted(names[int(codes[first])])
+    if done != n_cells:
+        raise InvalidInputError(f"values of {n_cells} cells", f"those of {done}", "the file may be damaged")
+    return moments, np.concatenate(bad), n_bad
+
+
+def _without(
+    bad: npt.NDArray[np.int64],
+    n_bad: int,
+    reader: Reader,
+    names: Sequence[str],
+    codes: npt.NDArray[np.int32],
+    *,
+    drop: bool,
+) -> tuple[Reader, npt.NDArray[np.int32]]:
+    """Leave the cells out in which a value is missing, or raise with how many each sample has."""
+    lost = np.bincount(codes[bad], minlength=len(names))
+    where = listed_counts(names, lost)
+    if not drop:
         raise InvalidInputError(
             "features without NaN or infinity",
-            f"{bad_values} such values in {bad_rows} cells (first: row {first}, sample {sample})",
-            "remove those cells or impute the values",
+            f"{n_bad} such values in {bad.size} cells (first: row {bad[0]}, sample "
+            f"{quoted(names[int(codes[bad[0]])])}{f'; {where}' if np.count_nonzero(lost) > 1 else ''})",
+            'remove those cells, impute the values, or on_missing="drop"',
         )
-    if done != codes.size:
-        raise InvalidInputError(f"values of {codes.size} cells", f"those of {done}", "the file may be damaged")
-    return moments
+    left = np.bincount(codes, minlength=len(names)) - lost
+    empty = [name for name, size in zip(names, left, strict=True) if not size]
+    if empty:
+        raise InvalidInputError("a cell without NaN or infinity in every sample", f"none in {listed(empty)}")
+    note = f"{bad.size} of {codes.size} cells left out, which have NaN or infinity: {where}."
+    return KeptReader(reader, bad, (*reader.notes, note)), np.delete(codes, bad)
+
+
+def listed_counts(names: Sequence[str], counts: npt.NDArray[np.int64], *, most: int = 5) -> str:
+    """Return how many there are of the names that have most, and how many others have some."""
+    order = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i]]
+    shown = ", ".join(f"{counts[i]} of {quoted(names[i])}" for i in order[:most])
+    return shown if len(order) <= most else f"{shown} and some of {len(order) - most} more samples"
 
 
 def _not_finite(block: Block) -> tuple[int, npt.NDArray[np.intp]]:
     """Return the number of NaN and infinities and the rows that hold them."""
     values = block.data if sp.issparse(block) else block
     places = np.nonzero(~np.isfinite(values))[0]
-    if sp.issparse(block):
-        return places.size, np.unique(np.searchsorted(block.indptr, places, side="right") - 1)
-    return places.size, np.unique(places)
+    rows = np.searchsorted(block.indptr, places, side="right") - 1 if sp.issparse(block) else places
+    return places.size, np.unique(rows)
 
 
 def _blocks(reader: Reader, n_cells: int) -> Iterator[Block]:
