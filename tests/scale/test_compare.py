@@ -219,3 +219,44 @@ def test_the_draw_for_the_loss_takes_as_many_cells_of_each_sample(cohort, monkey
     np.testing.assert_array_equal(
         np.unique(np.bincount(cohort.codes[found])[np.bincount(cohort.codes[found]) > 0]), [53]
     )
+
+
+def test_a_table_of_text_is_copied_once_and_gives_the_same(cohort, whole, data, tmp_path, monkeypatch, small_pieces):
+    from heatmover.cohort._delimited import DelimitedReader
+
+    points = cohort.points()
+    lines = ["sample,x0,x1,x2,x3,x4"]
+    lines += [",".join([name, *map(repr, row.tolist())]) for name, row in zip(cohort.labels(), points, strict=True)]
+    (tmp_path / "cells.csv").write_text("\n".join(lines))
+    table = read_cohort(tmp_path / "cells.csv", sample_key="sample")
+    passes, original = [], DelimitedReader.blocks
+
+    def counted(self, start, stop, size):
+        passes.append((start, stop))
+        return original(self, start, stop, size)
+
+    monkeypatch.setattr(DelimitedReader, "blocks", counted)
+    small_pieces(500)
+    result = compare_cohort(table, landmarks=LANDMARKS, checkpoint=tmp_path / "checkpoint.zarr")
+    np.testing.assert_array_equal(result.distances, whole.distances)
+    assert passes == [(0, 4000)]
+    assert not list((tmp_path / "checkpoint.zarr").glob(".unfinished*"))
+
+
+def test_cells_without_a_value_are_left_out(cohort, tmp_path):
+    lines = ["sample,x,y", *(f"s{i % 4},{i % 7 + 0.5},{i % 11 if i % 50 else 'NA'}" for i in range(400))]
+    (tmp_path / "cells.csv").write_text("\n".join(lines))
+    table = read_cohort(tmp_path / "cells.csv", sample_key="sample", representation=["x", "y"], on_missing="drop")
+    result = compare_cohort(table, landmarks=40, n_neighbors=5)
+    assert result.sizes.sum() == 392
+    assert result.landmarks.counts.sum() == 392
+
+
+def test_a_study_is_that_of_the_comparison(cohort):
+    from heatmover.scale import study_cohort
+
+    found = study_cohort(cohort, landmarks=LANDMARKS, min_cells=3)
+    np.testing.assert_array_equal(found.comparison.distances, compare_cohort(cohort, landmarks=LANDMARKS).distances)
+    assert found.record["input"]["cells"] == 4000
+    assert any("Landmarks stood for the cells" in note for note in found.notes)
+    assert "count cells" in found.record["seconds"]

@@ -32,6 +32,9 @@ FULL = {errno.ENOSPC, errno.EDQUOT}
 class Checkpoint(ABC):
     """Keeps what is finished, by name."""
 
+    # Where further files of the run may be, which are removed when it ends or is resumed; None for nowhere.
+    folder: Path | None = None
+
     @abstractmethod
     def load(self, name: str) -> Arrays | None:
         """Return what was kept under this name, or None."""
@@ -63,7 +66,7 @@ class StoredCheckpoint(Checkpoint):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = self.folder = path
 
     def load(self, name: str) -> Arrays | None:
         """Return the arrays of a finished piece; one that is damaged is as good as none."""

@@ -26,6 +26,7 @@ from heatmover.scale._execute import executor
 from heatmover.scale._input import describe_input, plain
 from heatmover.scale._landmarks import Draw, Histogrammed, count, draw, find_centers
 from heatmover.scale._plan import LOSS_POINTS, Plan, make_plan
+from heatmover.scale._spool import seekable
 from heatmover.scale._stages import Stages
 from heatmover.scale._tasks import Arrays
 
@@ -120,11 +121,12 @@ def compare_cohort(
         manifest = {} if checkpoint is None else _manifest(cohort, settings, chosen | {"random_state": seed})
         with open_checkpoint(checkpoint, manifest, resume=resume, need=plan.checkpoint_bytes) as store:
             stages = Stages(where, store, watcher)
-            drawn = draw(cohort, plan, stages, seed)
-            centers = find_centers(
-                drawn.points, cohort, plan, stages, passes=passes, seed=seed, n_threads=n_threads
-            )  # fmt: skip
-            found = count(centers, drawn.points, cohort, plan, stages, n_threads)
+            with seekable(cohort, store.folder, watcher, block_rows=plan.block_rows) as cells:
+                drawn = draw(cells, plan, stages, seed)
+                centers = find_centers(
+                    drawn.points, cells, plan, stages, passes=passes, seed=seed, n_threads=n_threads
+                )  # fmt: skip
+                found = count(centers, drawn.points, cells, plan, stages, n_threads)
             return _compare(cohort, found, drawn, settings, stages, (min_cells, n_neighbors, seed))
 
 
