@@ -40,7 +40,7 @@ from heatmover.cohort import read_cohort
 from heatmover.datasets._tree import grow_tree
 from heatmover.report import write_report
 from heatmover.scale import compare_cohort
-from heatmover.study import study_of
+from heatmover.study import study_comparison
 
 N_TYPES = 7
 # Around equal shares, as in `datasets.cohort`.
@@ -184,7 +184,7 @@ def whole_run(folder: Path, options: argparse.Namespace) -> dict:
     cohort = read(folder, meter)
     checkpoint = {"checkpoint": folder / "checkpoint.zarr"} if options.checkpoint else {}
     result = compare(cohort, options, meter, **checkpoint)
-    study = study_of(result, cohort.samples, progress=meter)
+    study = study_comparison(result, cohort.samples, progress=meter)
     meter.stage("report", 1)
     write_report(study, folder / "report.html")
     meter.end()

@@ -18,7 +18,7 @@ import heatmover as hm
 from heatmover import results
 from heatmover.errors import InvalidInputError, MissingExtraError
 from heatmover.results import EVERY, FILES, check_extras, plain, result_folder, storable, write_results
-from heatmover.study import study_of
+from heatmover.study import study_comparison
 
 ODD_NAMES = ["a/b", "line\nbreak", "é ∑", "[red]x[/red]", "\x1b[31m", "nul\0here"]
 
@@ -157,7 +157,7 @@ def small():
     data = hm.datasets.cohort(6, cells_per_sample=30, random_state=1)
     places = dict(zip(sorted(set(data.labels.tolist())), ODD_NAMES, strict=True))
     comparison = hm.compare(data.points, [places[label] for label in data.labels.tolist()])
-    return study_of(comparison, {"a/b": ["x", "y"] * 3, "when": [1.5, None, 2, 3, 4, 5]}, n_permutations=19)
+    return study_comparison(comparison, {"a/b": ["x", "y"] * 3, "when": [1.5, None, 2, 3, 4, 5]}, n_permutations=19)
 
 
 @pytest.fixture

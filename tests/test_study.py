@@ -14,7 +14,7 @@ import heatmover as hm
 from heatmover.cohort import read_cohort
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.examination import examine
-from heatmover.study import Study, check_parts, choose_variables, study, study_of
+from heatmover.study import Study, check_parts, choose_variables, study_cohort, study_comparison
 
 QUICK = {"n_permutations": 19}
 
@@ -62,7 +62,7 @@ def cohort(read):
 
 @pytest.fixture(scope="module")
 def finished(cohort):
-    return study(cohort, variables=["condition", "age"], n_permutations=99)
+    return study_cohort(cohort, variables=["condition", "age"], n_permutations=99)
 
 
 def test_distances_are_those_of_compare(cohort, finished):
@@ -86,14 +86,14 @@ def test_samples_left_out_are_as_if_never_there(read):
     frame = make_frame()
     place = frame.groupby("sample").cumcount()
     frame = frame[((frame["sample"] != "s4") | (place < 1)) & ((frame["sample"] != "s7") | (place < 3))]
-    found = study(read(frame), variables=["condition"], min_cells=4, **QUICK)
-    without = study(read(frame[~frame["sample"].isin(["s4", "s7"])]), variables=["condition"], **QUICK)
+    found = study_cohort(read(frame), variables=["condition"], min_cells=4, **QUICK)
+    without = study_cohort(read(frame[~frame["sample"].isin(["s4", "s7"])]), variables=["condition"], **QUICK)
     np.testing.assert_array_equal(found.comparison.distances, without.comparison.distances)
     assert list(found.variables.index) == list(found.comparison.names) == list(without.comparison.names)
     assert found.findings[0].answer.p_value == without.findings[0].answer.p_value
     assert found.notes[0] == "2 samples with fewer than 4 cells left out: 's4', 's7'."
     assert found.record["samples"] == 8
-    kept = study(read(frame), min_cells=1, variables=["condition"], **QUICK)
+    kept = study_cohort(read(frame), min_cells=1, variables=["condition"], **QUICK)
     assert len(kept.comparison.names) == 10
 
 
@@ -101,18 +101,18 @@ def test_single_cells_are_refused_by_default(read):
     frame = make_frame()
     frame = frame[(frame["sample"] != "s4") | ~frame.duplicated("sample")]
     with pytest.raises(InvalidInputError, match=r"at least two cells in every sample, found one in 1 of 10 .*'s4'"):
-        study(read(frame), **QUICK)
+        study_cohort(read(frame), **QUICK)
 
 
 def test_variables_nobody_asked_for(cohort):
-    found = study(cohort, block="patient", **QUICK)
+    found = study_cohort(cohort, block="patient", **QUICK)
     # Not: a name for each sample, one value for all, the block itself, what varies within samples.
     assert [finding.variable for finding in found.findings] == ["condition", "age", "visit"]
     assert found.block == "patient"
 
 
 def test_blocks_are_those_of_the_samples_kept(cohort):
-    found = study(cohort, variables=["visit", "age"], block="patient", **QUICK)
+    found = study_cohort(cohort, variables=["visit", "age"], block="patient", **QUICK)
     plain = examine(
         found.comparison.distances,
         {"visit": cohort.samples["visit"].tolist(), "age": cohort.samples["age"].tolist()},
@@ -140,14 +140,14 @@ def test_blocks_are_those_of_the_samples_kept(cohort):
 )
 def test_refusals(cohort, arguments, message):
     with pytest.raises(InvalidInputError, match=message):
-        study(cohort, **{**QUICK, **arguments})
+        study_cohort(cohort, **{**QUICK, **arguments})
 
 
 def test_a_block_with_gaps(read):
     frame = make_frame()
     frame.loc[frame["sample"] == "s3", "patient"] = None
     with pytest.raises(InvalidInputError, match="a block in 'patient' for every sample, found none for 1 of 10"):
-        study(read(frame), block="patient", **QUICK)
+        study_cohort(read(frame), block="patient", **QUICK)
 
 
 def test_a_variable_without_any_value(read):
@@ -165,10 +165,10 @@ def test_parts(read):
     share = (frame["cluster"] == "T").mean()
     apart = min(share, 1 - share)
     with pytest.raises(InvalidInputError, match=rf"a connected graph, found 2 parts, with {apart:.0%} of the cells"):
-        study(cohort, **QUICK)
+        study_cohort(cohort, **QUICK)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the diagnosis says it, no warning does
-        found = study(cohort, allow_parts=True, **QUICK)
+        found = study_cohort(cohort, allow_parts=True, **QUICK)
     assert found.comparison.diagnosis.n_components == 2
 
 
@@ -186,14 +186,14 @@ def test_parts_are_weighed_by_cells():
 def test_headlines(cohort, finished):
     assert finished.headline().startswith("'condition' goes with the distances between the 10 samples: it explains ")
     assert f"(p = {finished.findings[0].answer.p_value:.2g})" in finished.headline()
-    none = study_of(finished.comparison, {"same": ["a"] * 10}, **QUICK)
+    none = study_comparison(finished.comparison, {"same": ["a"] * 10}, **QUICK)
     assert none.headline() == "10 samples were compared; no variable of theirs could be tested."
-    number = study_of(finished.comparison, {"size": list(range(10))}, **QUICK)
+    number = study_comparison(finished.comparison, {"size": list(range(10))}, **QUICK)
     assert "has a distance correlation of" in number.headline()
-    noise = study_of(finished.comparison, {"noise": list("aabbaabbaa")}, **QUICK)
+    noise = study_comparison(finished.comparison, {"noise": list("aabbaabbaa")}, **QUICK)
     assert noise.headline().startswith("No sign that 'noise' goes with")
     many = {"weak": ["a", "b"] * 5, **{f"noise {i}": list("aabbaabbaa") for i in range(9)}}
-    shaky = study_of(finished.comparison, many, n_permutations=30)
+    shaky = study_comparison(finished.comparison, many, n_permutations=30)
     assert not shaky.findings[0].sure
     assert "may go" in shaky.headline()
     assert shaky.headline().endswith("which is not sure among 10 variables tested.")
@@ -229,7 +229,7 @@ def test_infinite_figures_in_the_record():
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = study_of(comparison, {"it": list("xxyy")}, **QUICK)
+        found = study_comparison(comparison, {"it": list("xxyy")}, **QUICK)
     json.dumps(found.record, allow_nan=False)
 
 
@@ -239,16 +239,16 @@ def test_small_samples_are_noted(read):
     sizes = np.array([3, 4, 5, 6, 8, 10, 40, 60, 80, 100, 120, 140])
     frame = pd.DataFrame({"sample": np.repeat([f"s{i:02d}" for i in range(12)], sizes)})
     frame[["x", "y"]] = rng.normal(size=(len(frame), 2))
-    found = study(read(frame), **QUICK)
+    found = study_cohort(read(frame), **QUICK)
     (note,) = [note for note in found.notes if note.startswith("Small samples look far")]
     assert "3 to 140 cells; 6 samples have fewer than 30" in note
     assert found.findings == ()
-    even = study(read(make_frame()), variables=["condition"], **QUICK)
+    even = study_cohort(read(make_frame()), variables=["condition"], **QUICK)
     assert not any(note.startswith("Small") for note in even.notes)
 
 
 def test_landmarks_are_noted(cohort):
-    found = study(cohort, landmarks=60, variables=["condition"], **QUICK)
+    found = study_cohort(cohort, landmarks=60, variables=["condition"], **QUICK)
     assert any(note.startswith("Landmarks stood for the cells: Spearman") for note in found.notes)
     assert found.record["landmarks"]["n_landmarks"] == 60
 
@@ -262,13 +262,13 @@ def test_a_compact_embedding_is_noted_and_other_warnings_pass(cohort, monkeypatc
 
     monkeypatch.setattr("heatmover.study.compare", compare)
     with pytest.warns(RuntimeWarning, match="something else") as warned:
-        found = study(cohort, variables=["condition"], **QUICK)
+        found = study_cohort(cohort, variables=["condition"], **QUICK)
     assert len(warned) == 1
     assert "made compact" in found.notes
 
 
 def test_same_seed_same_numbers_any_threads(cohort):
-    first, second = (study(cohort, n_jobs=jobs, random_state=5, **QUICK) for jobs in (1, 2))
+    first, second = (study_cohort(cohort, n_jobs=jobs, random_state=5, **QUICK) for jobs in (1, 2))
     np.testing.assert_array_equal(first.comparison.distances, second.comparison.distances)
     assert [f.answer.p_value for f in first.findings] == [f.answer.p_value for f in second.findings]
 
@@ -286,54 +286,54 @@ class Noting:
 
 def test_progress(cohort):
     watch = Noting()
-    study(cohort, progress=watch, **QUICK)
+    study_cohort(cohort, progress=watch, **QUICK)
     assert watch.stages == [
         "find neighbours", "choose scales", "diffuse measures", "compare", "diagnose graph", "test variables"
     ]  # fmt: skip
 
 
-def test_study_of_takes_tables_by_name_or_by_order(finished):
+def test_study_comparison_takes_tables_by_name_or_by_order(finished):
     comparison = finished.comparison
     table = pd.DataFrame({"condition": ["control", "case"] * 5}, index=list(comparison.names))
-    shuffled = study_of(comparison, table.iloc[::-1], **QUICK)
+    shuffled = study_comparison(comparison, table.iloc[::-1], **QUICK)
     assert shuffled.variables["condition"].tolist() == ["control", "case"] * 5
-    plain = study_of(comparison, {"condition": ["control", "case"] * 5}, **QUICK)
+    plain = study_comparison(comparison, {"condition": ["control", "case"] * 5}, **QUICK)
     assert plain.findings[0].answer.p_value == shuffled.findings[0].answer.p_value
-    counted = study_of(comparison, table.reset_index(drop=True), **QUICK)
+    counted = study_comparison(comparison, table.reset_index(drop=True), **QUICK)
     assert counted.variables["condition"].tolist() == ["control", "case"] * 5
-    assert isinstance(study_of(comparison), Study)
-    assert study_of(comparison, table, blocks=np.repeat(range(5), 2), **QUICK).findings[0].blocks == "within"
+    assert isinstance(study_comparison(comparison), Study)
+    assert study_comparison(comparison, table, blocks=np.repeat(range(5), 2), **QUICK).findings[0].blocks == "within"
 
 
 @pytest.mark.parametrize("n", [9, 11])
-def test_study_of_another_number_of_samples(finished, n):
+def test_study_comparison_another_number_of_samples(finished, n):
     with pytest.raises(InvalidInputError, match=f"variables of 10 samples, found {n} rows"):
-        study_of(finished.comparison, {"it": list(range(n))}, **QUICK)
+        study_comparison(finished.comparison, {"it": list(range(n))}, **QUICK)
 
 
-def test_study_of_a_table_of_other_samples(finished):
+def test_study_comparison_a_table_of_other_samples(finished):
     """As many rows, but other names: order would be a guess."""
     table = pd.DataFrame({"it": list(range(10))}, index=[f"t{i}" for i in range(10)])
     with pytest.raises(InvalidInputError, match="names of the samples"):
-        study_of(finished.comparison, table, **QUICK)
+        study_comparison(finished.comparison, table, **QUICK)
 
 
-def test_study_of_a_larger_table(finished):
+def test_study_comparison_a_larger_table(finished):
     """Samples that were left out of the comparison may still be in the table, and in another order."""
     table = pd.DataFrame({"it": range(12)}, index=["t0", *finished.comparison.names[::-1], "t1"])
-    assert study_of(finished.comparison, table, **QUICK).variables["it"].tolist() == list(range(10, 0, -1))
+    assert study_comparison(finished.comparison, table, **QUICK).variables["it"].tolist() == list(range(10, 0, -1))
     twice = pd.DataFrame({"it": range(20)}, index=[*finished.comparison.names] * 2)
     with pytest.raises(InvalidInputError, match="variables of 10 samples, found 20 rows"):
-        study_of(finished.comparison, twice, **QUICK)
+        study_comparison(finished.comparison, twice, **QUICK)
 
 
 def test_names_of_variables_that_read_the_same(finished):
     with pytest.raises(InvalidInputError, match="distinct names of variables, found '1' more than once"):
-        study_of(finished.comparison, {1: range(10), "1": range(10)}, **QUICK)
+        study_comparison(finished.comparison, {1: range(10), "1": range(10)}, **QUICK)
 
 
 def test_names_of_variables_that_are_not_text(finished):
-    found = study_of(finished.comparison, pd.DataFrame({1: ["a", "b"] * 5, "1x": range(10)}), **QUICK)
+    found = study_comparison(finished.comparison, pd.DataFrame({1: ["a", "b"] * 5, "1x": range(10)}), **QUICK)
     assert [finding.variable for finding in found.findings] == ["1", "1x"]
     json.dumps(found.record, allow_nan=False)
 
@@ -345,4 +345,4 @@ def test_too_many_samples_are_refused_before_the_cells_are_read(tmp_path, monkey
     cohort = read_cohort(tmp_path / "cells.parquet", sample_key="sample", representation=["x", "y"])
     monkeypatch.setattr(type(cohort), "points", lambda self: pytest.fail("read"))
     with pytest.raises(InvalidInputError, match=r"at most 20,000 samples .*found 20,001"):
-        study(cohort)
+        study_cohort(cohort)

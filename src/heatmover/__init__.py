@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Barycenter": "barycenters",
+    "Breakdown": "attribution",
     "Cohort": "cohort",
     "Comparison": "comparison",
     "ConvergenceWarning": "errors",
     "Diagnosis": "graphs",
     "DiffusionEMD": "estimator",
     "EmbeddingWarning": "errors",
+    "Explanation": "attribution",
     "Finding": "examination",
     "Graph": "graphs",
     "GraphWarning": "errors",
+    "GroupContrast": "attribution",
     "HeatmoverError": "errors",
     "Histograms": "graphs",
     "InvalidInputError": "errors",
@@ -28,16 +32,33 @@ _HOMES = {
     "Measures": "measures",
     "MissingExtraError": "errors",
     "Study": "study",
+    "barycenter": "barycenters",
     "compare": "comparison",
     "examine": "examination",
+    "explain": "attribution",
+    "explain_groups": "attribution",
     "landmark_loss": "landmarking",
     "measures_from_labels": "measures",
     "measures_from_weights": "measures",
     "nearest": "neighbors",
     "pairwise_distances": "distances",
     "read_cohort": "cohort",
+    "study_cohort": "study",
+    "study_comparison": "study",
 }
-_MODULES = ("baselines", "cohort", "datasets", "errors", "manifold", "metrics", "pl", "report", "statistics", "tl")
+_MODULES = (
+    "baselines",
+    "cohort",
+    "datasets",
+    "differentiable",
+    "errors",
+    "manifold",
+    "metrics",
+    "pl",
+    "report",
+    "statistics",
+    "tl",
+)
 
 __all__ = ["__version__", *sorted(_HOMES), *_MODULES]
 
@@ -45,6 +66,7 @@ if TYPE_CHECKING:
     from heatmover import baselines as baselines
     from heatmover import cohort as cohort
     from heatmover import datasets as datasets
+    from heatmover import differentiable as differentiable
     from heatmover import errors as errors
     from heatmover import manifold as manifold
     from heatmover import metrics as metrics
@@ -52,6 +74,13 @@ if TYPE_CHECKING:
     from heatmover import report as report
     from heatmover import statistics as statistics
     from heatmover import tl as tl
+    from heatmover.attribution import Breakdown as Breakdown
+    from heatmover.attribution import Explanation as Explanation
+    from heatmover.attribution import GroupContrast as GroupContrast
+    from heatmover.attribution import explain as explain
+    from heatmover.attribution import explain_groups as explain_groups
+    from heatmover.barycenters import Barycenter as Barycenter
+    from heatmover.barycenters import barycenter as barycenter
     from heatmover.cohort import Cohort as Cohort
     from heatmover.cohort import read_cohort as read_cohort
     from heatmover.comparison import Comparison as Comparison
@@ -77,6 +106,8 @@ if TYPE_CHECKING:
     from heatmover.measures import measures_from_weights as measures_from_weights
     from heatmover.neighbors import nearest as nearest
     from heatmover.study import Study as Study
+    from heatmover.study import study_cohort as study_cohort
+    from heatmover.study import study_comparison as study_comparison
 
 
 def __getattr__(name: str) -> Any:

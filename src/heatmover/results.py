@@ -150,7 +150,7 @@ def write_results(
     Parameters
     ----------
     study
-        From `heatmover.study.study`.
+        From `heatmover.study.study_cohort`.
     folder
         That of `result_folder`.
     command

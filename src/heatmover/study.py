@@ -1,4 +1,4 @@
-"""`study`: a cohort compared, its variables examined, and everything that a report needs to know."""
+"""`study_cohort`: a cohort compared, its variables examined, and everything that a report needs to know."""
 
 from __future__ import annotations
 
@@ -24,7 +24,15 @@ from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.examination import Finding, examine
 from heatmover.measures import Measures, measures_from_weights
 
-__all__ = ["Study", "check_block", "check_parts", "choose_variables", "enough_cells", "study", "study_of"]
+__all__ = [
+    "Study",
+    "check_block",
+    "check_parts",
+    "choose_variables",
+    "enough_cells",
+    "study_cohort",
+    "study_comparison",
+]
 
 # A larger share of the cells outside the largest part of the graph is no accident of a few outliers: distances
 # between parts then say only that they are apart, not how far.
@@ -38,7 +46,7 @@ SMALL_SAMPLE = 30
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Study:
-    """A comparison of samples and what it says of their variables; `study` makes one.
+    """A comparison of samples and what it says of their variables; `study_cohort` makes one.
 
     Attributes
     ----------
@@ -59,7 +67,7 @@ class Study:
     --------
     >>> import heatmover as hm
     >>> data = hm.datasets.cohort(12, cells_per_sample=60, effect=4.0)
-    >>> result = study_of(hm.compare(data.points, data.labels), {"condition": data.annotations["condition"]})
+    >>> result = study_comparison(hm.compare(data.points, data.labels), {"condition": data.annotations["condition"]})
     >>> print(result.headline())
     'condition' goes with the distances between the 12 samples...
     """
@@ -99,7 +107,7 @@ class Study:
         return f"Study({self.headline()})"
 
 
-def study(
+def study_cohort(
     cohort: Cohort,
     *,
     variables: Sequence[str] | None = None,
@@ -149,7 +157,7 @@ def study(
     ...         for s in range(8) for x, y in rng.normal(size=(30, 2))]
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.csv"
     >>> _ = path.write_text("\n".join(["sample,condition,x,y", *rows]))
-    >>> result = study(read_cohort(path, sample_key="sample"), variables=["condition"])
+    >>> result = study_cohort(read_cohort(path, sample_key="sample"), variables=["condition"])
     >>> result.findings[0].groups
     {'case': 4, 'control': 4}
     """
@@ -187,7 +195,7 @@ def study(
     )  # fmt: skip
 
 
-def study_of(
+def study_comparison(
     comparison: Comparison,
     variables: Mapping[str, Any] | Any | None = None,
     *,

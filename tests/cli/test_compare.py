@@ -17,7 +17,7 @@ import pytest
 import heatmover as hm
 from heatmover.cohort import read_cohort
 from heatmover.results import FILES
-from heatmover.study import study
+from heatmover.study import study_cohort
 
 ODD = ["a/b", "line\nbreak", "[red]é∑[/red]", "\x1b[31mred", "'quoted'", '"', " padded ", "7", "x" * 300, "a,b;c"]
 
@@ -33,7 +33,7 @@ def finished(cells, tmp_path_factory, cli):
 @pytest.fixture(scope="module")
 def expected(cells):
     cohort = read_cohort(cells, sample_key="sample")
-    return study(cohort, variables=["condition", "age"], n_permutations=99)
+    return study_cohort(cohort, variables=["condition", "age"], n_permutations=99)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from heatmover.cli import _options, _words
 from heatmover.cli._words import in_options
 from heatmover.cohort import read_cohort
-from heatmover.study import study
+from heatmover.study import study_cohort
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_users_own_names_stay(name):
 
 def test_every_option_exists_and_every_argument_has_one():
     source = inspect.getsource(_options)
-    taken = {*inspect.signature(read_cohort).parameters, *inspect.signature(study).parameters}
+    taken = {*inspect.signature(read_cohort).parameters, *inspect.signature(study_cohort).parameters}
     for argument, option in _words.OPTIONS.items():
         assert argument in taken
         name = option.removeprefix("--")

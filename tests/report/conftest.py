@@ -13,7 +13,7 @@ from playwright.sync_api import sync_playwright
 
 import heatmover as hm
 from heatmover.report import write_report
-from heatmover.study import study_of
+from heatmover.study import study_comparison
 
 HOSTILE_NAMES = (
     "<script>window.hacked = 1; alert(1)</script>",
@@ -109,7 +109,7 @@ def plain_study():
     """Twelve samples with groups, a number with gaps, and codes."""
     comparison, condition = compared()
     age = [float(20 + 3 * i) if i % 5 else np.nan for i in range(12)]
-    return study_of(comparison, {"condition": condition, "age": age, "sex": [i % 2 for i in range(12)]})
+    return study_comparison(comparison, {"condition": condition, "age": age, "sex": [i % 2 for i in range(12)]})
 
 
 @pytest.fixture(scope="session")
@@ -117,7 +117,7 @@ def hostile_study():
     comparison, condition = compared(names=HOSTILE_NAMES)
     groups = [{"case": "<i>case</i>", "control": '"control" & co </script>'}[value] for value in condition]
     variables = {HOSTILE_VARIABLE: groups, "y" * 3000: [float(i) if i % 4 else None for i in range(12)]}
-    return study_of(comparison, variables | {"constructor": list("abcdabcdabcd")})
+    return study_comparison(comparison, variables | {"constructor": list("abcdabcdabcd")})
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pytest
 import heatmover as hm
 from heatmover.report import _figures, render
 from heatmover.report._figures import cluster_order, heatmap, maps, nearest, scale_shares, scaled
-from heatmover.study import study_of
+from heatmover.study import study_comparison
 
 
 def unpacked(data):
@@ -92,7 +92,7 @@ def large_study():
         embedding=comparison.embedding[rng.integers(0, 6, 634)],
     )
     variables = pd.DataFrame({"condition": rng.choice(["a", "b", "c"], 634), "age": rng.normal(50, 9, 634)})
-    return study_of(many, variables, n_permutations=9)
+    return study_comparison(many, variables, n_permutations=9)
 
 
 def test_634_samples_make_a_light_page(large_study):

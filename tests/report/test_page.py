@@ -7,6 +7,8 @@ import errno
 import hashlib
 import io
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +18,12 @@ import heatmover as hm
 import heatmover.report
 from heatmover.errors import InvalidInputError
 from heatmover.report import Section, fill, render, write_report
-from heatmover.study import study_of
+from heatmover.study import study_comparison
 
 
 def small(n_samples, *, cells=20, **variables):
     data = hm.datasets.cohort(n_samples, cells_per_sample=cells, effect=4.0)
-    return study_of(hm.compare(data.points, data.labels, n_neighbors=8), variables or None)
+    return study_comparison(hm.compare(data.points, data.labels, n_neighbors=8), variables or None)
 
 
 def policy(page):

@@ -9,13 +9,13 @@ import heatmover as hm
 from heatmover.errors import GraphWarning
 from heatmover.report._findings import cautions, row
 from heatmover.report._methods import methods, references
-from heatmover.study import study_of
+from heatmover.study import study_comparison
 
 
 def study_with(variables, *, n_samples=8, blocks=None, landmarks=None, model=None, cells=30):
     data = hm.datasets.cohort(n_samples, cells_per_sample=cells, effect=4.0)
     comparison = hm.compare(data.points, data.labels, n_neighbors=8, landmarks=landmarks, model=model)
-    return study_of(comparison, variables, blocks=blocks, n_permutations=99, random_state=7)
+    return study_comparison(comparison, variables, blocks=blocks, n_permutations=99, random_state=7)
 
 
 def test_methods_tell_what_was_done(plain_study):
@@ -61,7 +61,7 @@ def test_methods_of_a_given_graph_and_of_a_grid():
     labels = np.repeat([0, 1, 2], 6)
     given = hm.Graph.from_affinity(np.ones((18, 18)))
     for graph, words in ((given, "given by its affinities"), (hm.Graph.from_grid((3, 6)), "a grid of 3 x 6 nodes")):
-        study = study_of(hm.compare(graph, labels, model=hm.DiffusionEMD(max_scale=3)))
+        study = study_comparison(hm.compare(graph, labels, model=hm.DiffusionEMD(max_scale=3)))
         assert words in methods(study)[0]
 
 
@@ -98,5 +98,5 @@ def test_a_broken_graph_is_a_caution():
     graph = hm.Graph.from_points(points, n_neighbors=5)
     with pytest.warns(GraphWarning, match="found 2 components"):
         comparison = hm.compare(graph, np.tile([0, 1, 2], 40))
-    study = study_of(comparison)
+    study = study_comparison(comparison)
     assert any("The graph that carries the distances is not perfect" in sentence for sentence in cautions(study))

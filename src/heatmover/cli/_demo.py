@@ -95,7 +95,7 @@ def demo(
 def _study(asked: DemoOptions, threads: int | None, progress: Progress) -> Study:
     from heatmover.comparison import compare
     from heatmover.datasets import cohort
-    from heatmover.study import study_of
+    from heatmover.study import study_comparison
 
     progress.stage("simulate cohort", 1)
     data = cohort(asked.samples, cells_per_sample=asked.cells, effect=asked.effect, random_state=asked.seed)
@@ -108,7 +108,7 @@ def _study(asked: DemoOptions, threads: int | None, progress: Progress) -> Study
     _ = comparison.diagnosis
     progress.advance()
     variables = {"condition": data.annotations["condition"]}
-    found = study_of(comparison, variables, random_state=asked.seed, progress=progress)
+    found = study_comparison(comparison, variables, random_state=asked.seed, progress=progress)
     return replace(found, record={**found.record, "input": _input(comparison, data.points.shape[1])})
 
 

@@ -16,7 +16,7 @@ from heatmover.cli._words import in_options
 from heatmover.cohort import Cohort, read_cohort
 from heatmover.cohort._open import format_of
 from heatmover.errors import InvalidInputError
-from heatmover.study import Study, study
+from heatmover.study import Study, study_cohort
 
 __all__ = ["Settings", "parse_count", "parse_names", "settings_of"]
 
@@ -72,7 +72,7 @@ class Settings:
 
     def study(self, cohort: Cohort, progress: Progress) -> Study:
         """Compare the samples and test their variables; notes speak of options, not of arguments."""
-        found = study(
+        found = study_cohort(
             cohort,
             variables=list(self.color) or None,
             block=self.block,

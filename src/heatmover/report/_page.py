@@ -27,7 +27,7 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
     Parameters
     ----------
     study
-        From `heatmover.study.study` or `heatmover.study.study_of`.
+        From `heatmover.study.study_cohort` or `heatmover.study.study_comparison`.
     title
         Heading of the page; default the name of the input.
     extra_sections
@@ -41,9 +41,9 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
     Examples
     --------
     >>> import heatmover as hm
-    >>> from heatmover.study import study_of
+    >>> from heatmover.study import study_comparison
     >>> data = hm.datasets.cohort(8, cells_per_sample=40)
-    >>> page = render(study_of(hm.compare(data.points, data.labels)), title="Eight <samples>")
+    >>> page = render(study_comparison(hm.compare(data.points, data.labels)), title="Eight <samples>")
     >>> "<h1>Eight &lt;samples&gt;</h1>" in page
     True
     """

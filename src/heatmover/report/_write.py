@@ -11,7 +11,7 @@ from typing import Any
 from heatmover.comparison import Comparison
 from heatmover.report._page import render
 from heatmover.report._section import Section
-from heatmover.study import Study, study_of
+from heatmover.study import Study, study_comparison
 
 __all__ = ["report_comparison", "write_report"]
 
@@ -28,7 +28,7 @@ def write_report(
     Parameters
     ----------
     study
-        From `heatmover.study.study` or `heatmover.study.study_of`.
+        From `heatmover.study.study_cohort` or `heatmover.study.study_comparison`.
     path
         Where to; a file that is there already is replaced. The new one appears complete or not at all.
     title, extra_sections
@@ -38,10 +38,10 @@ def write_report(
     --------
     >>> import pathlib, tempfile
     >>> import heatmover as hm
-    >>> from heatmover.study import study_of
+    >>> from heatmover.study import study_comparison
     >>> data = hm.datasets.cohort(8, cells_per_sample=40)
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "report.html"
-    >>> write_report(study_of(hm.compare(data.points, data.labels)), path)
+    >>> write_report(study_comparison(hm.compare(data.points, data.labels)), path)
     >>> path.read_text(encoding="utf-8")[:15]
     '<!DOCTYPE html>'
     """
@@ -77,7 +77,7 @@ def report_comparison(
     path, title
         As in `write_report`.
     variables, blocks, n_permutations, random_state
-        As in `heatmover.study.study_of`.
+        As in `heatmover.study.study_comparison`.
 
     Returns
     -------
@@ -94,6 +94,8 @@ def report_comparison(
     >>> report_comparison(hm.compare(data.points, data.labels), path, condition)
     Study('condition' goes with the distances between the 12 samples...)
     """
-    study = study_of(comparison, variables, blocks=blocks, n_permutations=n_permutations, random_state=random_state)
+    study = study_comparison(
+        comparison, variables, blocks=blocks, n_permutations=n_permutations, random_state=random_state
+    )
     write_report(study, path, title=title)
     return study
