@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.installed-demo ## simulate a cohort, compare its samples, write demo-output/
+demo: $(VENV)/.installed-demo ## simulate a cohort, compare its samples, write demo-output/ with a report
 	$(BIN)/heatmover demo --out demo-output --force
 
 # Every check runs even if an earlier one failed, so that one run shows all there is to mend; pytest comes

@@ -77,9 +77,10 @@ def flow(loss: DiffusionEMDLoss, source: np.ndarray, target: np.ndarray, args: a
             (len(source) * loss(loss.enter(cloud), aim)).backward()
             optimizer.step()
             schedule.step()
-            # A step of its own: in the same sum the pull towards the nearest nodes outweighs a faint far gradient.
+            # A step of its own: in the same sum the pull towards the nearest nodes outweighs a faint far gradient. It
+            # shrinks with the other steps, or the end of the flow would be drawn to where nodes are dense.
             (pull,) = torch.autograd.grad(loss.straying(cloud).sum(), cloud)
-            cloud.data -= args.hold / 2 ** (number + 1) * pull
+            cloud.data -= args.hold / 2 * (schedule.get_last_lr()[0] / args.rate) * pull
             path.append(cloud.detach().numpy().copy())
     return path
 
@@ -142,7 +143,7 @@ def main() -> None:
         "--hold",
         type=float,
         default=0.4,
-        help="share of the way back to the roll at each step (0.4), halved each round",
+        help="share of the way back to the roll at each step (0.4), less as steps shrink",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="a small roll")

@@ -130,7 +130,7 @@ def test_progress_counts_cells(cohort, small_pieces):
         ({"landmarks": LANDMARKS, "memory": "20 MB"}, "memory of at least .* MB .*, found 20 MB"),
         ({"random_state": None}, "random_state to be a whole number"),
         ({"passes": -1}, "passes"),
-        ({"resume": True}, "a checkpoint to resume, found checkpoint=None"),
+        ({"resume": True}, "a checkpoint to resume, found none"),
         ({"client": 7}, "client to be a distributed.Client"),
         ({"model": hm.DiffusionEMD(hm.Graph.from_grid((3,)))}, "model without a graph"),
     ],
@@ -148,7 +148,7 @@ def test_points_in_place_of_a_cohort_are_refused(data):
 
 def test_too_many_samples_for_all_pairs_are_sent_to_nearest(cohort, monkeypatch):
     monkeypatch.setattr("heatmover.scale._compare.MOST_SAMPLES", 7)
-    with pytest.raises(InvalidInputError, match=r"at most 7 samples .*scale.nearest"):
+    with pytest.raises(InvalidInputError, match=r"at most 7 samples .*heatmover.scale find the nearest"):
         compare_cohort(cohort)
 
 
@@ -260,3 +260,22 @@ def test_a_study_is_that_of_the_comparison(cohort):
     assert found.record["input"]["cells"] == 4000
     assert any("Landmarks stood for the cells" in note for note in found.notes)
     assert "count cells" in found.record["seconds"]
+
+
+def test_histograms_and_their_embedding_on_disk_are_those_of_the_comparison(cohort, whole, tmp_path, small_pieces):
+    from heatmover.scale import embed, histograms
+
+    small_pieces(700)
+    landmarks, measures = histograms(cohort, landmarks=LANDMARKS)
+    np.testing.assert_array_equal(measures.toarray(), whole.measures.toarray())
+    model = hm.DiffusionEMD(landmarks.graph()).fit(measures)
+    found = embed(model, measures, tmp_path / "embedding.zarr")
+    np.testing.assert_array_equal(found[:], whole.embedding)
+    with pytest.raises(InvalidInputError, match="not there yet"):
+        embed(model, measures, tmp_path / "embedding.zarr")
+    next((tmp_path / "embedding.zarr" / "c").rglob("0/0")).unlink()
+    again = embed(model, measures, tmp_path / "embedding.zarr", resume=True)
+    np.testing.assert_array_equal(again[:], whole.embedding)
+    other = hm.DiffusionEMD(landmarks.graph(), alpha=0.4).fit(measures)
+    with pytest.raises(InvalidInputError, match="same model and measures"):
+        embed(other, measures, tmp_path / "embedding.zarr", resume=True)

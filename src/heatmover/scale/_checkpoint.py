@@ -148,7 +148,7 @@ def open_checkpoint(
     """
     if path is None:
         if resume:
-            raise InvalidInputError("a checkpoint to resume", "checkpoint=None", "name the store of the earlier run")
+            raise InvalidInputError("a checkpoint to resume", "none", "name the store of the earlier run")
         yield NoCheckpoint()
         return
     place = Path(path)

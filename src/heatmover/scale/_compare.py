@@ -9,34 +9,23 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from heatmover import __version__
-from heatmover._progress import SILENT, Progress
-from heatmover._validation import check_integer, check_memory, check_threads
+from heatmover._progress import Progress
 from heatmover.cohort import Cohort
 from heatmover.comparison import MOST_SAMPLES, Comparison, _check_model
 from heatmover.distances import pairwise_distances
 from heatmover.errors import InvalidInputError
 from heatmover.estimator import DiffusionEMD
 from heatmover.graphs import Graph
-from heatmover.landmarking import LANDMARKS, LandmarkLoss, landmark_loss
+from heatmover.landmarking import LandmarkLoss, landmark_loss
 from heatmover.measures import Measures, measures_from_labels, measures_from_weights
-from heatmover.preparation import Preparation
-from heatmover.scale._checkpoint import open_checkpoint
-from heatmover.scale._execute import executor
-from heatmover.scale._input import describe_input, plain
-from heatmover.scale._landmarks import Draw, Histogrammed, count, draw, find_centers
-from heatmover.scale._plan import LOSS_POINTS, Plan, make_plan
-from heatmover.scale._spool import seekable
+from heatmover.scale._embed import SAMPLES_AT_ONCE, embedding_tasks, same
+from heatmover.scale._landmarks import Draw, Histogrammed
+from heatmover.scale._pipeline import Request, counted
+from heatmover.scale._plan import LOSS_POINTS
 from heatmover.scale._stages import Stages
 from heatmover.scale._tasks import Arrays
 
 __all__ = ["compare_cohort"]
-
-# Samples that a task embeds: the width of a block in which diffusion is fast. It does not depend on the memory, so
-# that a resumed run finds the same pieces.
-SAMPLES_AT_ONCE = 16
-# Fewer cells per landmark than this leave nothing to save.
-CELLS_PER_LANDMARK = 10
 
 
 def compare_cohort(
@@ -108,43 +97,26 @@ def compare_cohort(
     >>> result.distances.shape, result.landmarks
     ((6, 6), Landmarks(100 for 1800 points; root mean square distance ...))
     """
-    _check_cohort(cohort, check_integer("min_cells", min_cells, minimum=1))
-    n_landmarks = _check_landmarks(landmarks, cohort.n_cells, check_integer("n_neighbors", n_neighbors, minimum=1))
-    passes = check_integer("passes", passes, minimum=0)
-    seed = check_integer("random_state", random_state, minimum=0)
-    settings = _check_model(model, random_state=seed, n_jobs=n_jobs)
-    n_threads, budget = check_threads(settings.n_jobs), check_memory(memory)
-    watcher = SILENT if progress is None else progress
-    with executor(client, n_threads) as where:
-        plan = make_plan(cohort, n_landmarks, n_neighbors, memory=budget, n_workers=where.n_workers)
-        chosen = {"landmarks": n_landmarks, "passes": passes, "min_cells": min_cells, "n_neighbors": n_neighbors}
-        manifest = {} if checkpoint is None else _manifest(cohort, settings, chosen | {"random_state": seed})
-        with open_checkpoint(checkpoint, manifest, resume=resume, need=plan.checkpoint_bytes) as store:
-            stages = Stages(where, store, watcher)
-            with seekable(cohort, store.folder, watcher, block_rows=plan.block_rows) as cells:
-                drawn = draw(cells, plan, stages, seed)
-                centers = find_centers(
-                    drawn.points, cells, plan, stages, passes=passes, seed=seed, n_threads=n_threads
-                )  # fmt: skip
-                found = count(centers, drawn.points, cells, plan, stages, n_threads)
-            return _compare(cohort, found, drawn, settings, stages, (min_cells, n_neighbors, seed))
+    settings = _check_model(model, random_state=random_state, n_jobs=n_jobs)
+    request = Request(
+        cohort, landmarks, passes, memory, client, checkpoint, resume, n_neighbors, random_state, settings.n_jobs,
+        progress, min_cells, settings,
+    )  # fmt: skip
+    _check_pairs(cohort, min_cells)
+    with counted(request) as (stages, drawn, found):
+        return _compare(request, settings, stages, drawn, found)
 
 
 def _compare(
-    cohort: Cohort,
-    found: Histogrammed,
-    drawn: Draw,
-    settings: DiffusionEMD,
-    stages: Stages,
-    chosen: tuple[int, int, int],
-) -> Comparison:
+    request: Request, settings: DiffusionEMD, stages: Stages, drawn: Draw, found: Histogrammed
+) -> Comparison:  # fmt: skip
     """Go from histograms to distances."""
-    min_cells, n_neighbors, seed = chosen
-    kept = np.flatnonzero(cohort.sizes >= min_cells)
+    cohort, seed = request.cohort, request.random_state
+    kept = np.flatnonzero(cohort.sizes >= request.min_cells)
     names = [cohort.names[i] for i in kept]
     measures = measures_from_weights(found.counts[kept].astype(np.float64), names=names)
     stages.progress.stage("find neighbours", 1)
-    graph = found.landmarks.graph(n_neighbors, random_state=seed, n_jobs=settings.n_jobs)
+    graph = found.landmarks.graph(request.n_neighbors, random_state=seed, n_jobs=settings.n_jobs)
     stages.progress.advance()
     stages.progress.stage("choose scales", 1)
     fitted = settings.set_params(graph=graph).fit(measures)
@@ -163,30 +135,16 @@ def _compare(
 
 def _embed(fitted: DiffusionEMD, measures: Measures, stages: Stages) -> npt.NDArray[np.floating[Any]]:
     """Embed the samples, a few per task."""
-    rows = fitted._check_rows(measures, reset=False)
-    starts = range(0, rows.shape[0], SAMPLES_AT_ONCE)
-    result: list[npt.NDArray[np.floating[Any]]] = []
+    prepared = fitted._prepared
+    result = np.empty((len(measures), prepared.layout.n_features), dtype=prepared.precision)
 
     def fold(number: int, part: Arrays) -> None:
-        block = part["embedding"]
-        if not result:
-            result.append(np.empty((rows.shape[0], block.shape[1]), dtype=block.dtype))
-        result[0][starts[number] : starts[number] + len(block)] = block
+        start = number * SAMPLES_AT_ONCE
+        result[start : start + len(part["embedding"])] = part["embedding"]
 
-    tasks = {
-        number: partial(_embed_rows, rows=rows[start : start + SAMPLES_AT_ONCE]) for number, start in enumerate(starts)
-    }
-    weights = {number: min(SAMPLES_AT_ONCE, rows.shape[0] - start) for number, start in enumerate(starts)}
-    stages.each("diffuse measures", tasks, weights, fold, partial(_same, fitted._prepared))
-    return result[0]
-
-
-def _same(prepared: Preparation) -> Preparation:
-    return prepared
-
-
-def _embed_rows(prepared: Preparation, rows: Any) -> Arrays:
-    return {"embedding": prepared.embed(rows, n_threads=1, progress=SILENT)}
+    tasks, weights = embedding_tasks(fitted, measures)
+    stages.each("diffuse measures", tasks, weights, fold, partial(same, prepared))
+    return result
 
 
 def _loss(
@@ -204,11 +162,7 @@ def _loss(
     return LandmarkLoss(spearman, unexplained, *(int(number) for number in numbers))
 
 
-def _check_cohort(cohort: object, min_cells: int) -> None:
-    if not isinstance(cohort, Cohort):
-        raise InvalidInputError(
-            "a Cohort", type(cohort).__name__, "heatmover.cohort.read_cohort makes one from a file, without loading it"
-        )
+def _check_pairs(cohort: Cohort, min_cells: int) -> None:
     kept = int((cohort.sizes >= min_cells).sum())
     if kept < 2:
         raise InvalidInputError("at least two samples to compare", f"{kept} of at least {min_cells} cells")
@@ -216,36 +170,5 @@ def _check_cohort(cohort: object, min_cells: int) -> None:
         raise InvalidInputError(
             f"at most {MOST_SAMPLES:,} samples for the distances of all pairs",
             f"{kept:,}, whose distances would take {8 * kept**2 / 1e9:,.0f} GB",
-            "heatmover.scale.nearest finds the nearest of each in an embedding on disk",
+            "histograms, embed and nearest of heatmover.scale find the nearest of each",
         )
-
-
-def _check_landmarks(landmarks: object, n_cells: int, n_neighbors: int) -> int:
-    if not isinstance(landmarks, str):
-        count = check_integer("landmarks", landmarks, minimum=1)
-    elif landmarks == "auto":
-        count = max(1, min(LANDMARKS, n_cells // CELLS_PER_LANDMARK))
-    else:
-        raise InvalidInputError("landmarks to be a whole number or 'auto'", repr(landmarks))
-    if count <= n_neighbors:
-        raise InvalidInputError(
-            f"more landmarks than n_neighbors={n_neighbors}", f"{count} for {n_cells} cells",
-            "use fewer neighbours, or hm.compare, which needs no landmarks for few cells",
-        )  # fmt: skip
-    return count
-
-
-def _manifest(cohort: Cohort, settings: DiffusionEMD, chosen: dict[str, Any]) -> dict[str, Any]:
-    """Return what the result depends on; the number of threads and the budget are not among it."""
-    model = {key: value for key, value in settings.get_params(deep=False).items() if key not in {"graph", "n_jobs"}}
-    return {
-        "heatmover": {"version": __version__},
-        "input": describe_input(cohort),
-        "settings": plain(chosen | {f"model {key}": value for key, value in model.items()}),
-    }
-
-
-def describe_plan(plan: Plan) -> str:
-    """Return the bound of every stage in words."""
-    stages = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in plan.bounds.items())
-    return f"{len(plan.pieces)} pieces of {plan.piece_rows:,} cells, {plan.block_rows:,} at a time; {stages}"

@@ -204,7 +204,7 @@ class Cluster(Executor):
         except distributed.KilledWorker as error:
             raise InvalidInputError(
                 "workers that survive a task", f"that one task killed {error.allowed_failures + 1} of them",
-                f"give workers more memory, or lower memory=; {advice}",
+                f"give workers more memory, or allow less; {advice}",
             ) from error  # fmt: skip
         except HeatmoverError:
             raise
