@@ -1,0 +1,191 @@
+"""For more samples than all pairs allow: histograms of a cohort, and their embedding in a zarr array on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from heatmover import __version__
+from heatmover._progress import SILENT, Progress
+from heatmover._validation import import_extra
+from heatmover.cohort import Cohort
+from heatmover.cohort._words import quoted_path
+from heatmover.errors import InvalidInputError
+from heatmover.estimator import DiffusionEMD
+from heatmover.graphs import Landmarks
+from heatmover.measures import Measures, measures_from_weights
+from heatmover.preparation import Preparation
+from heatmover.scale._checkpoint import NoCheckpoint, explain_full_disk
+from heatmover.scale._execute import Task, executor
+from heatmover.scale._pipeline import Request, counted
+from heatmover.scale._rows import open_array
+from heatmover.scale._stages import Stages
+from heatmover.scale._tasks import Arrays
+
+__all__ = ["SAMPLES_AT_ONCE", "embed", "embedding_tasks", "histograms"]
+
+# Samples that a task embeds: the width of a block in which diffusion is fast. It does not depend on the memory, so
+# that a resumed run finds the same pieces.
+SAMPLES_AT_ONCE = 16
+
+
+def histograms(
+    cohort: Cohort,
+    *,
+    landmarks: int | Literal["auto"] = "auto",
+    passes: int = 0,
+    memory: int | float | str = "4 GB",
+    client: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    random_state: int = 0,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Landmarks, Measures]:
+    r"""Find landmarks and count the cells of every sample by its nearest, without loading the cells.
+
+    The first half of `compare_cohort`, for any number of samples.
+
+    Parameters
+    ----------
+    cohort, landmarks, passes, memory, client, checkpoint, resume, random_state, n_jobs, progress
+        As in `compare_cohort`.
+
+    Returns
+    -------
+    landmarks : Landmarks
+        Their ``graph()`` is that for the model.
+    measures : Measures
+        ``(n_samples, n_landmarks)``.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import heatmover as hm
+    >>> from heatmover.cohort import read_cohort
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.csv"
+    >>> rows = [f"s{i % 3},{i % 7}.5,{i % 11}.5" for i in range(700)]
+    >>> _ = path.write_text("\n".join(["sample,x,y", *rows]))
+    >>> landmarks, measures = histograms(read_cohort(path, sample_key="sample"), landmarks=40)
+    >>> measures
+    Measures(3 measures on 40 points: s0, s1, s2)
+    """
+    request = Request(
+        cohort, landmarks, passes, memory, client, checkpoint, resume, n_neighbors=1, random_state=random_state,
+        n_jobs=n_jobs, progress=progress,
+    )  # fmt: skip
+    with counted(request) as (_, _, found):
+        return found.landmarks, measures_from_weights(found.counts.astype(np.float64), names=cohort.names)
+
+
+def embed(
+    model: DiffusionEMD,
+    measures: Measures,
+    out: str | os.PathLike[str],
+    *,
+    client: Any = None,
+    resume: bool = False,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Any:
+    """Embed any number of samples into a zarr array on disk, sixteen at a time.
+
+    Parameters
+    ----------
+    model
+        Fitted.
+    measures
+        ``(n_samples, n_points)``.
+    out
+        Where to: the folder of the new zarr array, ``(n_samples, n_features)``.
+    client, n_jobs, progress
+        As in `compare_cohort`; progress counts samples.
+    resume
+        Go on with an array that is there: rows in it are not computed again.
+
+    Returns
+    -------
+    zarr.Array
+        Opened for reading; give it, or its path, to `distances` or `nearest`. Row by row it is
+        ``model.transform(measures)``, to the bit.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import heatmover as hm
+    >>> data = hm.datasets.ring(40, points_per_measure=25)
+    >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10)).fit(data.measures())
+    >>> found = embed(model, data.measures(), tempfile.mkdtemp() + "/embedding.zarr")
+    >>> np.array_equal(found[:], model.transform(data.measures()))
+    True
+    """
+    tasks, weights = embedding_tasks(model, measures)
+    place, watcher = Path(out), SILENT if progress is None else progress
+    target = _target(place, model, measures, resume)
+
+    def write(number: int, result: Arrays) -> None:
+        start = number * SAMPLES_AT_ONCE
+        with explain_full_disk(place):
+            target[start : start + len(result["embedding"])] = result["embedding"]
+
+    # zarr writes a file beside its place and renames it: one that is there is whole.
+    left = {number: task for number, task in tasks.items() if not (place / "c" / str(number) / "0").is_file()}
+    with executor(client, n_jobs) as where:
+        stages = Stages(where, NoCheckpoint(), watcher)
+        stages.each("diffuse measures", left, weights, write, partial(same, model._prepared))
+    return open_array(str(place))
+
+
+def embedding_tasks(model: DiffusionEMD, measures: Measures) -> tuple[dict[int, Task], dict[int, int]]:
+    """Return tasks that embed some samples each, and how many."""
+    rows = model._check_rows(measures, reset=False)
+    starts = range(0, rows.shape[0], SAMPLES_AT_ONCE)
+    tasks: dict[int, Task] = {
+        number: partial(_embed_rows, rows=rows[start : start + SAMPLES_AT_ONCE]) for number, start in enumerate(starts)
+    }
+    return tasks, {number: min(SAMPLES_AT_ONCE, rows.shape[0] - start) for number, start in enumerate(starts)}
+
+
+def same(prepared: Preparation) -> Preparation:
+    """Return what is given: all tasks share it."""
+    return prepared
+
+
+def _embed_rows(prepared: Preparation, rows: Any) -> Arrays:
+    return {"embedding": prepared.embed(rows, n_threads=1, progress=SILENT)}
+
+
+def _target(place: Path, model: DiffusionEMD, measures: Measures, resume: bool) -> Any:
+    """Return the array to write to, new or begun with the same model and measures."""
+    zarr = import_extra("zarr", package="zarr", extra="cohort")
+    about = {"heatmover": __version__, "made from": _digest(model, measures)}
+    if not place.exists():
+        shape = (len(measures), model._prepared.layout.n_features)
+        with explain_full_disk(place):
+            return zarr.create_array(
+                place, shape=shape, chunks=(SAMPLES_AT_ONCE, shape[1]), dtype=model._prepared.precision,
+                compressors=None, attributes=about, config={"write_empty_chunks": True},
+            )  # fmt: skip
+    if not resume:
+        raise InvalidInputError(
+            "an array that is not there yet", quoted_path(str(place)), "resume=True goes on with it"
+        )
+    stored = open_array(str(place)).attrs.asdict()
+    if any(stored.get(key) != value for key, value in about.items()):
+        raise InvalidInputError(
+            "an array begun with the same model and measures", f"another at {quoted_path(str(place))}"
+        )
+    return zarr.open_array(place, mode="r+", config={"write_empty_chunks": True})
+
+
+def _digest(model: DiffusionEMD, measures: Measures) -> str:
+    digest = hashlib.sha256(repr(sorted(model.get_params(deep=False).items(), key=str)).encode())
+    for matrix in (model.graph_.affinity, measures.masses):
+        for array in (matrix.data, matrix.indices, matrix.indptr):
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
