@@ -34,8 +34,8 @@ Float64 = npt.NDArray[np.float64]
 # Steps between two looks at the gap, which cost about as much as four steps.
 CHECK_EVERY = 20
 # A run of steps starts anew from its average when the gap has fallen by this factor since the last start, or when the
-# run makes up this share of all steps. The values matter little: of 0.2 to 0.6 and 0.2 to never, on three problems of 25
-# points, none was best throughout, and none differed from another by more than a third in steps.
+# run makes up this share of all steps. The values matter little: of 0.2 to 0.6, and of 0.2 to never, none was best on
+# all of three problems of 25 points.
 FALLEN, LONG_RUN = 0.4, 0.36
 # The product of the two step lengths stays this much below the inverse square of the norm of A, which 20 steps of the
 # power method find from below.

@@ -27,8 +27,8 @@ Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 # Densities are compared at the finest scale at which a sample has, at the median point, this many cells to estimate
-# them from. On 40 cohorts of 30 samples of 100 cells, odds of a branch tripled: at a scale with 4 cells 85 % of the branch
-# was found, with 12 cells 94 %; with 22 heat leaks out of it, and false calls rose from 3 to 6 %.
+# them from. On 40 cohorts of 30 samples of 100 cells, odds of a branch tripled: at a scale with 4 cells 85 % of the
+# branch was found, with 12 cells 94 %; with 22 heat leaks out of it, and false calls rose from 3 to 6 %.
 CELLS_IN_REACH = 10.0
 # Points at which that is judged, and points that set the frame of reference.
 PROBES, FRAME = 32, 1_000
