@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 
+from heatmover import scale
 from heatmover.cli import _options, _words
 from heatmover.cli._words import in_options
 from heatmover.cohort import read_cohort
@@ -49,14 +50,15 @@ def test_the_users_own_names_stay(name):
 
 def test_every_option_exists_and_every_argument_has_one():
     source = inspect.getsource(_options)
-    taken = {*inspect.signature(read_cohort).parameters, *inspect.signature(study_cohort).parameters}
+    functions = (read_cohort, study_cohort, scale.study_cohort)
+    taken = {name for function in functions for name in inspect.signature(function).parameters}
     for argument, option in _words.OPTIONS.items():
         assert argument in taken
         name = option.removeprefix("--")
         assert option in source or "".join(part.capitalize() for part in name.split("-")) in source
     # Those that no option sets, or that are spelled otherwise there.
     assert taken - set(_words.OPTIONS) == {
-        "path", "cohort", "annotations", "required", "progress", "variables", "block"
+        "path", "cohort", "annotations", "required", "progress", "variables", "block", "client"
     }  # fmt: skip
 
 

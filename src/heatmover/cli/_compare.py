@@ -14,6 +14,7 @@ EXAMPLES = """
 - `heatmover compare cells.h5ad -s sample --rep X_scVI --color response --block patient -o results`
 - `heatmover compare cells.csv -s donor --rep CD3,CD4,CD8 --standardize -o results`
 - `heatmover compare fcs-folder --sample-sheet samples.csv --cofactor 5 -o results`
+- `heatmover compare cells.zarr -s sample --landmarks 27000 --memory 4GB --checkpoint run.zarr --resume -o results`
 """
 
 
@@ -33,6 +34,11 @@ def compare(
     allow_parts: options.AllowParts = False,
     neighbors: options.Neighbors = 30,
     landmarks: options.Landmarks = "auto",
+    missing: options.Missing = "refuse",
+    memory: options.Memory = None,
+    scheduler: options.Scheduler = None,
+    checkpoint: options.Checkpoint = None,
+    resume: options.Resume = False,
     out: options.Out,
     title: options.Title = None,
     seed: options.Seed = 0,
@@ -47,15 +53,21 @@ def compare(
     """
     asked = {name: value for name, value in locals().items() if name in options.DECISIVE}
     # Here, not above: help and version must not wait for the numerical libraries.
+    from heatmover.cli._large import Large
     from heatmover.cli._settings import settings_of
     from heatmover.cli._summary import show_results
     from heatmover.results import check_extras, result_folder, write_results
 
     with plain_errors():
-        settings = settings_of(asked)
+        settings, large = settings_of(asked), Large(memory, scheduler, checkpoint, resume)
         check_extras()
         with result_folder(out, force=force) as folder, watched(quiet) as progress:
-            found = settings.study(settings.read(progress), progress)
-            write_results(found, folder, command=settings.command("compare"), title=title, progress=progress)
+            if large.wanted:
+                with large.ready(settings) as client:
+                    found = large.study(settings, settings.read(progress), client, progress)
+            else:
+                found = settings.study(settings.read(progress), progress)
+            command = large.command(settings) if large.wanted else settings.command("compare")
+            write_results(found, folder, command=command, title=title, progress=progress)
     if not quiet:
         show_results(output(), found, out)

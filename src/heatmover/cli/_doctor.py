@@ -32,6 +32,7 @@ def doctor(
     allow_parts: options.AllowParts = False,
     neighbors: options.Neighbors = 30,
     landmarks: options.Landmarks = "auto",
+    missing: options.Missing = "refuse",
     seed: options.Seed = 0,
     threads: options.Threads = None,
     quiet: options.Quiet = False,

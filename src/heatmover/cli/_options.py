@@ -38,9 +38,10 @@ __all__ = [
 # The names of the options that decide the numbers, those of `Settings`.
 DECISIVE = (
     "file", "sample_key", "rep", "sample_sheet", "standardize", "components", "cofactor", "color", "block", "min_cells",
-    "allow_parts", "neighbors", "landmarks", "permutations", "seed", "threads",
+    "allow_parts", "neighbors", "landmarks", "missing", "permutations", "seed", "threads",
 )  # fmt: skip
 INPUT, TESTS, METHOD, RUN = "Input", "Variables of samples", "Method", "Output and run"
+LARGE = "Cells that do not fit into memory"
 
 File = Annotated[
     str,
@@ -121,6 +122,38 @@ Landmarks = Annotated[
     typer.Option(
         metavar="N|auto|none", rich_help_panel=METHOD,
         help="Let N centres stand for the cells; auto: 4,000 above 100,000 cells.",
+    ),
+]  # fmt: skip
+Missing = Annotated[
+    str,
+    typer.Option(
+        metavar="refuse|drop", rich_help_panel=INPUT,
+        help="Cells in which a feature is NaN or infinite: refuse the file, or leave the cells out.",
+    ),
+]  # fmt: skip
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE", rich_help_panel=LARGE, show_default="all cells at once; 4GB with an option below",
+        help="Read the cells in pieces, within SIZE, such as 4GB or 800MB.",
+    ),
+]  # fmt: skip
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS", rich_help_panel=LARGE, show_default="threads of this process",
+        help="Work on the Dask cluster whose scheduler is at ADDRESS, such as tcp://10.0.0.5:8786.",
+    ),
+]  # fmt: skip
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", rich_help_panel=LARGE, help="Keep all that is finished in a zarr store at PATH."),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", rich_help_panel=LARGE,
+        help="Go on with the checkpoint if it is there; the result is the same to the bit.",
     ),
 ]  # fmt: skip
 Seed = Annotated[int, typer.Option(metavar="N", rich_help_panel=RUN, help="The same seed gives the same numbers.")]

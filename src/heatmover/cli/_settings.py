@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from heatmover._progress import Progress
-from heatmover._validation import check_integer, check_number
+from heatmover._validation import check_integer, check_number, check_option
 from heatmover.cli._options import check_seed
 from heatmover.cli._words import in_options
 from heatmover.cohort import Cohort, read_cohort
@@ -42,6 +42,7 @@ class Settings:
     allow_parts: bool = False
     neighbors: int = 30
     landmarks: int | Literal["auto"] | None = "auto"
+    missing: str = "refuse"
     permutations: int = 999
     seed: int = 0
     threads: int | None = None
@@ -51,6 +52,7 @@ class Settings:
         for name, minimum in at_least.items():
             if getattr(self, name) is not None:
                 check_integer(_option(name), getattr(self, name), minimum=minimum)
+        check_option("--missing", self.missing, ("refuse", "drop"))
         check_seed(self.seed)
         if self.cofactor is not None:
             check_number("--cofactor", self.cofactor, above=0)
@@ -66,6 +68,7 @@ class Settings:
             standardize=self.standardize,
             n_components=self.components,
             cofactor=self.cofactor,
+            on_missing="drop" if self.missing == "drop" else "refuse",
             random_state=self.seed,
             progress=progress,
         )

@@ -10,7 +10,7 @@ from typing import NoReturn, final
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn
+from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
@@ -19,6 +19,9 @@ from heatmover.cli._words import in_options
 from heatmover.errors import HeatmoverError
 
 __all__ = ["clean", "fail", "output", "plain_errors", "tell", "watched"]
+
+# Stages of fewer steps are over before a rate is known.
+LONG = 10_000
 
 
 def output(*, stderr: bool = False) -> Console:
@@ -94,11 +97,23 @@ def watched(quiet: bool) -> Iterator[Progress]:
             TextColumn("{task.description}"),
             BarColumn(bar_width=30, complete_style="cyan", finished_style="cyan", pulse_style="cyan"),
             TextColumn("{task.elapsed:.1f} s", style="dim", justify="right"),
+            _Pace(),
         )
         with Bars(*columns, console=console) as bars:
             watcher = _Stages(bars)
             yield watcher
             watcher.end()
+
+
+@final
+class _Pace(ProgressColumn):
+    """Rate and time left of a stage that counts many things, such as cells."""
+
+    def render(self, task: Task) -> Text:
+        if not task.total or task.total < LONG or task.finished or not task.speed or task.time_remaining is None:
+            return Text("")
+        minutes, seconds = divmod(round(task.time_remaining), 60)
+        return Text(f"{task.speed:,.0f}/s, {minutes}:{seconds:02d} left", style="dim")
 
 
 @final

@@ -9,20 +9,24 @@ __all__ = ["in_options"]
 OPTIONS = {
     "allow_parts": "--allow-parts",
     "cofactor": "--cofactor",
+    "checkpoint": "--checkpoint",
     "landmarks": "--landmarks",
+    "memory": "--memory",
     "min_cells": "--min-cells",
     "n_components": "--components",
     "n_jobs": "--threads",
     "n_neighbors": "--neighbors",
     "n_permutations": "--permutations",
+    "on_missing": "--missing",
     "random_state": "--seed",
     "representation": "--rep",
+    "resume": "--resume",
     "sample_key": "--sample-key",
     "sample_sheet": "--sample-sheet",
     "standardize": "--standardize",
 }
 # Words of everyday English are options only where a value or a demand follows.
-EVERYDAY = {"cofactor", "landmarks"}
+EVERYDAY = {"checkpoint", "cofactor", "landmarks", "memory", "resume"}
 # What has no option says how to do it in Python, or is left out.
 PHRASES = {
     "name it in annotations, or name the columns wanted in representation": "name the columns wanted in representation",

@@ -20,7 +20,7 @@ from heatmover.cohort._words import quoted_path
 from heatmover.errors import InvalidInputError
 from heatmover.scale._tasks import Arrays
 
-__all__ = ["LAYOUT", "Checkpoint", "NoCheckpoint", "explain_full_disk", "open_checkpoint"]
+__all__ = ["LAYOUT", "Checkpoint", "NoCheckpoint", "check_place", "explain_full_disk", "open_checkpoint"]
 
 # Of the store; another layout is refused, not guessed at.
 LAYOUT = 1
@@ -146,18 +146,11 @@ def open_checkpoint(
     need
         Bytes that the store may come to take.
     """
-    if path is None:
-        if resume:
-            raise InvalidInputError("a checkpoint to resume", "none", "name the store of the earlier run")
+    place = check_place(path, resume=resume)
+    if place is None:
         yield NoCheckpoint()
         return
-    place = Path(path)
-    exists = place.exists()
-    if exists and not resume:
-        raise InvalidInputError(
-            "a checkpoint that is not there yet", f"{quoted_path(str(place))}", "resume=True goes on with it"
-        )
-    if exists:
+    if place.exists():
         _check_manifest(place, manifest)
     else:
         _check_space(place, need)
@@ -166,6 +159,20 @@ def open_checkpoint(
         for leftover in place.glob(f"{UNFINISHED}*"):
             shutil.rmtree(leftover, ignore_errors=True)
         yield StoredCheckpoint(place)
+
+
+def check_place(path: str | os.PathLike[str] | None, *, resume: bool) -> Path | None:
+    """Return where the checkpoint is to be, or raise if there is one and it is not to be resumed."""
+    if path is None:
+        if resume:
+            raise InvalidInputError("a checkpoint to resume", "none", "name the store of the earlier run")
+        return None
+    place = Path(path)
+    if place.exists() and not resume:
+        raise InvalidInputError(
+            "a checkpoint that is not there yet", f"{quoted_path(str(place))}", "resume=True goes on with it"
+        )
+    return place
 
 
 def _create(place: Path, manifest: Mapping[str, Any]) -> None:

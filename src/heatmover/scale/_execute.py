@@ -18,7 +18,7 @@ from heatmover._validation import check_threads, import_extra
 from heatmover.errors import HeatmoverError, InvalidInputError
 from heatmover.scale._tasks import Arrays
 
-__all__ = ["Executor", "Task", "executor"]
+__all__ = ["Executor", "Task", "connected", "executor"]
 
 # Called with what all tasks share; everything else is bound already.
 Task = Callable[[Any], Arrays]
@@ -66,11 +66,8 @@ def executor(client: Any, n_jobs: int | None) -> Iterator[Executor]:
     if client is None:
         yield Threads(check_threads(n_jobs))
     elif isinstance(client, str):
-        opened = _connect(client)
-        try:
+        with connected(client) as opened:
             yield Cluster(opened)
-        finally:
-            opened.close(timeout=PATIENCE)
     else:
         distributed = import_extra("distributed", package="distributed", extra="dask")
         if not isinstance(client, distributed.Client):
@@ -78,6 +75,19 @@ def executor(client: Any, n_jobs: int | None) -> Iterator[Executor]:
                 "client to be a distributed.Client, the address of a scheduler, or None", type(client).__name__
             )
         yield Cluster(client)
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[Any]:
+    """Give a client of the scheduler at an address, None for none, and close it."""
+    if address is None:
+        yield None
+        return
+    client = _connect(address)
+    try:
+        yield client
+    finally:
+        client.close(timeout=PATIENCE)
 
 
 def _connect(address: str) -> Any:
