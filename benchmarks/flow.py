@@ -69,8 +69,9 @@ def flow(loss: DiffusionEMDLoss, source: np.ndarray, target: np.ndarray, args: a
     aim = loss.enter(torch.tensor(target))
     path = [source.copy()]
     for number in range(args.rounds):
-        # Little momentum: with Adam's own the cloud was carried out of the bends by up to 1.2.
-        optimizer = torch.optim.Adam([cloud], lr=args.rate / 3**number, betas=(0.5, 0.99))
+        # Little momentum on the way: with Adam's own the cloud was carried out of the bends by up to 1.2. To settle
+        # it is needed.
+        optimizer = torch.optim.Adam([cloud], lr=args.rate / 3**number, betas=(0.9 if number else 0.5, 0.99))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.steps, eta_min=args.rate / 40)
         for _ in range(args.steps):
             optimizer.zero_grad()
