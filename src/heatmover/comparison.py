@@ -112,7 +112,9 @@ class Comparison:
         k = self._check_count("k", k)
         candidates = self.distances.copy()
         np.fill_diagonal(candidates, np.inf)
-        indices = np.argsort(candidates, axis=1, kind="stable")[:, :k]
+        # The first of the nearest needs no sorting, which of thousands of samples takes long.
+        order = candidates.argmin(axis=1)[:, None] if k == 1 else np.argsort(candidates, axis=1, kind="stable")
+        indices = order[:, :k]
         return np.take_along_axis(candidates, indices, axis=1), indices
 
     def coordinates(self, n: int = 2) -> Float64:

@@ -81,7 +81,7 @@ def spearman(truth: npt.ArrayLike, distances: npt.ArrayLike) -> float:
     true, judged = _check_pair(truth, distances)
     if len(true) < 3:
         raise InvalidInputError("at least 3 measures", f"{len(true)}", "with fewer there is no order to compare")
-    a, b = _centred_ranks(_without_diagonal(true)), _centred_ranks(_without_diagonal(judged))
+    a, b = centered_ranks(_without_diagonal(true)), centered_ranks(_without_diagonal(judged))
     products = (a * b).sum(axis=1)
     # Ranks are halves of whole numbers, so that those of a constant row are centred to exactly zero.
     norms = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
@@ -162,7 +162,7 @@ def _without_diagonal(square: Floats) -> Floats:
     return square[~np.eye(len(square), dtype=bool)].reshape(len(square), -1)
 
 
-def _centred_ranks(rows: Floats) -> Floats:
+def centered_ranks(rows: Floats) -> Floats:
     """Return the ranks within each row, equal values sharing their mean rank, minus the mean of all ranks."""
     order = np.argsort(rows, axis=1, kind="stable")
     ascending = np.take_along_axis(rows, order, axis=1)

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
-from scipy.stats import spearmanr
 
 from heatmover._progress import SILENT, Progress
 from heatmover._record import Clock, finding_record, how_made, input_record
@@ -23,6 +22,7 @@ from heatmover.comparison import Comparison, check_all_pairs, compare
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.examination import Finding, examine
 from heatmover.measures import Measures, measures_from_weights
+from heatmover.metrics import centered_ranks
 
 __all__ = [
     "Study",
@@ -377,7 +377,8 @@ def _size_notes(comparison: Comparison) -> Iterator[str]:
     nearest = comparison.nearest(1)[0][:, 0]
     if nearest.min() == nearest.max():
         return
-    correlation = float(spearmanr(sizes, nearest).statistic)
+    a, b = centered_ranks(np.stack([sizes.astype(np.float64), nearest]))
+    correlation = float(a @ b / np.sqrt((a @ a) * (b @ b)))
     if correlation < SIZE_MATTERS:
         small = int((sizes < SMALL_SAMPLE).sum())
         few = f"; {small} samples have fewer than {SMALL_SAMPLE}" if small else ""
