@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._validation import check_integer
+from heatmover.cohort._annotation import check_annotation, read_annotation
 from heatmover.cohort._projection import Projection
 from heatmover.cohort._reader import Reader
 from heatmover.cohort._samples import check_variable
@@ -157,6 +158,28 @@ class Cohort:
     def variable(self, name: str) -> Any:
         """Return one variable of the samples as a Series, or say why there is none of this name."""
         return self.samples[check_variable(name, list(self.samples.columns), self.varying, len(self.names))]
+
+    def annotation(self, name: str) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:
+        """Read an annotation of the cells, such as their types, from the file.
+
+        Parameters
+        ----------
+        name
+            One of ``varying``.
+
+        Returns
+        -------
+        codes : ndarray of shape (n_cells,)
+            The value of each cell as a position in ``names``; -1 where it is missing.
+        names : tuple of str
+            The values, sorted.
+        """
+        check_annotation(name, self._reader, self.varying, self.samples.columns)
+        with readable(self.source.path, self._reader.kind):
+            codes, names = read_annotation(self._reader, name)
+        if codes.size != self.n_cells:
+            raise InvalidInputError(f"{self.n_cells} cells", f"{codes.size}", "the file has changed since it was read")
+        return codes, names
 
     def _chunks(self, size: int, start: int, stop: int) -> Iterator[tuple[Points, npt.NDArray[np.int32]]]:
         done = start

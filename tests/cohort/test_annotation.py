@@ -1,0 +1,80 @@
+"""Annotations of cells: the same from every format, gaps and dropped cells included, and clear where there are none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from heatmover.cohort import read_cohort
+from heatmover.cohort._annotation import encode
+from heatmover.errors import InvalidInputError
+
+
+def texts(codes, names):
+    return [None if code < 0 else names[code] for code in codes.tolist()]
+
+
+def test_every_format_gives_the_annotation_of_the_table(written, frame):
+    path, arguments = written
+    cohort = read_cohort(path, **arguments)
+    if "sample_sheet" in arguments:
+        with pytest.raises(InvalidInputError, match=r"'cluster' and a folder of FCS files, which has none"):
+            cohort.annotation("cluster")
+        return
+    codes, names = cohort.annotation("cluster")
+    assert names == ("B", "T")
+    assert codes.dtype == np.int32
+    assert texts(codes, names) == frame["cluster"].tolist()
+
+
+@pytest.mark.parametrize("kind", ["h5ad", "zarr", "memory", "csv", "parquet"])
+def test_gaps_are_minus_one(make, frame, tmp_path, kind):
+    frame["cluster"] = frame["cluster"].where(np.arange(60) % 7 > 0, None)
+    path, arguments = make.write(frame, kind, tmp_path)
+    codes, names = read_cohort(path, **arguments).annotation("cluster")
+    assert texts(codes, names) == [None if pd.isna(value) else value for value in frame["cluster"]]
+
+
+@pytest.mark.parametrize("kind", ["h5ad", "csv", "parquet"])
+def test_whole_numbers_and_categories_are_names(make, frame, tmp_path, kind):
+    frame["leiden"] = np.arange(60) % 11
+    frame["kind"] = pd.Categorical(np.arange(60) % 3 == 0, categories=[True, False])
+    path, arguments = make.write(frame, kind, tmp_path)
+    cohort = read_cohort(path, **arguments)
+    assert texts(*cohort.annotation("leiden")) == [str(value) for value in frame["leiden"]]
+    assert texts(*cohort.annotation("kind")) == [str(value) for value in frame["kind"]]
+
+
+@pytest.mark.parametrize("kind", ["h5ad", "csv", "parquet"])
+def test_dropped_cells_have_no_annotation(make, frame, tmp_path, kind):
+    frame.loc[[3, 17, 18, 59], "CD4"] = np.nan
+    path, arguments = make.write(frame, kind, tmp_path)
+    cohort = read_cohort(path, on_missing="drop", **arguments)
+    assert texts(*cohort.annotation("cluster")) == frame["cluster"].drop([3, 17, 18, 59]).tolist()
+
+
+def test_names_that_are_not_there_and_variables_of_samples_are_refused(make, frame, tmp_path):
+    path, arguments = make.write(frame, "csv", tmp_path)
+    cohort = read_cohort(path, **arguments)
+    with pytest.raises(InvalidInputError, match=r"found 'Clusters' \(did you mean 'cluster'\?\)"):
+        cohort.annotation("Clusters")
+    with pytest.raises(InvalidInputError, match="'condition', which is the same in all cells of every sample"):
+        cohort.annotation("condition")
+
+
+def test_a_file_that_grew_is_noticed(make, frame, tmp_path):
+    path, arguments = make.write(frame, "csv", tmp_path)
+    cohort = read_cohort(path, **arguments)
+    path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
+    with pytest.raises(InvalidInputError, match="the file has changed"):
+        cohort.annotation("cluster")
+
+
+def test_blocks_are_joined_by_name():
+    blocks = [np.array(["b", "a"], dtype=object), pd.Categorical(["c", None, "a"], categories=["c", "a", "unseen"])]
+    codes, names = encode(blocks)
+    assert names == ("a", "b", "c")
+    assert codes.tolist() == [1, 0, 2, -1, 0]
+    assert encode([np.array([" ", "x"], dtype=object)])[0].tolist() == [-1, 0]
+    assert encode([])[1] == ()
