@@ -69,8 +69,7 @@ def flow(loss: DiffusionEMDLoss, source: np.ndarray, target: np.ndarray, args: a
     aim = loss.enter(torch.tensor(target))
     path = [source.copy()]
     for number in range(args.rounds):
-        # Little momentum on the way: with Adam's own the cloud was carried out of the bends by up to 1.2. To settle
-        # it is needed.
+        # Little momentum on the way, so that the cloud is not carried out of the bends.
         optimizer = torch.optim.Adam([cloud], lr=args.rate / 3**number, betas=(0.9 if number else 0.5, 0.99))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.steps, eta_min=args.rate / 40)
         for _ in range(args.steps):
@@ -78,8 +77,8 @@ def flow(loss: DiffusionEMDLoss, source: np.ndarray, target: np.ndarray, args: a
             (len(source) * loss(loss.enter(cloud), aim)).backward()
             optimizer.step()
             schedule.step()
-            # A step of its own: in the same sum the pull towards the nearest nodes outweighs a faint far gradient. It
-            # shrinks with the other steps, or the end of the flow would be drawn to where nodes are dense.
+            # A step of its own, because the pull also draws towards where nodes are dense, which could outweigh a faint
+            # far gradient; it shrinks with the other steps for the same reason.
             (pull,) = torch.autograd.grad(loss.straying(cloud).sum(), cloud)
             cloud.data -= args.hold / 2 * (schedule.get_last_lr()[0] / args.rate) * pull
             path.append(cloud.detach().numpy().copy())

@@ -31,7 +31,7 @@ import numpy as np
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "results" / "gradients.png"
 OURS = ("heatmover masses", "heatmover positions", "heatmover cloud")
 PEERS = ("sinkhorn p=2", "sinkhorn p=1", "POT exact", "POT sinkhorn")
-# The largest size that ends within two minutes and 16 GB on 2 cores.
+# Sizes to try; for the peers a guess at what ends within minutes and 16 GB on 2 cores.
 LARGEST = {
     "heatmover masses": 1_000_000,
     "heatmover positions": 1_000_000,
