@@ -25,7 +25,7 @@ from heatmover.diffusion.recurrence import WIDEST_BLOCK
 
 __all__ = ["Expansion", "Support", "powers"]
 
-# Below this many entries of S a step is not handed to threads. Estimated (2 ns an entry, 0.1 ms to hand over), not tuned.
+# Below this many entries of S a step is not handed to threads. Estimated (2 ns an entry, 0.1 ms a handover), untuned.
 SHARED_ABOVE = 200_000
 
 Float64 = npt.NDArray[np.float64]
