@@ -43,6 +43,7 @@ LAYERS: list[set[str]] = [
     {
         "scale",
         "cohort",
+        "cells",
         "tl",
         "pl",
         "report",
@@ -51,6 +52,7 @@ LAYERS: list[set[str]] = [
         "study",
         "results",
         "_record",
+        "_checks",
         "_picture",
         "cli",
         "__main__",

@@ -5,20 +5,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from scipy.sparse.csgraph import connected_components
 
+from heatmover._checks import check_block, check_parts, choose_variables, enough_cells
 from heatmover._progress import SILENT, Progress
 from heatmover._record import Clock, finding_record, how_made, input_record
 from heatmover._validation import check_integer, import_extra
+from heatmover.cells import Annotation, CellContrast, CellMasses, annotate, contrast_cells
 from heatmover.cohort import Cohort
 from heatmover.cohort._words import distinct, listed, quoted
-from heatmover.comparison import Comparison, check_all_pairs, compare
+from heatmover.comparison import Comparison, compare
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.examination import Finding, examine
 from heatmover.measures import Measures, measures_from_weights
@@ -34,9 +35,6 @@ __all__ = [
     "study_comparison",
 ]
 
-# A larger share of the cells outside the largest part of the graph is no accident of a few outliers: distances
-# between parts then say only that they are apart, not how far.
-MOST_APART = 0.05
 # Below this Spearman correlation of the size of samples with the distance to the nearest the reader is warned: two
 # draws of few cells from one distribution differ by luck alone (kidney biopsies of 2 to 415 glomeruli: -0.8).
 SIZE_MATTERS = -0.4
@@ -62,6 +60,9 @@ class Study:
         What the reader should know before believing the result, in sentences.
     record
         How it was made, as plain values for JSON: parameters, versions, input with checksum, seconds per stage.
+    contrast
+        Which kinds of cells differ between groups of samples, if an annotation of cells was given: of the first
+        variable that has groups and was tested.
 
     Examples
     --------
@@ -78,6 +79,7 @@ class Study:
     block: str
     notes: tuple[str, ...]
     record: Mapping[str, Any]
+    contrast: CellContrast | None = None
 
     def headline(self) -> str:
         """Return the answer in one sentence: of the first variable asked for that could be tested."""
@@ -112,6 +114,7 @@ def study_cohort(
     *,
     variables: Sequence[str] | None = None,
     block: str | None = None,
+    cells: str | None = None,
     min_cells: int | None = None,
     allow_parts: bool = False,
     n_neighbors: int = 30,
@@ -131,6 +134,9 @@ def study_cohort(
         Names of the variables of the samples to examine, the most important first; default all that can be tested.
     block
         Name of the variable that ties samples together, such as the patient or the batch; see `examine`.
+    cells
+        Name of an annotation of the cells, such as their types: tell which of them differ between the groups of the
+        first variable that has groups, see `heatmover.cells.contrast_cells`.
     min_cells
         Leave out samples with fewer cells. Default: refuse a cohort in which a sample has a single cell.
     allow_parts
@@ -167,32 +173,37 @@ def study_cohort(
     table = cohort.samples.iloc[kept]
     chosen = choose_variables(cohort, table, variables, block)
     blocks = None if block is None else check_block(cohort.variable(block).iloc[kept], block)
-    points, codes = cohort.points(), cohort.codes
-    if len(kept) < len(cohort.names):
-        place = np.full(len(cohort.names), -1)
-        place[kept] = np.arange(len(kept))
-        points, codes = points[place[codes] >= 0], place[codes][place[codes] >= 0]
-    names = [cohort.names[i] for i in kept]
+    place = np.full(len(cohort.names), -1)
+    place[kept] = np.arange(len(kept))
+    inside = place[cohort.codes] >= 0
+    kinds = None if cells is None else _annotation(cohort, cells, inside)
+    points = cohort.points() if inside.all() else cohort.points()[inside]
+    samples = _measures(place[cohort.codes][inside], [cohort.names[i] for i in kept])
     with _quiet() as warned:
         comparison = compare(
-            points, _measures(codes, names), n_neighbors=n_neighbors, landmarks=landmarks,
+            points, samples, n_neighbors=n_neighbors, landmarks=landmarks,
             random_state=random_state, n_jobs=n_jobs, progress=watch,
         )  # fmt: skip
     watch.stage("diagnose graph", 1)
     _check_parts(comparison, allow_parts)
     watch.advance()
     parameters = {
-        "variables": list(chosen), "block": block, "min_cells": min_cells, "allow_parts": allow_parts,
+        "variables": list(chosen), "block": block, "cells": cells, "min_cells": min_cells, "allow_parts": allow_parts,
         "n_neighbors": n_neighbors, "landmarks": landmarks, "n_permutations": n_permutations, "seed": random_state,
     }  # fmt: skip
     left_out = [cohort.names[i] for i in sorted(set(range(len(cohort.names))) - set(kept))]
     compact = [str(found.message) for found in warned if issubclass(found.category, EmbeddingWarning)]
     notes = (*_left_out_notes(left_out, min_cells), *cohort.warnings, *compact)
-    return _finish(
+    found = _finish(
         comparison, table, chosen, blocks, block or "", notes,
         {"input": input_record(cohort), "parameters": parameters},
         n_permutations=n_permutations, random_state=random_state, watch=watch,
     )  # fmt: skip
+    if kinds is None:
+        return found
+    marks = comparison.landmarks
+    masses = None if marks is None else CellMasses(samples.masses, marks.assign(points, n_jobs=n_jobs))
+    return _with_contrast(found, kinds, masses, blocks, watch)
 
 
 def study_comparison(
@@ -200,6 +211,7 @@ def study_comparison(
     variables: Mapping[str, Any] | Any | None = None,
     *,
     blocks: Sequence[object] | None = None,
+    cells: Mapping[str, Any] | Any | None = None,
     n_permutations: int = 999,
     random_state: int = 0,
     progress: Progress = SILENT,
@@ -213,6 +225,9 @@ def study_comparison(
     variables
         Values ``(n_samples,)`` by name, in the order of ``comparison.names``: a mapping, or a DataFrame (by its index
         if that holds the names). The most important first.
+    cells
+        Kind of each point of the graph, ``(n_points,)``, such as the type of each cell; in a mapping of one entry, or a
+        Series, it has a name. With landmarks these are the points: `study_cohort` counts every cell for its own kind.
     blocks, n_permutations, random_state, progress
         As in `examine`.
     """
@@ -225,12 +240,56 @@ def study_comparison(
     table = _in_order(frame, names).set_axis(pandas.Index(names, name="sample"))
     table.columns = [str(name) for name in table.columns]
     distinct(list(table.columns), "names of variables", "1 and '1' read the same")
-    parameters = {"variables": list(table.columns), "n_permutations": n_permutations, "seed": random_state}
-    return _finish(
+    kinds = None if cells is None else _named(cells, comparison.graph.n_points)
+    parameters: dict[str, Any] = {"variables": list(table.columns)} | ({} if kinds is None else {"cells": kinds.name})
+    parameters |= {"n_permutations": n_permutations, "seed": random_state}
+    found = _finish(
         comparison, table, list(table.columns), blocks, "" if blocks is None else "blocks", (),
         {"input": None, "parameters": parameters},
         n_permutations=n_permutations, random_state=random_state, watch=watch,
     )  # fmt: skip
+    return found if kinds is None else _with_contrast(found, kinds, None, blocks, watch)
+
+
+def _named(cells: Any, n_points: int) -> Annotation:
+    """Return the kind of each point, with the name that it has."""
+    if isinstance(cells, Mapping):
+        if len(cells) != 1:
+            raise InvalidInputError("cells: one annotation", f"{len(cells)}")
+        ((name, values),) = cells.items()
+        return annotate(str(name), values, n_points)
+    name = getattr(cells, "name", None)
+    return annotate("kind of cell" if name is None else str(name), cells, n_points)
+
+
+def _annotation(cohort: Cohort, name: str, inside: npt.NDArray[np.bool_]) -> Annotation:
+    codes, kinds = cohort.annotation(name)
+    return annotate(name, (codes[inside], kinds), int(inside.sum()))
+
+
+def _with_contrast(
+    study: Study, kinds: Annotation, cells: CellMasses | None, blocks: Sequence[object] | None, watch: Clock
+) -> Study:
+    """Return the study with the contrast of the first variable that has groups, or a note why there is none."""
+    asked = study.record["parameters"]
+    first = next((found for found in study.findings if found.kind == "groups" and found.answer is not None), None)
+    watch.stage("contrast cells", 1)
+    contrast, why = None, "no variable of the samples with groups was tested."
+    if first is not None:
+        try:
+            contrast = contrast_cells(
+                study.comparison, kinds, study.variables[first.variable].tolist(), variable=first.variable,
+                blocks=blocks, cells=cells, n_permutations=asked["n_permutations"], random_state=asked["seed"],
+            )  # fmt: skip
+        except InvalidInputError as error:
+            why = str(error)
+    watch.advance()
+    watch.end()
+    notes = study.notes if contrast else (*study.notes, f"Which kinds of {quoted(kinds.name)} differ: {why}")
+    seconds = {name: round(value, 3) for name, value in watch.seconds.items()}
+    record = {**study.record, "notes": list(notes), "seconds": seconds}
+    record["contrast"] = None if contrast is None else contrast.record()
+    return replace(study, contrast=contrast, notes=notes, record=record)
 
 
 def _in_order(frame: Any, names: list[str]) -> Any:
@@ -277,59 +336,6 @@ def _finish(
     return Study(comparison, table, findings, block, notes, record)
 
 
-def enough_cells(cohort: Cohort, min_cells: int | None) -> list[int]:
-    """Return which samples to keep, or raise if they are too few, too small or too many."""
-    least = 1 if min_cells is None else check_integer("min_cells", min_cells, minimum=1)
-    single = [name for name, size in zip(cohort.names, cohort.sizes, strict=True) if size < 2]
-    if min_cells is None and single:
-        raise InvalidInputError(
-            "at least two cells in every sample",
-            f"one in {len(single)} of {len(cohort.names)} samples ({listed(single)})",
-            "min_cells=2 leaves them out, min_cells=1 keeps them",
-        )
-    kept = [int(i) for i in np.flatnonzero(cohort.sizes >= least)]
-    if len(kept) < 2:
-        raise InvalidInputError(
-            f"at least two samples{f' of {least} cells' if least > 1 else ''} to compare",
-            f"{len(kept)} of {len(cohort.names)}",
-            "lower min_cells" if len(cohort.names) > 1 else "check the column that names the samples",
-        )
-    check_all_pairs(len(kept))  # before the cells are read
-    return kept
-
-
-def choose_variables(cohort: Cohort, table: Any, variables: Sequence[str] | None, block: str | None) -> list[str]:
-    """Return the variables to examine; those asked for by name must be there and vary."""
-    if variables is None:
-        return [str(name) for name in table.columns if name != block and _varied(table[name])]
-    for name in variables:
-        values = cohort.variable(name).loc[table.index].dropna()
-        if values.nunique() < 2:
-            found = f"only {quoted(values.iloc[0])}" if len(values) else "no value at all"
-            raise InvalidInputError(
-                f"{quoted(name)} to differ between samples", f"{found} in all {len(table)}", "choose another variable"
-            )
-    return list(dict.fromkeys(variables))
-
-
-def _varied(column: Any) -> bool:
-    """Return whether a variable that nobody asked for is worth a test: not one value, not a name for each sample."""
-    known = column.dropna()
-    different = known.nunique()
-    numeric = known.dtype.kind in "iuf"
-    return bool(different > 1 and len(known) > 3 and (numeric or different <= len(known) // 2))
-
-
-def check_block(values: Any, name: str) -> list[object]:
-    """Return the block of every sample, or raise if one has none."""
-    missing = int(values.isna().sum())
-    if missing:
-        raise InvalidInputError(
-            f"a block in {quoted(name)} for every sample", f"none for {missing} of {len(values)} samples"
-        )
-    return list(values)
-
-
 def _measures(codes: Any, names: list[str]) -> Measures:
     cells = sp.csr_array((np.ones(codes.size), (codes, np.arange(codes.size))), shape=(len(names), codes.size))
     return measures_from_weights(cells, names=names)
@@ -339,27 +345,6 @@ def _check_parts(comparison: Comparison, allow_parts: bool) -> None:
     if comparison.diagnosis.n_components > 1 and not allow_parts:
         cells = comparison.sizes @ comparison.measures.masses
         check_parts(comparison.graph.affinity, cells)
-
-
-def check_parts(affinity: Any, cells: npt.NDArray[np.float64]) -> None:
-    """Raise if too many cells are outside the largest part of the graph.
-
-    Parameters
-    ----------
-    affinity
-        Of the graph, ``(n_points, n_points)``.
-    cells
-        How many cells each point stands for, ``(n_points,)``: a landmark may stand for many.
-    """
-    n_parts, part = connected_components(affinity, directed=False)
-    inside = np.bincount(part, weights=cells)
-    apart = 1 - float(inside.max() / inside.sum())
-    if apart > MOST_APART:
-        raise InvalidInputError(
-            "a connected graph",
-            f"{n_parts} parts, with {apart:.0%} of the cells outside the largest",
-            "raise n_neighbors, remove outliers, or allow_parts=True to go on: mass then never moves between parts",
-        )
 
 
 def _left_out_notes(names: list[str], min_cells: int | None) -> Iterator[str]:

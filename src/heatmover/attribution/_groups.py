@@ -13,7 +13,7 @@ from heatmover._validation import RandomState, check_random_state
 from heatmover.attribution._check import check_coordinates, check_model
 from heatmover.attribution._contrast import two_frames
 from heatmover.attribution._design import framed, set_up
-from heatmover.attribution._kinds import Kinds, composition_of, tested_kinds
+from heatmover.attribution._kinds import Kinds, composition_of, contrast_kinds
 from heatmover.attribution._pair import Explanation, explain_masses
 from heatmover.estimator import DiffusionEMD
 from heatmover.measures import check_measures
@@ -213,5 +213,5 @@ def explain_groups(
         scale,
         len(design.members) - 1,
         design.complete,
-        None if kinds is None else tested_kinds(design, kinds, modes),
+        None if kinds is None else contrast_kinds(design, kinds, modes),
     )

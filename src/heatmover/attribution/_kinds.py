@@ -15,7 +15,7 @@ from heatmover.attribution._contrast import two_frames
 from heatmover.attribution._design import Design
 from heatmover.statistics import false_discovery
 
-__all__ = ["Composition", "Kinds", "composition_of", "tested_kinds"]
+__all__ = ["Composition", "Kinds", "composition_of", "contrast_kinds"]
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -68,7 +68,7 @@ def composition_of(annotation: Any, rows: Any) -> Composition:
     return Composition(names, np.bincount(codes, minlength=len(names)), (sp.csr_array(rows) @ membership).toarray())
 
 
-def tested_kinds(design: Design, kinds: Composition, modes: Float64) -> Kinds:
+def contrast_kinds(design: Design, kinds: Composition, modes: Float64) -> Kinds:
     """Test every kind by the share that samples have of it, in both frames of reference (see `two_frames`)."""
     found = two_frames(design.average @ kinds.shares[design.chosen], modes, design.members, design.blocks)
     return Kinds(kinds.names, kinds.points, *found, false_discovery(found.p_values))
