@@ -39,7 +39,7 @@ def test_points_in_any_form(form):
     assert_same_graph(Graph.from_points(form(points), 7), Graph.from_points(points, 7))
 
 
-@pytest.mark.parametrize("neighbors", ["tree", "blocked", "descent"])
+@pytest.mark.parametrize("neighbors", ["tree", "groups", "blocked", "descent"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int16, np.uint8, bool])
 def test_points_of_any_type_are_computed_in_full(dtype, neighbors):
     """Squares of differences of 200 overflow in float16, int16 and uint8."""
@@ -185,7 +185,7 @@ def test_fewer_points_than_neighbours(n_points, n_neighbors, words):
         ({"radius": np.inf}, "radius to be finite"),
         ({"radius": "x"}, "radius to be a number"),
         ({"radius": True}, "radius to be a number"),
-        ({"neighbors": "exact"}, "neighbors to be one of 'auto', 'tree', 'blocked', 'descent', found 'exact'"),
+        ({"neighbors": "exact"}, "neighbors to be one of 'auto', 'tree', 'groups', 'blocked', 'descent', found 'exact'"),
         ({"neighbors": "exact", "radius": 1.0}, "neighbors to be one of"),
         ({"kernel": "gausian", "radius": 1.0}, "kernel to be one of"),
     ],
@@ -429,7 +429,7 @@ def test_repr(graph, text):
     assert repr(graph) == text
 
 
-@pytest.mark.parametrize("algorithm", ["tree", "blocked", "descent"])
+@pytest.mark.parametrize("algorithm", ["tree", "groups", "blocked", "descent"])
 def test_threads_do_not_change_the_graph(algorithm):
     points = np.random.default_rng(4).normal(size=(1500, 4))
     one, three = (Graph.from_points(points, 12, neighbors=algorithm, n_jobs=n).affinity for n in (1, 3))

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from heatmover.graphs import descent, neighbors
 from heatmover.graphs.neighbors import k_nearest, within_radius
 
-EXACT = ["tree", "blocked"]
+EXACT = ["tree", "groups", "blocked"]
 ALL = [*EXACT, "descent"]
 
 
@@ -225,18 +225,21 @@ def test_few_points_are_searched_by_tree():
 def small_thresholds(monkeypatch):
     monkeypatch.setattr(neighbors, "FEW", 300)
     monkeypatch.setattr(neighbors, "BLOCKED_BELOW", 800)
+    monkeypatch.setattr(neighbors, "GROUPS_UP_TO", 1000)
+    monkeypatch.setattr(neighbors, "MOST_IN_REACH", 2000.0)
 
 
 @pytest.mark.usefixtures("small_thresholds")
 @pytest.mark.parametrize(
     ("points", "algorithm", "words"),
     [
-        (gaussian(900, 3), "tree", "the data look 3.0-dimensional: an exact tree is fast"),
+        (gaussian(900, 3), "groups", "groups in reach: exact and fast"),
+        (gaussian(1100, 3), "tree", "the data look 3.0-dimensional: an exact tree is fast"),
         (gaussian(900, 2) @ gaussian(2, 40), "tree", "-dimensional: an exact tree is fast"),
         (gaussian(700, 40), "blocked", "-dimensional, 700 points: exact products"),
         (gaussian(900, 40), "descent", "900 points that look"),
     ],
-    ids=["three dimensions", "a plane in forty", "high-dimensional", "many and high-dimensional"],
+    ids=["three dimensions", "more points", "a plane in forty", "high-dimensional", "many and high-dimensional"],
 )
 def test_choice_follows_size_and_dimension(points, algorithm, words):
     support = search(points, 10)
@@ -255,7 +258,9 @@ def test_choice_for_few_or_many_neighbours(k):
 
 @pytest.mark.usefixtures("small_thresholds")
 def test_choice_with_identical_points():
-    assert search(np.ones((900, 10)), 5).search.algorithm == "tree"
+    support = search(np.ones((900, 10)), 5)
+    assert support.search.algorithm == "tree"  # all are in one group, so that groups save nothing
+    assert (support.distances.data == 0).all()
 
 
 @pytest.mark.parametrize(("dimension", "low", "high"), [(1, 0.8, 1.3), (2, 1.6, 2.4), (5, 3.8, 5.6), (40, 12, 40)])

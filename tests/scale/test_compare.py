@@ -279,3 +279,22 @@ def test_histograms_and_their_embedding_on_disk_are_those_of_the_comparison(coho
     other = hm.DiffusionEMD(landmarks.graph(), alpha=0.4).fit(measures)
     with pytest.raises(InvalidInputError, match="same model and measures"):
         embed(other, measures, tmp_path / "embedding.zarr", resume=True)
+
+
+def test_workers_get_paths_that_do_not_depend_on_their_folder(file, monkeypatch):
+    monkeypatch.chdir(file.parent)
+    cells = _tasks.Cells.of(read_cohort(file.name, sample_key="sample"))
+    monkeypatch.chdir("/")
+    assert sum(len(block) for block in cells.reader.blocks(0, 4000, 1000)) == 4000
+
+
+def test_an_object_in_memory_is_compared_here_but_not_sent_to_a_cluster(data, whole, cohort):
+    import anndata
+    import pandas as pd
+
+    obs = pd.DataFrame({"sample": cohort.labels()}, index=[f"c{i}" for i in range(4000)])
+    adata = anndata.AnnData(obs=obs, obsm={"X_pca": cohort.points()})
+    known = read_cohort(adata, sample_key="sample")
+    np.testing.assert_array_equal(compare_cohort(known, landmarks=LANDMARKS).distances, whole.distances)
+    with pytest.raises(InvalidInputError, match="which workers can read, found an AnnData object in memory"):
+        compare_cohort(known, client="tcp://127.0.0.1:1")

@@ -60,6 +60,82 @@ def nearest_by_groups(
 
 
 @njit(cache=True, nogil=True)
+def k_nearest_by_groups(
+    rows: tuple[int, int],
+    points: Float64,
+    columns: Float64,
+    starts: Int64,
+    order: Int64,
+    member: Int64,
+    middles: Float64,
+    radii: Float64,
+    slack: float,
+    squares: Float64,
+    indices: Int64,
+) -> int:
+    """Write the nearest other points of some of the points by group; return how many groups were looked at.
+
+    ``points`` (n_points, n_dimensions) and ``columns``, its transpose, are in the order of their groups, of which
+    ``member`` tells each point's; ``order`` are their own numbers, which ``indices`` gets. Of points equally far the
+    one with the smaller number is nearer.
+    """
+    n_groups, k = radii.size, squares.shape[1]
+    widest = 0
+    for group in range(n_groups):
+        widest = max(widest, starts[group + 1] - starts[group])
+    here = np.empty(widest)
+    away, bounds, near = np.empty(n_groups), np.empty(n_groups), np.empty(n_groups, dtype=np.int64)
+    looked_at = 0
+    for p in range(rows[0], rows[1]):
+        best, names = squares[p - rows[0]], indices[p - rows[0]]
+        best[:] = np.inf
+        names[:] = -1
+        _squares(points[p], middles, 0, n_groups, away)
+        _gather(points[p], columns, (starts[member[p]], starts[member[p] + 1]), order, order[p], here, best, names)
+        reach = np.sqrt(best[k - 1]) * (1 + slack)
+        count = _groups_in_reach(away, radii, reach, member[p], bounds, near)
+        looked_at += 1
+        for i in range(count):
+            if bounds[i] > np.sqrt(best[k - 1]) * (1 + slack):
+                break
+            between = (starts[near[i]], starts[near[i] + 1])
+            _gather(points[p], columns, between, order, order[p], here, best, names)
+            looked_at += 1
+    return looked_at
+
+
+@njit(cache=True, nogil=True)
+def _gather(
+    point: Float64,
+    columns: Float64,
+    between: tuple[int, int],
+    order: Int64,
+    own: int,
+    here: Float64,
+    best: Float64,
+    names: Int64,
+) -> None:
+    """Put the points of one group that are near enough to their places among the nearest so far."""
+    begin, end = between
+    last = best.size - 1
+    _squares(point, columns, begin, end, here)
+    hits = 0
+    for j in range(end - begin):
+        hits += here[j] <= best[last]
+    if hits == 0:
+        return
+    for j in range(end - begin):
+        square, name = here[j], order[begin + j]
+        if square > best[last] or name == own or (square == best[last] and name > names[last] >= 0):
+            continue
+        i = last
+        while i > 0 and (best[i - 1] > square or (best[i - 1] == square and names[i - 1] > name)):
+            best[i], names[i] = best[i - 1], names[i - 1]
+            i -= 1
+        best[i], names[i] = square, name
+
+
+@njit(cache=True, nogil=True)
 def _squares(point: Float64, centers: Float64, begin: int, end: int, out: Float64) -> None:
     """Write the squared distances of a point from some columns; four dimensions a pass, for each pass reads ``out``."""
     count, n_dimensions = end - begin, point.size

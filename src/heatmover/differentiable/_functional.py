@@ -85,7 +85,7 @@ def diffusion_emd(first: torch.Tensor, second: torch.Tensor, model: DiffusionEMD
     return _Embedding.apply(torch.atleast_2d(difference), model).abs().sum(dim=1).reshape(difference.shape[:-1])
 
 
-class _Embedding(torch.autograd.Function):  # type: ignore[misc]
+class _Embedding(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Any, model: DiffusionEMD) -> Any:
         ctx.model, ctx.like = model, (rows.device, rows.dtype)
@@ -93,6 +93,6 @@ class _Embedding(torch.autograd.Function):  # type: ignore[misc]
         return torch.from_numpy(values).to(*ctx.like)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Any) -> tuple[Any, None]:
         return torch.from_numpy(ctx.model._adjoint(gradient.cpu().numpy())).to(*ctx.like), None

@@ -27,7 +27,7 @@ ENTRY_WIDTH = 0.5
 
 
 @final
-class DiffusionEMDLoss(torch.nn.Module):  # type: ignore[misc]
+class DiffusionEMDLoss(torch.nn.Module):
     """Diffusion Earth Mover's Distance between measures on a graph, as a differentiable loss.
 
     Gradients flow to the masses, to the positions of the graph's points, and to new points that enter the graph. Each
@@ -209,7 +209,7 @@ class DiffusionEMDLoss(torch.nn.Module):  # type: ignore[misc]
         flat = cloud.reshape(-1, cloud.shape[-1]).cpu()
         return entry.offset(flat).square().sum(dim=-1).reshape(cloud.shape[:-1]).to(cloud)
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]
+    @torch.no_grad()
     def rebuild(self, points: torch.Tensor | npt.ArrayLike) -> Self:
         """Find the neighbours anew at other positions; bandwidth, scales and polynomials stay as they are.
 

@@ -35,7 +35,7 @@ def operator_at(points: torch.Tensor, support: Support, width: float) -> tuple[t
     return _Operator.apply(points, support, width)  # type: ignore[no-any-return]
 
 
-class _Operator(torch.autograd.Function):  # type: ignore[misc]
+class _Operator(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, points: Any, support: Support, width: float) -> tuple[Any, Any]:
         from heatmover._compiled.adjoint import gaussian, normalized
@@ -52,7 +52,7 @@ class _Operator(torch.autograd.Function):  # type: ignore[misc]
         return torch.from_numpy(data), torch.from_numpy(degree)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, on_data: Any, on_degree: Any) -> tuple[Any, ...]:
         from heatmover._compiled.adjoint import moves
 

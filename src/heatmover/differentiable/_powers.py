@@ -141,7 +141,7 @@ def powers(start: torch.Tensor, data: torch.Tensor, support: Support, expansion:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
-class _Powers(torch.autograd.Function):  # type: ignore[misc]
+class _Powers(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, start: Any, data: Any, support: Support, expansion: Expansion) -> Any:
         block = np.array(start.detach().numpy(), order="C")
@@ -153,7 +153,7 @@ class _Powers(torch.autograd.Function):  # type: ignore[misc]
         return torch.from_numpy(sums)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
         (data,) = ctx.saved_tensors
         sources = gradient.contiguous().numpy()

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from heatmover.graphs.groups import Groups
+
 __all__ = ["CenterSearch"]
 
 Float64 = npt.NDArray[np.float64]
@@ -25,51 +27,9 @@ PRODUCTS_UP_TO = 1_000
 PER_SCORE = 14.0
 # Points that tell what share of the centres is in reach.
 PROBE = 256
-# What rounding may do to a bound, relatively; generous, for all it costs is a look at a further group.
-SLACK = 1e-9
 # Scores at once in a thread, 16 MB, and points of a block that is searched group by group.
 MOST_SCORES = 2**22
 BLOCK = 2**14
-# Centres whose distances from a point differ by less are compared again, in full precision and one order of sums.
-TIE = 1e-12
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Groups:
-    """Centres by groups of neighbours: column-wise, with where each group begins, its middle and radius."""
-
-    centers: Float64
-    starts: Indices
-    order: Indices
-    middles: Float64
-    radii: Float64
-
-    def nearest(self, block: Float64) -> tuple[Indices, npt.NDArray[np.bool_], int]:
-        """Return the nearest centres, where the second is as near but for rounding, and how many groups it took."""
-        from heatmover._compiled.groups import nearest_by_groups
-
-        found, unsure = np.empty(len(block), dtype=np.int64), np.empty(len(block), dtype=np.bool_)
-        parts = (self.centers, self.starts, self.order, self.middles, self.radii)
-        looked_at = nearest_by_groups(np.ascontiguousarray(block), *parts, (SLACK, TIE), found, unsure)
-        return found, unsure, int(looked_at)
-
-
-def _group(centers: Float64) -> _Groups:
-    """Put centres into about as many groups as a group has members, by a short k-means."""
-    count = round(len(centers) ** 0.5)
-    middles = centers[:: len(centers) // count][:count].copy()
-    for _ in range(5):
-        member, _ = CenterSearch(middles).nearest(centers, 1)
-        sizes = np.bincount(member, minlength=len(middles))
-        sums = np.stack([np.bincount(member, column, minlength=len(middles)) for column in centers.T], axis=1)
-        middles = np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], middles)
-    member, squares = CenterSearch(middles).nearest(centers, 1)
-    radii = np.zeros(len(middles))
-    np.maximum.at(radii, member, np.sqrt(squares) * (1 + SLACK))
-    order = np.argsort(member, kind="stable")
-    starts = np.r_[0, np.cumsum(np.bincount(member, minlength=len(middles)))]
-    return _Groups(np.ascontiguousarray(centers[order].T), starts, order, np.ascontiguousarray(middles.T), radii)
 
 
 @final
@@ -88,13 +48,15 @@ class CenterSearch:
     """
 
     centers: Float64
-    _groups: _Groups | None = field(init=False)
+    _groups: Groups | None = field(init=False)
     _origin: Float64 = field(init=False)
     _unit: float = field(init=False)
 
     def __post_init__(self) -> None:
         origin = self.centers.mean(axis=0)
-        object.__setattr__(self, "_groups", _group(self.centers) if len(self.centers) > PRODUCTS_UP_TO else None)
+        count = round(len(self.centers) ** 0.5)  # about as many groups as a group has members
+        grouped = Groups.from_points(self.centers, count) if len(self.centers) > PRODUCTS_UP_TO else None
+        object.__setattr__(self, "_groups", grouped)
         object.__setattr__(self, "_origin", origin)
         object.__setattr__(self, "_unit", float(np.abs(self.centers - origin).max()) or 1.0)
 
@@ -134,7 +96,7 @@ class CenterSearch:
                     list(pool.map(work, starts))
         return indices, squares
 
-    def _saves(self, groups: _Groups, points: npt.NDArray[Any]) -> bool:
+    def _saves(self, groups: Groups, points: npt.NDArray[Any]) -> bool:
         """Return whether groups are faster than products, from points spread over all; either finds the same."""
         probe = np.asarray(points[:: max(1, len(points) // PROBE)][:PROBE], dtype=np.float64)
         share = groups.nearest(probe)[2] / (len(probe) * groups.radii.size)

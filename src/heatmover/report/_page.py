@@ -8,6 +8,7 @@ from functools import cache
 
 from heatmover._validation import import_extra
 from heatmover.errors import InvalidInputError
+from heatmover.report._cells import cell_sections
 from heatmover.report._findings import cautions
 from heatmover.report._parts import PARTS, shared_data
 from heatmover.report._section import Section
@@ -48,7 +49,7 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
     True
     """
     shared = shared_data(study)
-    sections = _in_order([part(study, shared) for part in PARTS], extra_sections)
+    sections = _in_order([part(study, shared) for part in PARTS], [*cell_sections(study), *extra_sections])
     scripts = {"plotly": _plotly(), "own": static("report.js")}
     page = fill(
         "page.html",

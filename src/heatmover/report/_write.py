@@ -64,6 +64,7 @@ def report_comparison(
     variables: Mapping[str, Any] | Any | None = None,
     *,
     blocks: Sequence[object] | None = None,
+    cells: Mapping[str, Any] | Any | None = None,
     title: str | None = None,
     n_permutations: int = 999,
     random_state: int = 0,
@@ -76,7 +77,7 @@ def report_comparison(
         From `heatmover.compare`.
     path, title
         As in `write_report`.
-    variables, blocks, n_permutations, random_state
+    variables, blocks, cells, n_permutations, random_state
         As in `heatmover.study.study_comparison`.
 
     Returns
@@ -95,7 +96,7 @@ def report_comparison(
     Study('condition' goes with the distances between the 12 samples...)
     """
     study = study_comparison(
-        comparison, variables, blocks=blocks, n_permutations=n_permutations, random_state=random_state
+        comparison, variables, blocks=blocks, cells=cells, n_permutations=n_permutations, random_state=random_state
     )
     write_report(study, path, title=title)
     return study

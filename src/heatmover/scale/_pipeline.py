@@ -56,6 +56,10 @@ class Request:
                 type(self.cohort).__name__,
                 "heatmover.cohort.read_cohort makes one from a file, without loading it",
             )
+        if self.client is not None and not self.cohort.source.path:
+            raise InvalidInputError(
+                "cells in a file, which workers can read", "an AnnData object in memory", "write it to a .zarr first"
+            )
         for name, minimum in {"passes": 0, "n_neighbors": 1, "random_state": 0, "min_cells": 1}.items():
             check_integer(name, getattr(self, name), minimum=minimum)
         check_memory(self.memory)

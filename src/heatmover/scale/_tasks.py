@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
 from heatmover.cohort import Cohort
+from heatmover.cohort._kept import KeptReader
 from heatmover.cohort._projection import Projection
 from heatmover.cohort._reader import Reader
 from heatmover.cohort._words import quoted_path, readable
@@ -35,8 +37,16 @@ class Cells:
 
     @classmethod
     def of(cls, cohort: Cohort) -> Cells:
-        """Return the cells of a cohort."""
-        return cls(cohort._reader, cohort._projection, cohort.source.path)
+        """Return the cells of a cohort, by a path that means the same to a worker in another folder."""
+        return cls(_absolute(cohort._reader), cohort._projection, cohort.source.path)
+
+
+def _absolute(reader: Any) -> Any:
+    if isinstance(reader, KeptReader):
+        return replace(reader, inner=_absolute(reader.inner))
+    name = "folder" if hasattr(reader, "folder") else "path"
+    place = getattr(reader, name)
+    return replace(reader, **{name: os.path.abspath(place)}) if place else reader  # noqa: PTH100 - keeps links
 
 
 @final

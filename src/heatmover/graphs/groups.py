@@ -1,0 +1,126 @@
+"""Points by groups of neighbours, so that a search leaves out whole groups that are too far; exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["SLACK", "Groups"]
+
+Float64 = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+# What rounding may do to a bound, relatively; generous, for all it costs is a look at a further group.
+SLACK = 1e-9
+# Squares of points whose distances from another differ by less are equal but for rounding.
+TIE = 1e-12
+# Moves of the middles, and points per group that they look at.
+MOVES, PER_GROUP = 3, 20
+# Points of a block, and products at once (8 MB).
+BLOCK, MOST_PRODUCTS = 2_048, 2**20
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Points in the order of their groups.
+
+    Attributes
+    ----------
+    columns
+        ``(n_dimensions, n_points)``: the points, group after group.
+    starts
+        ``(n_groups + 1,)``: where each group begins.
+    order, member
+        ``(n_points,)``: the number that each point has outside, and its group.
+    middles, radii
+        ``(n_dimensions, n_groups)`` and ``(n_groups,)``: a ball around each group.
+    """
+
+    columns: Float64
+    starts: Indices
+    order: Indices
+    member: Indices
+    middles: Float64
+    radii: Float64
+
+    @classmethod
+    def from_points(cls, points: Float64, count: int) -> Groups:
+        """Put points ``(n_points, n_dimensions)`` into at most ``count`` groups, by a short k-means."""
+        middles = points[:: max(1, len(points) // count)][:count].copy()
+        count = len(middles)
+        some = points[:: max(1, len(points) // (PER_GROUP * count))]
+        for _ in range(MOVES):
+            member = _nearest(some, middles)
+            sizes = np.bincount(member, minlength=count)
+            sums = np.stack([np.bincount(member, column, minlength=count) for column in some.T], axis=1)
+            middles = np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], middles)
+        member = _nearest(points, middles)
+        radii = np.zeros(count)
+        np.maximum.at(radii, member, np.linalg.norm(points - middles[member], axis=1) * (1 + SLACK))
+        order = np.argsort(member, kind="stable")
+        starts = np.r_[0, np.cumsum(np.bincount(member, minlength=count))]
+        columns = np.ascontiguousarray(points[order].T, dtype=np.float64)
+        return cls(columns, starts, order, member[order], np.ascontiguousarray(middles.T), radii)
+
+    def nearest(self, block: Float64) -> tuple[Indices, npt.NDArray[np.bool_], int]:
+        """Return the nearest point of each of some others, where a second is as near, and how many groups it took."""
+        from heatmover._compiled.groups import nearest_by_groups
+
+        found, unsure = np.empty(len(block), dtype=np.int64), np.empty(len(block), dtype=np.bool_)
+        parts = (self.columns, self.starts, self.order, self.middles, self.radii)
+        looked_at = nearest_by_groups(np.ascontiguousarray(block), *parts, (SLACK, TIE), found, unsure)
+        return found, unsure, int(looked_at)
+
+    def k_nearest(self, k: int, n_threads: int) -> tuple[Float64, Indices]:
+        """Return distances and numbers of the k nearest others of each point, ``(n_points, k)`` each."""
+        n_points = len(self.order)
+        distances, indices = np.empty((n_points, k)), np.empty((n_points, k), dtype=np.int64)
+        work = self._searcher(k)
+
+        def write(start: int) -> None:
+            stop = min(start + BLOCK, n_points)
+            squares, names, _ = work(start, stop)
+            distances[self.order[start:stop]], indices[self.order[start:stop]] = np.sqrt(squares), names
+
+        with ThreadPoolExecutor(n_threads) as pool:
+            list(pool.map(write, range(0, n_points, BLOCK)))
+        return distances, indices
+
+    def share_in_reach(self, k: int, n_probes: int) -> float:
+        """Return which share of the groups a search for k neighbours looks at, from points spread over all."""
+        work = self._searcher(k)
+        probes = range(0, len(self.order), max(1, len(self.order) // n_probes))
+        return sum(work(probe, probe + 1)[2] for probe in probes) / (len(probes) * self.radii.size)
+
+    def _searcher(self, k: int) -> Callable[[int, int], tuple[Float64, Indices, int]]:
+        from heatmover._compiled.groups import k_nearest_by_groups
+
+        points = np.ascontiguousarray(self.columns.T)
+        parts = (points, self.columns, self.starts, self.order, self.member, self.middles, self.radii)
+
+        def search(start: int, stop: int) -> tuple[Float64, Indices, int]:
+            squares, names = np.empty((stop - start, k)), np.empty((stop - start, k), dtype=np.int64)
+            looked_at = k_nearest_by_groups((start, stop), *parts, SLACK, squares, names)
+            return squares, names, int(looked_at)
+
+        return search
+
+
+def _nearest(points: Float64, middles: Float64) -> Indices:
+    """Return a near middle of each point; whichever it is, a group's radius holds."""
+    origin = middles.mean(axis=0)
+    unit = float(np.abs(middles - origin).max()) or 1.0  # so that no square leaves the range of a float
+    there = (middles - origin) / unit
+    norms = np.einsum("ij,ij->i", there, there)
+    found = np.empty(len(points), dtype=np.int64)
+    size = max(1, MOST_PRODUCTS // len(middles))
+    for start in range(0, len(points), size):
+        here = (np.asarray(points[start : start + size], dtype=np.float64) - origin) / unit
+        found[start : start + size] = (norms - 2 * (here @ there.T)).argmin(axis=1)
+    return found
