@@ -101,23 +101,26 @@ def compared(n_samples=12, *, names=None, cells=30):
     labels = np.array([to[label] for label in data.labels], dtype=object)
     comparison = hm.compare(data.points, labels, n_neighbors=10)
     conditions = dict(zip(to.values(), data.annotations["condition"], strict=True))
-    return comparison, [conditions[name] for name in comparison.names]
+    return comparison, [conditions[name] for name in comparison.names], data.coordinates[:, 0].astype(int)
 
 
 @pytest.fixture(scope="session")
 def plain_study():
     """Twelve samples with groups, a number with gaps, and codes."""
-    comparison, condition = compared()
+    comparison, condition, branch = compared()
     age = [float(20 + 3 * i) if i % 5 else np.nan for i in range(12)]
-    return study_comparison(comparison, {"condition": condition, "age": age, "sex": [i % 2 for i in range(12)]})
+    variables = {"condition": condition, "age": age, "sex": [i % 2 for i in range(12)]}
+    return study_comparison(comparison, variables, cells={"branch": [f"branch {i}" for i in branch]})
 
 
 @pytest.fixture(scope="session")
 def hostile_study():
-    comparison, condition = compared(names=HOSTILE_NAMES)
+    comparison, condition, branch = compared(names=HOSTILE_NAMES)
     groups = [{"case": "<i>case</i>", "control": '"control" & co </script>'}[value] for value in condition]
     variables = {HOSTILE_VARIABLE: groups, "y" * 3000: [float(i) if i % 4 else None for i in range(12)]}
-    return study_comparison(comparison, variables | {"constructor": list("abcdabcdabcd")})
+    kinds = [HOSTILE_NAMES[i] for i in branch]
+    variables |= {"constructor": list("abcdabcdabcd")}
+    return study_comparison(comparison, variables, cells={HOSTILE_VARIABLE: kinds})
 
 
 @pytest.fixture(scope="session")

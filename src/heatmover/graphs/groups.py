@@ -9,6 +9,7 @@ from typing import final
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 __all__ = ["SLACK", "Groups"]
 
@@ -120,7 +121,8 @@ def _nearest(points: Float64, middles: Float64) -> Indices:
     norms = np.einsum("ij,ij->i", there, there)
     found = np.empty(len(points), dtype=np.int64)
     size = max(1, MOST_PRODUCTS // len(middles))
-    for start in range(0, len(points), size):
-        here = (np.asarray(points[start : start + size], dtype=np.float64) - origin) / unit
-        found[start : start + size] = (norms - 2 * (here @ there.T)).argmin(axis=1)
+    with threadpool_limits(1, user_api="blas"):  # thin products, for which more threads only wait
+        for start in range(0, len(points), size):
+            here = (np.asarray(points[start : start + size], dtype=np.float64) - origin) / unit
+            found[start : start + size] = (norms - 2 * (here @ there.T)).argmin(axis=1)
     return found

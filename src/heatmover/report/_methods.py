@@ -64,7 +64,7 @@ def methods(study: Study) -> tuple[str, ...]:
     distances = " ".join(
         (_samples(study), *_landmarks(study.comparison), _graph(study), _diffusion(study.comparison), _numerics(study))
     )
-    tests = " ".join(_tests(study))
+    tests = " ".join((*_tests(study), *_contrast(study)))
     return (distances, tests) if tests else (distances,)
 
 
@@ -162,6 +162,20 @@ def _tests(study: Study) -> Iterator[str]:
             f"P-values of the {len(done)} variables were adjusted for the false discovery rate (Benjamini and "
             "Hochberg, 1995)."
         )
+
+
+def _contrast(study: Study) -> Iterator[str]:
+    found = study.contrast
+    if found is None:
+        return
+    yield (
+        f"Kinds of cells ({shortened(found.annotation)}) were compared between {found.n_samples[0]:,} and "
+        f"{found.n_samples[1]:,} independent samples of {shortened(found.group)!r} and {shortened(found.reference)!r}: "
+        f"mean log-ratios of their shares by a studentised difference with {found.n_permutations:,} permutations, both "
+        "as they are and relative to the mode of all cells, the less sure of the two counting, and adjusted for the "
+        "false discovery rate (Benjamini and Hochberg, 1995). The distance between the means of the two groups was "
+        "divided among kinds by the witness function of the distance times the difference of masses."
+    )
 
 
 def _count(number: int, what: str) -> str:
