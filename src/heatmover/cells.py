@@ -153,15 +153,15 @@ class CellContrast:
             most = self.kinds[0]
             return (
                 f"No kind of cell in {quoted(self.annotation)} surely differs between {group} and {reference}; "
-                f"{quoted(most.name)} adds most to the distance between their means ({most.share:.0%})."
+                f"{quoted(most.name)} adds most to the distance between their means ({100 * most.share:.0f} %)."
             )
         most = self.different[0]
         count = len(self.different)
         others = "no other does" if count == 1 else f"{count} of {len(self.kinds)} kinds differ"
         return (
             f"{quoted(most.name)} differs most between {group} and {reference}: {group} has {most.ratio:.2g} times as "
-            f"many, relative to most cells (q = {most.q_value:.2g}), which makes {most.share:.0%} of the distance "
-            f"between the groups' means; {others}."
+            f"many, relative to most cells (q = {most.q_value:.2g}), and it makes {100 * most.share:.0f} % of the "
+            f"distance between their means; {others}."
         )
 
     def table(self) -> Any:

@@ -130,13 +130,13 @@ def test_the_first_colour_is_that_of_the_first_variable_tested(plain_study, data
 
 
 def test_a_further_section_stands_where_it_asks_to(plain_study, parsed, data_of):
-    section = Section("cells", "Cells <that> differ", fill("sentences.html", sentences=["a & b"]), {"values": [1]})
+    section = Section("further", "Cells <that> differ", fill("sentences.html", sentences=["a & b"]), {"values": [1]})
     page = render(plain_study, extra_sections=[section])
     keys = [attributes["id"] for tag, attributes in parsed(page).tags if tag == "section"]
-    assert keys[keys.index("statistics") + 1] == "cells"
+    assert keys[keys.index("statistics") + 1] == "further"
     assert "Cells &lt;that&gt; differ" in page
     assert "<p>a &amp; b</p>" in page
-    assert data_of(page)["sections"]["cells"] == {"values": [1]}
+    assert data_of(page)["sections"]["further"] == {"values": [1]}
 
 
 @pytest.mark.parametrize("bad", [Section("map", "again", ""), Section("new", "lost", "", after="nowhere")])
