@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import json
@@ -19,17 +20,19 @@ import numpy as np
 
 from heatmover._progress import SILENT, Progress
 from heatmover._validation import import_extra
+from heatmover.cells import CellContrast
 from heatmover.cohort._words import quoted_path
 from heatmover.errors import InvalidInputError
 from heatmover.study import Study
 
-__all__ = ["EVERY", "FILES", "PICTURE", "RECORD", "check_extras", "result_folder", "write_results"]
+__all__ = ["CELL_TYPES", "EVERY", "FILES", "PICTURE", "RECORD", "check_extras", "result_folder", "write_results"]
 
 RECORD = "run.json"
 PICTURE = "sample-map.png"
+CELL_TYPES = "cell-types.csv"
 FILES = ("distances.csv", "samples.h5ad", "report.html", RECORD)
 # All names that a run has ever written: with --force none of an earlier run stays beside those of a later one.
-EVERY = (*FILES, PICTURE)
+EVERY = (*FILES, PICTURE, CELL_TYPES)
 NEEDS = {
     "samples.h5ad": ("pandas", "anndata"),
     "report.html": ("plotly", "jinja2"),
@@ -164,7 +167,7 @@ def write_results(
     """
     from heatmover.report import write_report
 
-    progress.stage("write results", len(FILES) + bool(picture))
+    progress.stage("write results", len(FILES) + bool(picture) + (study.contrast is not None))
     study.comparison.to_csv(folder / "distances.csv")
     progress.advance()
     _write_samples(study, folder / "samples.h5ad")
@@ -173,6 +176,9 @@ def write_results(
     progress.advance()
     if picture:
         _draw(study, picture, folder / PICTURE)
+        progress.advance()
+    if study.contrast is not None:
+        _write_kinds(study.contrast, folder / CELL_TYPES)
         progress.advance()
     written = {path.name: _fingerprint(path) for path in sorted(folder.iterdir())}
     record = {
@@ -211,6 +217,19 @@ def _draw(study: Study, variable: str, path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a letter that the font lacks is drawn as a box
         save(lambda axes: study.comparison.plot(list(study.variables[variable]), axes), path)
+
+
+def _write_kinds(contrast: CellContrast, path: Path) -> None:
+    """Write the numbers of every kind of cell as CSV, with all digits."""
+    rows = [
+        {"kind": kind.name, "group": contrast.group, "reference": contrast.reference} | row | {"ratio": kind.ratio}
+        for kind, row in zip(contrast.kinds, contrast.rows(), strict=True)
+    ]
+    # A lone surrogate, as a badly decoded name has it, cannot be written as UTF-8.
+    with path.open("x", newline="", encoding="utf-8", errors="backslashreplace") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _write_samples(study: Study, path: Path) -> None:

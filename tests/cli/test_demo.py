@@ -88,7 +88,7 @@ def test_the_terminal_shows_neighbours_condition_graph_and_scales(finished, expe
     assert " ".join(f"condition: {separation}".split()) in flowing
     assert f"180 points, {comparison.graph.n_edges} edges, one component. All is well." in flowing
     assert " ".join(comparison.model.max_scale_reason_.split()) in flowing
-    assert "Wrote distances.csv, samples.h5ad, report.html, run.json, sample-map.png into" in flowing
+    assert "Wrote distances.csv, samples.h5ad, report.html, run.json, sample-map.png, cell-types.csv into" in flowing
     assert flowing.endswith(f"Open in a browser: {finished[0] / 'report.html'}")
 
 
@@ -101,6 +101,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(finished):
         "compare ...",
         "diagnose graph ...",
         "test variables ...",
+        "contrast cells ...",
         "write results ...",
     ]
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._progress import Progress
+from heatmover.cells import annotate
 from heatmover.cli._settings import Settings
 from heatmover.cohort import Cohort
 from heatmover.cohort._words import quoted
@@ -107,6 +108,8 @@ def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
     table, block = cohort.samples.iloc[kept], settings.block
     for name in settings.color:
         yield from _tried(choose_variables, cohort, table, [name], block)
+    if settings.cells is not None:
+        yield from _tried(lambda: annotate(str(settings.cells), cohort.annotation(str(settings.cells)), cohort.n_cells))
     if block is not None:
         try:
             check_block(cohort.variable(block).iloc[kept], block)

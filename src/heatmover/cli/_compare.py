@@ -12,6 +12,7 @@ EXAMPLES = """
 
 - `heatmover compare cells.h5ad -s sample -o results`
 - `heatmover compare cells.h5ad -s sample --rep X_scVI --color response --block patient -o results`
+- `heatmover compare cells.h5ad -s sample --color response --cells cell_type -o results`
 - `heatmover compare cells.csv -s donor --rep CD3,CD4,CD8 --standardize -o results`
 - `heatmover compare fcs-folder --sample-sheet samples.csv --cofactor 5 -o results`
 - `heatmover compare cells.zarr -s sample --landmarks 27000 --memory 4GB --checkpoint run.zarr --resume -o results`
@@ -29,6 +30,7 @@ def compare(
     cofactor: options.Cofactor = None,
     color: options.Color = None,
     block: options.Block = None,
+    cells: options.Cells = None,
     permutations: options.Permutations = 999,
     min_cells: options.MinCells = None,
     allow_parts: options.AllowParts = False,
@@ -48,8 +50,8 @@ def compare(
 ) -> None:
     """Compare the samples of a file: the distances between all of them, what goes with these, and a report.
 
-    Writes distances.csv, samples.h5ad (an AnnData of the samples), report.html and run.json (how it was made), all of
-    them or none. Ask `heatmover doctor` first if the file is large.
+    Writes distances.csv, samples.h5ad (an AnnData of the samples), report.html and run.json (how it was made), with
+    --cells also cell-types.csv, all of them or none. Ask `heatmover doctor` first if the file is large.
     """
     asked = {name: value for name, value in locals().items() if name in options.DECISIVE}
     # Here, not above: help and version must not wait for the numerical libraries.

@@ -71,8 +71,8 @@ def demo(
     """Simulate a cohort of cases and controls, compare its samples and report what was found.
 
     The cells of each sample lie on a branching tree; cases have more cells in one branch. The demo finds the distances
-    between all samples and writes distances.csv, samples.h5ad, report.html, a picture of the sample map, and run.json,
-    which says how they were made.
+    between all samples and the branches that differ, and writes distances.csv, samples.h5ad, report.html,
+    cell-types.csv, a picture of the sample map, and run.json, which says how they were made.
     """
     # Here, not above: help and version must not wait for the numerical libraries.
     from heatmover.cli._summary import show_results
@@ -108,7 +108,8 @@ def _study(asked: DemoOptions, threads: int | None, progress: Progress) -> Study
     _ = comparison.diagnosis
     progress.advance()
     variables = {"condition": data.annotations["condition"]}
-    found = study_comparison(comparison, variables, random_state=asked.seed, progress=progress)
+    branch = {"branch": [f"branch {number:.0f}" for number in data.coordinates[:, 0]]}
+    found = study_comparison(comparison, variables, cells=branch, random_state=asked.seed, progress=progress)
     return replace(found, record={**found.record, "input": _input(comparison, data.points.shape[1])})
 
 

@@ -27,6 +27,7 @@ def doctor(
     cofactor: options.Cofactor = None,
     color: options.Color = None,
     block: options.Block = None,
+    cells: options.Cells = None,
     permutations: options.Permutations = 999,
     min_cells: options.MinCells = None,
     allow_parts: options.AllowParts = False,

@@ -47,6 +47,10 @@ class Large:
             raise InvalidInputError(
                 "landmarks for cells that stay on disk", "--landmarks none", "leave out --landmarks, or --memory"
             )
+        if settings.cells is not None:
+            raise InvalidInputError(
+                "--cells where all cells fit into memory", "a run in pieces", "leave out --cells, or --memory"
+            )
         check_place(self.checkpoint, resume=self.resume)
         with connected(self.scheduler) as client:
             yield client

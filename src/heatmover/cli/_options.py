@@ -14,6 +14,7 @@ __all__ = [
     "DECISIVE",
     "AllowParts",
     "Block",
+    "Cells",
     "Cofactor",
     "Color",
     "Components",
@@ -37,8 +38,8 @@ __all__ = [
 
 # The names of the options that decide the numbers, those of `Settings`.
 DECISIVE = (
-    "file", "sample_key", "rep", "sample_sheet", "standardize", "components", "cofactor", "color", "block", "min_cells",
-    "allow_parts", "neighbors", "landmarks", "missing", "permutations", "seed", "threads",
+    "file", "sample_key", "rep", "sample_sheet", "standardize", "components", "cofactor", "color", "block", "cells",
+    "min_cells",     "allow_parts", "neighbors", "landmarks", "missing", "permutations", "seed", "threads",
 )  # fmt: skip
 INPUT, TESTS, METHOD, RUN = "Input", "Variables of samples", "Method", "Output and run"
 LARGE = "Cells that do not fit into memory"
@@ -99,6 +100,13 @@ Block = Annotated[
     typer.Option(
         metavar="COLUMN", rich_help_panel=TESTS,
         help="Variable that ties samples together, such as the patient or the batch.",
+    ),
+]  # fmt: skip
+Cells = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN", rich_help_panel=TESTS,
+        help="Annotation of cells, such as their type: tell which differ between the groups of the first --color.",
     ),
 ]  # fmt: skip
 Permutations = Annotated[int, typer.Option(metavar="N", rich_help_panel=TESTS, help="Rearrangements of every test.")]

@@ -38,6 +38,7 @@ class Settings:
     cofactor: float | None = None
     color: tuple[str, ...] = ()
     block: str | None = None
+    cells: str | None = None
     min_cells: int | None = None
     allow_parts: bool = False
     neighbors: int = 30
@@ -79,6 +80,7 @@ class Settings:
             cohort,
             variables=list(self.color) or None,
             block=self.block,
+            cells=self.cells,
             min_cells=self.min_cells,
             allow_parts=self.allow_parts,
             n_neighbors=self.neighbors,
@@ -107,7 +109,9 @@ class Settings:
             elif isinstance(value, tuple):
                 words += [word for item in value for word in (option, _written(item) if option == "--rep" else item)]
             else:
-                words += [option, Path(value).name if field.name == "sample_sheet" else str(value).lower()]
+                # A name is as it was typed; None, of landmarks, is the word "none".
+                text = value if isinstance(value, str) else str(value).lower()
+                words += [option, Path(text).name if field.name == "sample_sheet" else text]
         return words
 
     def _representation(self) -> str | tuple[str, ...] | None:

@@ -36,6 +36,9 @@ def show_results(console: Console, study: Study, out: Path) -> None:
     if study.findings:
         console.print()
         _show_findings(console, study)
+    if study.contrast is not None:
+        console.print()
+        console.print(hanging("cells", clean(study.contrast.describe())))
     for note in study.notes:
         console.print()
         console.print(hanging("note", clean(note)))

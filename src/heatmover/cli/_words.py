@@ -8,6 +8,7 @@ __all__ = ["in_options"]
 
 OPTIONS = {
     "allow_parts": "--allow-parts",
+    "cells": "--cells",
     "cofactor": "--cofactor",
     "checkpoint": "--checkpoint",
     "landmarks": "--landmarks",
@@ -26,7 +27,7 @@ OPTIONS = {
     "standardize": "--standardize",
 }
 # Words of everyday English are options only where a value or a demand follows.
-EVERYDAY = {"checkpoint", "cofactor", "landmarks", "memory", "resume"}
+EVERYDAY = {"cells", "checkpoint", "cofactor", "landmarks", "memory", "resume"}
 # What has no option says how to do it in Python, or is left out.
 PHRASES = {
     "name it in annotations, or name the columns wanted in representation": "name the columns wanted in representation",

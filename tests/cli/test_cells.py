@@ -1,0 +1,116 @@
+"""`--cells`: the section, the table and the line on kinds of cells, and every refusal before the work."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pandas as pd
+import pytest
+
+from heatmover.cohort import read_cohort
+from heatmover.results import CELL_TYPES, FILES
+from heatmover.study import study_cohort
+
+HOSTILE = "=1+1\n<b>[red]\x1b[31m,\"'"
+
+
+@pytest.fixture(scope="module")
+def file(make, tmp_path_factory):
+    frame = make.frame(12, 30)
+    # Cases lie to the right, so that the kind differs between cases and controls.
+    frame["Cell type"] = ["right" if value > 1.5 else "left" for value in frame["CD4"]]
+    frame.loc[::50, "Cell type"] = HOSTILE
+    return make.h5ad(frame, tmp_path_factory.mktemp("kinds") / "cells.h5ad")
+
+
+@pytest.fixture(scope="module")
+def finished(file, tmp_path_factory, cli):
+    out = tmp_path_factory.mktemp("compare") / "out"
+    result = cli.run(
+        "compare", file, "-s", "sample", "-c", "condition", "--cells", "Cell type", "-o", out, "--permutations", 99
+    )
+    assert result.exit_code == 0, result.output
+    return out, result
+
+
+@pytest.fixture(scope="module")
+def expected(file):
+    cohort = read_cohort(file, sample_key="sample")
+    return study_cohort(cohort, variables=["condition"], cells="Cell type", n_permutations=99).contrast
+
+
+def test_the_table_has_the_numbers_of_the_contrast(finished, expected, cli):
+    assert sorted(cli.contents(finished[0])) == sorted([*FILES, CELL_TYPES])
+    with (finished[0] / CELL_TYPES).open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["kind"] for row in rows] == [kind.name for kind in expected.kinds]
+    assert HOSTILE in [row["kind"] for row in rows]
+    for row, kind in zip(rows, expected.kinds, strict=True):
+        assert (row["group"], row["reference"]) == ("case", "control")
+        assert (float(row["share"]), float(row["q_value"])) == (kind.share, kind.q_value)
+        assert float(row["ratio"]) == kind.ratio
+        assert row["direction"] == kind.direction
+    assert sum(float(row["share"]) for row in rows) == pytest.approx(1)
+
+
+def test_the_terminal_has_a_line_and_the_report_a_section(finished, expected):
+    flowing = " ".join(finished[1].stdout.split())
+    assert f"cells {' '.join(expected.describe().split())}" in flowing
+    assert CELL_TYPES in flowing
+    assert "Which cells differ" in (finished[0] / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_record_names_the_option_as_it_was_typed(finished, expected):
+    record = json.loads((finished[0] / "run.json").read_text(encoding="utf-8"))
+    assert record["command"]["line"] == (
+        "heatmover compare cells.h5ad --sample-key sample --color condition --cells 'Cell type' --permutations 99"
+    )
+    assert record["contrast"]["group"] == "case"
+    assert record["contrast"]["kinds"][0]["share"] == expected.kinds[0].share
+    assert CELL_TYPES in record["files"]
+
+
+def test_a_later_run_without_it_leaves_no_table_behind(file, finished, tmp_path, cli):
+    out = tmp_path / "out"
+    arguments = ("compare", file, "-s", "sample", "-c", "condition", "-o", out, "--permutations", 19)
+    assert cli.run(*arguments, "--cells", "Cell type").exit_code == 0
+    assert (out / CELL_TYPES).exists()
+    assert cli.run(*arguments, "--force").exit_code == 0
+    assert not (out / CELL_TYPES).exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "sentence"),
+    [
+        ("cell types", r"Expected --cells to be a column that .*, found 'cell types' \(did you mean 'Cell type'\?\)"),
+        ("condition", "'condition', which is the same in all cells of every sample"),
+        ("nothing like it", "found 'nothing like it'; there are 'cluster', 'Cell type'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["compare", "doctor"])
+def test_a_bad_column_is_one_sentence(file, tmp_path, cli, command, column, sentence):
+    out = ("-o", tmp_path / "out") if command == "compare" else ("-q",)
+    cli.fails_with(cli.run(command, file, "-s", "sample", "--cells", column, *out), sentence)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_in_pieces_refuses_it(file, tmp_path, cli):
+    result = cli.run("compare", file, "-s", "sample", "--cells", "cluster", "--memory", "1 GB", "-o", tmp_path / "out")
+    cli.fails_with(result, "--cells where all cells fit into memory, found a run in pieces")
+
+
+def test_without_groups_there_is_a_note_and_no_table(make, tmp_path, cli):
+    file = make.h5ad(make.frame(8, 20).drop(columns=["condition", "patient"]), tmp_path / "cells.h5ad")
+    result = cli.run("compare", file, "-s", "sample", "--cells", "cluster", "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "no variable of the samples with groups was tested" in " ".join(result.stdout.split())
+    assert not (tmp_path / "out" / CELL_TYPES).exists()
+
+
+def test_the_demo_finds_its_branch(tmp_path, cli):
+    result = cli.run("demo", "--out", tmp_path / "out", "--samples", 30, "--cells", 60, "--effect", 3)
+    assert result.exit_code == 0, result.output
+    kinds = pd.read_csv(tmp_path / "out" / CELL_TYPES)
+    assert kinds["kind"][0] == "branch 4"
+    assert "'branch 4'" in result.stdout
