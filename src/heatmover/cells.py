@@ -146,7 +146,9 @@ class CellContrast:
 
     def describe(self) -> str:
         """Return what was found in plain sentences."""
-        group, reference = quoted(self.group), quoted(self.reference)
+        group = quoted(self.group)
+        # These are no group's name but what `set_up` calls the rest.
+        reference = self.reference if self.reference == "all others" else quoted(self.reference)
         if self.distance == 0:
             return f"The means of {group} and {reference} are the same."
         if not self.different:

@@ -1,6 +1,7 @@
-"""Tools for AnnData: distances between the samples of a cohort, and the samples as an AnnData of their own."""
+"""Tools for AnnData: distances between samples, the samples as an AnnData of their own, and the cells that differ."""
 
 from heatmover.tl._distances import sample_distances
+from heatmover.tl._explain import explain
 from heatmover.tl._samples import samples
 
-__all__ = ["sample_distances", "samples"]
+__all__ = ["explain", "sample_distances", "samples"]

@@ -125,7 +125,8 @@ def sample_distances(
         places, measures, n_neighbors=n_neighbors, landmarks=landmarks, model=model, random_state=random_state,
         n_jobs=n_jobs,
     )  # fmt: skip
-    packed = pack(result, asked)
+    # So that what these distances say can be looked at again, on the same landmarks.
+    packed = pack(result, asked | {"landmarks": landmarks})
     target = adata.copy() if copy else adata
     write(target, key_added, packed)
     return target if copy else None

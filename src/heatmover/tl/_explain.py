@@ -1,0 +1,301 @@
+"""`explain`: which cells of an AnnData differ between two groups of its samples, written to ``.obs``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from heatmover._validation import check_integer
+from heatmover.attribution import GroupContrast, explain_groups
+from heatmover.cells import Annotation, CellContrast, CellMasses, annotate, choose_group, contrast_cells
+from heatmover.cohort._samples import _factorize
+from heatmover.cohort._words import find, quoted
+from heatmover.comparison import Comparison, compare
+from heatmover.errors import InvalidInputError
+from heatmover.estimator import DiffusionEMD
+from heatmover.examination import _restriction, label
+from heatmover.measures import Measures, is_missing
+from heatmover.tl._distances import _from_neighbors, _from_representation
+from heatmover.tl._results import check_stored, unpack
+from heatmover.tl._samples import KEY
+from heatmover.tl._table import Labels, check_anndata, read_labels
+
+__all__ = ["explain"]
+
+# What `sample_distances` writes beside it.
+TAKEN = ("params", "names", "sizes", "distances", "embedding", "scales", "landmarks")
+# Distances that are computed again differ by rounding in float32, and by no more.
+SAME = 1e-3
+
+
+def explain(
+    adata: Any,
+    groupby: str,
+    *,
+    group: str | None = None,
+    reference: str | None = None,
+    annotation: str | None = None,
+    sample_key: str | None = None,
+    blocks: str | None = None,
+    key: str = KEY,
+    key_added: str | None = None,
+    n_permutations: int = 999,
+    random_state: int = 0,
+    copy: bool = False,
+) -> Any:
+    """Find the cells that differ between two groups of samples and write their scores to ``.obs``.
+
+    `sample_distances` must have been called before. Graph and diffusion are made again as it made them, which takes as
+    long, and the distances must come out the same. Everything is computed first and written last: if anything fails,
+    ``adata`` is as it was.
+
+    Parameters
+    ----------
+    adata
+        Cells in rows, those that `sample_distances` saw.
+    groupby
+        Column of ``.obs`` with the group of each sample, the same in all its cells. Samples without one do not take
+        part.
+    group, reference
+        The group to explain, and the one to compare it with. Default: of two groups the first by name against the
+        other; of more, ``group`` must be named, and ``reference`` is all other samples.
+    annotation
+        Column of ``.obs`` with the kind of each cell, such as its type: test kinds too. Cells without one are a
+        kind of their own.
+    sample_key
+        Column with the sample of each cell; default that of `sample_distances`, and it can be no other.
+    blocks
+        Column that ties samples together, such as the patient or the batch. If every block is of one group, its samples
+        are averaged, else samples are compared within their block.
+    key
+        Where `sample_distances` wrote.
+    key_added
+        Name of these scores, if there are to be several; default ``key``.
+    n_permutations, random_state
+        As in `explain_groups`.
+    copy
+        Return a copy with the results instead of writing to ``adata``.
+
+    Returns
+    -------
+    AnnData or None
+        The copy if ``copy``, else None. ``.obs`` has, each with ``key_added`` in front,
+
+        - ``"_score"``: how surely the density around a cell differs; positive where the group has more;
+        - ``"_log_ratio"``: natural logarithm of how many times denser the group is there, relative to most cells;
+        - ``"_q_value"``: share of false discoveries among all cells at least as sure;
+        - ``"_witness"``: the function that tells the two groups apart best, see `Explanation`.
+
+        Where landmarks stood for the cells, a cell has the values of its landmark. ``.uns[key]["explain"]``, or
+        ``.uns[key][key_added]`` if that was given, holds ``"params"``, ``"distance"`` between the means of the groups
+        and, with ``annotation``, ``"kinds"``: a DataFrame with a row for each kind, see `heatmover.cells.CellKind`.
+
+    See Also
+    --------
+    heatmover.explain_groups : the same without AnnData.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import pandas as pd
+    >>> import heatmover as hm
+    >>> from heatmover.tl import explain, sample_distances
+    >>> data = hm.datasets.cohort(20, cells_per_sample=50, effect=3.0)
+    >>> obs = pd.DataFrame({"sample": data.labels}, index=[f"cell-{i}" for i in range(1000)])
+    >>> obs["condition"] = obs["sample"].str.split("-").str[0]
+    >>> obs["branch"] = data.coordinates[:, 0].astype(int).astype(str)
+    >>> adata = anndata.AnnData(data.points, obs=obs)
+    >>> sample_distances(adata, "sample")
+    >>> explain(adata, "condition", group="case", annotation="branch")
+    >>> adata.obs.groupby("branch")["heatmover_log_ratio"].mean().idxmax()
+    '4'
+    >>> adata.uns["heatmover"]["explain"]["kinds"].index[0]
+    '4'
+    """
+    check_anndata(adata)
+    if copy and adata.isbacked:
+        raise InvalidInputError("an AnnData in memory to copy", "one backed by a file", "use copy=False")
+    check_integer("n_permutations", n_permutations, minimum=1)
+    check_integer("random_state", random_state, minimum=0)
+    place, prefix = _place(key, key_added)
+    stored = unpack(adata, key)
+    samples = _samples(adata, stored, sample_key)
+    groups = _of_samples(adata, samples, groupby, "groupby")
+    tied = None if blocks is None else _blocks(_of_samples(adata, samples, blocks, "blocks"), blocks)
+    names = _check_groups(groups, groupby, group, reference)
+    kinds = None if annotation is None else _annotation(adata, annotation)
+    result, cells = _again(adata, stored)
+    design: dict[str, Any] = {"n_permutations": n_permutations, "random_state": random_state}
+    design |= {"group": names[0], "reference": names[1]}
+    points = _contrast(result, groups, tied, design)
+    types = None
+    if kinds is not None:
+        types = contrast_cells(result, kinds, groups, variable=groupby, blocks=tied, cells=cells, **design)
+    asked = {"groupby": groupby, "annotation": annotation, "blocks": blocks, "key_added": prefix, **design}
+    columns = _columns(points, None if cells is None else cells.nodes, prefix)
+    target = adata.copy() if copy else adata
+    _write(target, key, place, columns, _packed(points, types, asked))
+    return target if copy else None
+
+
+def _place(key: str, key_added: str | None) -> tuple[str, str]:
+    """Return where in the results of the distances to write, and what the columns begin with."""
+    if key_added is None:
+        return "explain", key
+    if not isinstance(key_added, str) or not key_added or "/" in key_added or key_added in TAKEN:
+        raise InvalidInputError("key_added to be a name of its own without '/'", repr(key_added))
+    return key_added, key_added
+
+
+def _samples(adata: Any, stored: Mapping[str, Any], sample_key: str | None) -> Labels:
+    """Return the sample of each cell, or raise if these are not the cells of the stored distances."""
+    known = str(stored["params"]["sample_key"])
+    if sample_key is not None and sample_key != known:
+        raise InvalidInputError(
+            f"sample_key={quoted(known)}, as in hm.tl.sample_distances",
+            quoted(sample_key),
+            "call hm.tl.sample_distances with it first",
+        )
+    labels = read_labels(adata, known, [])
+    if len(check_stored(stored, labels.names, labels.sizes)) < len(stored["names"]):
+        raise InvalidInputError(
+            f"the cells of all {len(stored['names'])} samples whose distances are stored",
+            f"those of {len(labels.names)}",
+            "call hm.tl.sample_distances on these cells first",
+        )
+    return labels
+
+
+def _of_samples(adata: Any, samples: Labels, column: str, argument: str) -> list[Any]:
+    """Return the value of each sample in a column, None where it is missing; it must be the same in all cells."""
+    find(column, list(adata.obs.columns), f"{argument} to be a column of obs")
+    codes, uniques = _factorize(adata.obs[column])
+    first = codes[samples.first]
+    varying = np.unique(samples.codes[codes != first[samples.codes]])
+    if varying.size:
+        raise InvalidInputError(
+            f"{argument}={quoted(column)} to be the same in all cells of a sample",
+            f"that it varies within {varying.size} of {len(samples.names)} samples (first: "
+            f"{quoted(samples.names[varying[0]])})",
+            "choose a variable of samples, not of cells" + (", or annotation= for it" if argument == "groupby" else ""),
+        )
+    return [None if code < 0 else uniques[code] for code in first.tolist()]
+
+
+def _blocks(values: list[Any], name: str) -> list[str]:
+    missing = sum(value is None for value in values)
+    if missing:
+        raise InvalidInputError(f"a block in {quoted(name)} for every sample", f"none for {missing} of {len(values)}")
+    return [str(value) for value in values]
+
+
+def _check_groups(groups: list[Any], groupby: str, group: str | None, reference: str | None) -> tuple[str, str | None]:
+    """Return the names of the group and of the reference, None for all others."""
+    names = sorted({label(value) for value in groups if value is not None})
+    if len(names) < 2:
+        found = f"only {quoted(names[0])}" if names else "no value at all"
+        raise InvalidInputError(f"at least two groups of samples in {quoted(groupby)}", found)
+    for argument, name in (("group", group), ("reference", reference)):
+        if name is not None:
+            find(str(name), names, f"{argument} to be a group in {quoted(groupby)}")
+    if group is None:
+        others = [name for name in names if name != str(reference)]
+        if len(names) > 2:
+            raise InvalidInputError(
+                "group= to say which group to explain", f"{len(names)} in {quoted(groupby)}", f"there is {others[0]!r}"
+            )
+        group = choose_group(dict.fromkeys(names, 1)) if reference is None else others[0]
+    if reference is not None and str(reference) == str(group):
+        raise InvalidInputError("a reference other than the group", quoted(group))
+    return str(group), None if reference is None else str(reference)
+
+
+def _annotation(adata: Any, name: str) -> Annotation:
+    find(name, list(adata.obs.columns), "annotation to be a column of obs")
+    return annotate(name, adata.obs[name], adata.n_obs)
+
+
+def _again(adata: Any, stored: Mapping[str, Any]) -> tuple[Comparison, CellMasses | None]:
+    """Compare the samples as the stored distances were made, or raise if they do not come out the same."""
+    asked = stored["params"]
+    many = "landmarks" in stored
+    if "random_state" not in asked or (many and "landmarks" not in asked):
+        raise InvalidInputError(
+            "distances that can be computed again",
+            "those of an earlier version, through landmarks" if "random_state" in asked else "random_state=None",
+            "call hm.tl.sample_distances again",
+        )
+    model = DiffusionEMD(**{name: _plain(value) for name, value in asked["model"].items()})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # all was said when the distances were made
+        places, measures = _input(adata, asked)
+        result = compare(
+            places, measures, n_neighbors=int(asked.get("n_neighbors", 30)), model=model,
+            landmarks=_plain(asked["landmarks"]) if many else None, random_state=int(asked["random_state"]),
+        )  # fmt: skip
+    order = [result.names.index(str(name)) for name in stored["names"]]
+    before = np.asarray(stored["distances"], dtype=np.float64)
+    if not np.allclose(result.distances[np.ix_(order, order)], before, rtol=SAME, atol=SAME * float(before.max())):
+        raise InvalidInputError(
+            "the cells from which the distances were computed", "others, or others near them",
+            "call hm.tl.sample_distances again",
+        )  # fmt: skip
+    marks = result.landmarks
+    return result, None if marks is None else CellMasses(measures.masses, marks.assign(places))
+
+
+def _input(adata: Any, asked: Mapping[str, Any]) -> tuple[Any, Measures]:
+    sample_key = str(asked["sample_key"])
+    if "neighbors_key" in asked:
+        return _from_neighbors(adata, sample_key, str(asked["neighbors_key"]))
+    used = asked["use_rep"]
+    representation = str(used) if isinstance(used, str) else [str(name) for name in used]
+    return _from_representation(adata, sample_key, representation, standardize=bool(asked["standardize"]))
+
+
+def _plain(value: Any) -> Any:
+    """Return a Python value for what a file gave back."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _contrast(
+    result: Comparison, groups: list[Any], tied: list[str] | None, design: Mapping[str, Any]
+) -> GroupContrast:
+    known = [i for i, value in enumerate(groups) if not is_missing(value)]
+    labels = [label(groups[i]) for i in known]
+    codes = np.unique(labels, return_inverse=True)[1]
+    restricted = _restriction(codes, None if tied is None else np.array([tied[i] for i in known]))[1]
+    return explain_groups(result.model, result.measures.masses[known], labels, **design, **restricted)
+
+
+def _columns(found: GroupContrast, nodes: Any, prefix: str) -> dict[str, Any]:
+    values = {
+        "score": found.scores,
+        "log_ratio": found.log_ratios,
+        "q_value": found.q_values,
+        "witness": found.explanation.witness,
+    }
+    return {f"{prefix}_{name}": np.array(value if nodes is None else value[nodes]) for name, value in values.items()}
+
+
+def _packed(found: GroupContrast, types: CellContrast | None, asked: Mapping[str, Any]) -> dict[str, Any]:
+    params = {name: value for name, value in asked.items() if value is not None}
+    packed: dict[str, Any] = {
+        "params": params | {"group": found.group, "reference": found.reference},
+        "distance": found.distance,
+        "n_samples": np.array(found.n_samples),
+        "scale": int(found.scale),
+    }
+    return packed if types is None else packed | {"kinds": types.table()}
+
+
+def _write(adata: Any, key: str, place: str, columns: Mapping[str, Any], packed: dict[str, Any]) -> None:
+    """Write everything; a view becomes an object of its own, as scverse tools let it."""
+    with warnings.catch_warnings():
+        if adata.is_view:
+            warnings.filterwarnings("ignore", message="Trying to modify attribute")
+        adata.obs = adata.obs.assign(**columns)
+        adata.uns[key] = {**adata.uns[key], place: packed}
