@@ -132,9 +132,9 @@ def draw(paths: dict[str, list[np.ndarray]], reference: np.ndarray, target: np.n
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--reference", type=int, default=4000, help="points of the reference cloud (4000)")
+    parser.add_argument("--reference", type=int, default=8000, help="points of the reference cloud (8000)")
     parser.add_argument("--cloud", type=int, default=200, help="points of the moving cloud (200)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of ever smaller steps (3)")
+    parser.add_argument("--rounds", type=int, default=4, help="rounds of ever smaller steps (4)")
     parser.add_argument("--steps", type=int, default=150, help="steps of each round (150)")
     parser.add_argument(
         "--rate", type=float, default=0.6, help="first step width of Adam (0.6), a third of it each round"
