@@ -230,6 +230,15 @@ def study_comparison(
         Series, it has a name. With landmarks these are the points: `study_cohort` counts every cell for its own kind.
     blocks, n_permutations, random_state, progress
         As in `examine`.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(12, cells_per_sample=60, effect=4.0)
+    >>> comparison, condition = hm.compare(data.points, data.labels), data.annotations["condition"]
+    >>> branch = {"branch": data.coordinates[:, 0].astype(int)}
+    >>> study_comparison(comparison, {"condition": condition}, cells=branch).contrast
+    CellContrast(case against control, 5 kinds of branch)
     """
     pandas = import_extra("pandas", package="pandas", extra="cohort")
     names = list(comparison.names)
