@@ -61,8 +61,7 @@ class Study:
     record
         How it was made, as plain values for JSON: parameters, versions, input with checksum, seconds per stage.
     contrast
-        Which kinds of cells differ between groups of samples, if an annotation of cells was given: of the first
-        variable that has groups and was tested.
+        Which kinds of cells differ between the groups of the first such variable; None without an annotation of cells.
 
     Examples
     --------
