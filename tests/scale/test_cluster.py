@@ -79,6 +79,15 @@ def test_a_worker_killed_in_the_middle_changes_nothing(cohort, whole, client):
     np.testing.assert_array_equal(result.distances, whole.distances)
 
 
+def test_a_worker_killed_while_all_get_what_they_share_changes_nothing(cohort, whole, client, monkeypatch):
+    def fail(_):
+        raise ValueError("Sample larger than population or is negative")  # what dask says then
+
+    monkeypatch.setattr(client, "replicate", fail)
+    result = compare_cohort(cohort, landmarks=LANDMARKS, client=client)
+    np.testing.assert_array_equal(result.distances, whole.distances)
+
+
 def fail_twice(_, folder, number):
     """Fail twice, wherever it runs, then succeed."""
     for attempt in range(2):

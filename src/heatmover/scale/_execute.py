@@ -8,7 +8,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, final
 
@@ -172,8 +172,10 @@ class Cluster(Executor):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sending large graph")  # once per stage, not per task
             common = self._client.persist(dask.delayed(shared, pure=False)(dask_key_name=f"{run}-shared"))
-        # To all workers at once: dask would send tasks to the one that has it, and let the others wait.
-        self._client.replicate(distributed.futures_of(common))
+        # To all workers at once: dask would send tasks to the one that has it, and let the others wait. A worker that
+        # dies meanwhile makes it fail (seen in one of four kills), which costs nothing but the head start.
+        with suppress(Exception):
+            self._client.replicate(distributed.futures_of(common))
         waiting, numbers = iter(tasks.items()), {}
 
         def submit() -> Any:

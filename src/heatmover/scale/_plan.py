@@ -78,7 +78,8 @@ class Plan:
         edges = self.n_landmarks * self.n_neighbors * 2 * EDGE_BYTES
         embedding = min(self.n_samples * self.n_landmarks * SCALES * 4, LARGEST_EMBEDDING)
         return {
-            "draw cells": drawn + working,
+            # Counting and finding the cells of each sample takes nine bytes a cell for a moment.
+            "draw cells": drawn + working + 9 * self.n_cells,
             # The points, their copy in float64, the columns on their way into sums, and nearest with squares.
             "find landmarks": 3 * drawn + 48 * self.n_drawn + searching,
             "count cells": working + searching + 40 * self.histogram_entries,
