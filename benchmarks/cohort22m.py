@@ -26,7 +26,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import warnings
 from contextlib import ExitStack
@@ -348,27 +347,36 @@ def child(folder: Path, options: argparse.Namespace) -> None:
     print(digest(result.distances), flush=True)
 
 
+class KillAt:
+    """Progress that kills a process at some step, counted from 0; without one it only counts."""
+
+    def __init__(self, step: int = -1, victim: int = 0) -> None:
+        self.step, self.victim, self.done, self.where, self.now = step, victim, 0, "", ""
+
+    def stage(self, name: str, total: int) -> None:  # noqa: ARG002
+        self.now = name
+
+    def advance(self, steps: int = 1) -> None:  # noqa: ARG002
+        if self.done == self.step:
+            os.kill(self.victim, signal.SIGKILL)
+            self.where = self.now
+        self.done += 1
+
+
 def kill_workers_run(folder: Path, options: argparse.Namespace) -> None:
-    """kill -9 of a worker of a local cluster, a new one each time, at random moments; the run must not notice."""
+    """kill -9 of a worker of a local cluster, a new one each time, at random steps; the run must not notice."""
     cohort, moments, same = read(folder, Meter(quiet=True)), random.Random(options.seed), 0
-    expected = digest(compare(cohort, options, None).distances)
-    duration = 0.0
-    for number in range(options.kill_workers + 1):
+    count = KillAt()
+    expected = digest(compare(cohort, options, count).distances)
+    for number in range(1, options.kill_workers + 1):
         with ExitStack() as stack:
             client = local_cluster(stack, 2)
             warm_up(client)
-            victim, moment = moments.choice(list(client.run(os.getpid).values())), moments.random() * duration
-            timer = threading.Timer(moment, os.kill, (victim, signal.SIGKILL))
-            begun = time.perf_counter()
-            if number:  # the first run tells how long one takes
-                timer.start()
-            found = digest(compare(cohort, options, None, client=client).distances)
-            duration = duration or time.perf_counter() - begun
-            note = " (had ended)" if timer.is_alive() else ""
-            timer.cancel()
-        same += number > 0 and found == expected
-        if number:
-            print(f"  worker killed {number:2d} after {moment:5.1f} of {duration:.1f} s{note}: {found}", flush=True)
+            # Before the last steps, which are of this process alone.
+            killer = KillAt(moments.randrange(count.done - 2), moments.choice(list(client.run(os.getpid).values())))
+            found = digest(compare(cohort, options, killer, client=client).distances)
+        same += found == expected and killer.where != ""
+        print(f"  worker killed {number:2d} at step {killer.step:3d}, {killer.where!r}: {found}", flush=True)
     print(f"{same} of {options.kill_workers} ended with identical distances, {expected}", flush=True)
 
 
