@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Barycenter": "barycenters",
     "Breakdown": "attribution",
+    "CellContrast": "cells",
     "Cohort": "cohort",
     "Comparison": "comparison",
     "ConvergenceWarning": "errors",
@@ -56,6 +57,7 @@ _MODULES = (
     "metrics",
     "pl",
     "report",
+    "scale",
     "statistics",
     "tl",
 )
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from heatmover import metrics as metrics
     from heatmover import pl as pl
     from heatmover import report as report
+    from heatmover import scale as scale
     from heatmover import statistics as statistics
     from heatmover import tl as tl
     from heatmover.attribution import Breakdown as Breakdown
@@ -81,6 +84,7 @@ if TYPE_CHECKING:
     from heatmover.attribution import explain_groups as explain_groups
     from heatmover.barycenters import Barycenter as Barycenter
     from heatmover.barycenters import barycenter as barycenter
+    from heatmover.cells import CellContrast as CellContrast
     from heatmover.cohort import Cohort as Cohort
     from heatmover.cohort import read_cohort as read_cohort
     from heatmover.comparison import Comparison as Comparison
