@@ -199,8 +199,8 @@ def draw(results: dict[str, dict[int, dict[str, float]]], file: Path) -> None:
             continue
         style = {"marker": "o" if name in OURS else "s", "linestyle": "-" if name in OURS else "--", "markersize": 4}
         seconds = [rows[size]["forward"] + rows[size]["backward"] for size in sizes]
-        slope = exponent(rows, "forward", "backward")
-        axes[0].loglog(sizes, seconds, label=f"{name} (n^{slope:.2f})", **style)
+        growth = f" (n^{exponent(rows, 'forward', 'backward'):.2f})" if len(rows) > 1 else ""
+        axes[0].loglog(sizes, seconds, label=f"{name}{growth}", **style)
         axes[1].loglog(sizes, [rows[size]["memory"] / 2**30 for size in sizes], **style)
     axes[0].set(xlabel="points n", ylabel="seconds", title="forward + backward, one pair")
     axes[1].set(xlabel="points n", ylabel="GiB", title="peak memory")
