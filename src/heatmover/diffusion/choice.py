@@ -14,7 +14,7 @@ from scipy.spatial.distance import cdist
 from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.chebyshev import SINGLE_RANGE, ChebyshevDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.scales import MIXED, ScaleChoice, mean_total_variation
+from heatmover.diffusion.scales import MIXED, ScaleChoice, mean_total_variation, total_variations
 
 __all__ = ["choose_max_scale"]
 
@@ -118,7 +118,7 @@ class _Draw:
             return mean_total_variation(densities[:, : self.drawn.size])
         together = self._together(self.drawn)
         np.fill_diagonal(together, 0)
-        apart = _total_variations(densities[:, : self.drawn.size])
+        apart = total_variations(densities[:, : self.drawn.size])
         within = _corrected(apart, *self._by_probes(densities[:, self.drawn.size :], together), together)
         # Points of different components stay wholly apart.
         return self.limit + (1 - self.limit) * within
@@ -185,16 +185,3 @@ def _draw(operator: DiffusionOperator, rows: Any, rng: np.random.Generator) -> _
 def _precision(operator: DiffusionOperator) -> npt.DTypeLike:
     # An average needs few digits, but the errors of all steps add up on what never mixes.
     return np.float32 if operator.top.min() > SINGLE_RANGE else np.float64
-
-
-def _total_variations(densities: Block) -> npt.NDArray[np.float64]:
-    """Return the total variation between all columns of ``densities`` ``(n_points, n_drawn)``."""
-    from heatmover._compiled.l1 import REGISTER_ROWS, l1_tile
-
-    rows = np.ascontiguousarray(densities.T)
-    # Read-only and writable arrays are two types for numba, which would compile the kernel twice.
-    rows.flags.writeable = False
-    side = len(rows) + -len(rows) % REGISTER_ROWS
-    tile = np.empty((side, side))
-    l1_tile(rows, rows, rows.dtype.type(1), True, tile)
-    return tile[: len(rows), : len(rows)] / 2

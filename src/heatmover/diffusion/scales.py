@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MIXED", "ScaleChoice", "finest_scale", "mean_total_variation"]
+__all__ = ["MIXED", "ScaleChoice", "finest_scale", "mean_total_variation", "total_variations"]
 
 # max_scale="auto" stops at the first scale where the heat of two points overlaps by half on average. Measured on eight
 # shapes with known truth and a cohort (docs/decisions/0010): 0.7 leaves the swiss roll at a P@10 of 0.85, because far
@@ -64,15 +64,26 @@ def mean_total_variation(densities: npt.NDArray[np.floating[Any]]) -> float:
     1.0
     """
     count = densities.shape[1]
-    if count < 2:
-        return 0.0
+    # Each pair stands twice in the table.
+    return float(total_variations(densities).sum() / (count * (count - 1))) if count > 1 else 0.0
+
+
+def total_variations(densities: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+    """Return the total variation between all columns of ``densities`` ``(n_points, n_measures)``.
+
+    Examples
+    --------
+    >>> total_variations(np.array([[1.0, 0.0], [0.0, 1.0]]))
+    array([[0., 1.],
+           [1., 0.]])
+    """
     from heatmover._compiled.l1 import REGISTER_ROWS, l1_tile
 
     rows = np.ascontiguousarray(densities.T)
     # Read-only and writable arrays are two types for numba, which would compile the kernel twice.
     rows.flags.writeable = False
-    side = count + -count % REGISTER_ROWS
+    side = len(rows) + -len(rows) % REGISTER_ROWS
     tile = np.empty((side, side))
     l1_tile(rows, rows, rows.dtype.type(1), True, tile)
-    # Each pair stands twice in the tile, and a total variation is half of an L1 distance.
-    return float(tile[:count, :count].sum() / (2 * count * (count - 1)))
+    # A total variation is half of an L1 distance.
+    return tile[: len(rows), : len(rows)] / 2

@@ -1,4 +1,4 @@
-"""`study_cohort`: what `study` does, for cells that stay on disk."""
+"""`study_cohort`: what `heatmover.study_cohort` does, for cells that stay on disk."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def study_cohort(
     cohort
         From `heatmover.cohort.read_cohort`.
     variables, block, min_cells, allow_parts, n_permutations
-        As in `heatmover.study.study`.
+        As in `heatmover.study_cohort`.
     n_neighbors, landmarks, memory, client, checkpoint, resume, random_state, n_jobs, progress
         As in `compare_cohort`.
 
