@@ -133,7 +133,7 @@ class Comparison:
         ndarray of shape (n_samples, n)
             In the unit of the distances; an axis that the distances do not need is zero.
         """
-        return self._scaling(self._check_count("n", n))[0]
+        return classical_scaling(self.distances, self._check_count("n", n))[0]
 
     def separation(self, groups: Groups) -> Separation:
         """Return how well a grouping of the samples explains the distances.
@@ -194,7 +194,7 @@ class Comparison:
         from heatmover.pl._variables import read_variable
 
         variable = None if groups is None else read_variable(groups, self.names)
-        coordinates, shares = self._scaling(2)
+        coordinates, shares = classical_scaling(self.distances, 2)
         sample_map = SampleMap(self.names, coordinates, axis_labels("mds", shares), self.nearest(1)[1][:, 0], variable)
         return sample_map.draw(new_axes() if ax is None else ax)
 
@@ -255,10 +255,6 @@ class Comparison:
         if count > most:
             raise InvalidInputError(f"{name} of at most {most}", f"{count} with {most + 1} samples")
         return count
-
-    def _scaling(self, n: int) -> tuple[Float64, Float64]:
-        """Return the map ``(n_samples, n)`` and the share of the variation that each axis shows, ``(n,)``."""
-        return classical_scaling(self.distances, n)
 
     def _check_groups(self, groups: Groups) -> tuple[npt.NDArray[np.intp], tuple[str, ...]]:
         """Return the group of each sample as an index, ``(n_samples,)``, and the names of the groups, sorted."""
