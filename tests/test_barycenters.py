@@ -101,7 +101,7 @@ def test_the_dual_step_is_the_proximal_map():
     rng = np.random.default_rng(4)
     model = small_model()
     rows, shares = rng.dirichlet(np.ones(25), 3), np.array([0.5, 0.3, 0.2])
-    problem = _Problem(model, rows, shares, np.ones(25, dtype=bool))
+    problem = _Problem(model, model.graph_.gather(rows), shares, np.ones(25, dtype=bool))
     embedding = model.transform(rows)
     dual = rng.uniform(-1, 1, embedding.shape[1])
     features, length = embedding.mean(axis=0) + rng.normal(0, 0.02, dual.size), 20.0

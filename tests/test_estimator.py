@@ -165,9 +165,12 @@ def test_clone_shares_the_graph_and_gives_the_same_bits(grid, rows):
 
 
 def test_set_output_pandas_carries_names(grid, rows):
+    """Columns are nodes in their own order, named by their points."""
     frame = hm.DiffusionEMD(grid, max_scale=2).set_output(transform="pandas").fit_transform(rows)
-    assert list(frame.columns[:2]) == ["scale0_x0", "scale0_x1"]
-    assert frame.columns[-1] == "scale2_x119"
+    assert list(frame.columns[:2]) == [f"scale0_x{point}" for point in grid.first[:2]]
+    assert frame.columns[-1] == f"scale2_x{grid.first[-1]}"
+    line = hm.DiffusionEMD(max_scale=2).set_output(transform="pandas").fit_transform(rows)
+    assert list(line.columns[[0, 1, -1]]) == ["scale0_x0", "scale0_x1", "scale2_x119"]
 
 
 def test_feature_names_follow_a_data_frame(grid, rows):
@@ -175,7 +178,7 @@ def test_feature_names_follow_a_data_frame(grid, rows):
 
     frame = pd.DataFrame(rows, columns=[f"cell{i}" for i in range(120)])
     model = hm.DiffusionEMD(grid, max_scale=1).fit(frame)
-    assert model.get_feature_names_out()[0] == "scale0_cell0"
+    assert model.get_feature_names_out()[0] == f"scale0_cell{grid.first[0]}"
     with pytest.raises(ValueError, match="feature_names_in_"):
         model.get_feature_names_out([f"other{i}" for i in range(120)])
     with pytest.raises(ValueError, match="120"):

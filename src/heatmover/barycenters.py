@@ -14,7 +14,7 @@ was tried first: after 300 steps on 20 samples of 100 cells its gap was 14 %, th
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -146,9 +146,13 @@ def barycenter(
     allowed = _check_support(support, rows.shape[1])
     most = check_integer("n_iterations", n_iterations, minimum=0)
     gap = check_number("tol", tol, above=0)
-    kept = np.flatnonzero(shares)
-    problem = _Problem(model, rows[kept], shares[kept], allowed)
-    result = _solve(problem, _start(rows, shares, allowed), most, gap)
+    kept, nodes = np.flatnonzero(shares), model.graph_.gather(rows)
+    inside = model.graph_.gather(allowed[None].astype(np.float64))[0]  # points of each node that may carry mass
+    problem = _Problem(model, nodes[kept], shares[kept], inside > 0)
+    result = _solve(problem, _start(nodes, shares, inside > 0), most, gap)
+    # Equal points share the mass of their node.
+    spread = model.graph_.spread(result.masses / np.maximum(inside, 1))
+    result = replace(result, masses=np.where(allowed, spread, 0.0))
     if not result.converged:
         warnings.warn(
             f"Expected a gap of at most {gap:.2g} of the objective, found {result.objective - result.lower_bound:.2g} "
@@ -228,7 +232,8 @@ class _Problem:
 
     def pull_back(self, dual: Float64) -> Float64:
         """Return A' z."""
-        return np.asarray(self._model._adjoint(dual[None])[0], dtype=np.float64)
+        functions = self._model._prepared.embed_transposed(dual[None], n_threads=self._n_threads)
+        return np.asarray(functions[0], dtype=np.float64)
 
     def objective(self, features: Float64) -> float:
         """Return the mean distance of a point of the embedding to the measures."""

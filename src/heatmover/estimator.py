@@ -97,7 +97,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     decay_ : ndarray
         Mean total variation between the heat of two points at times 1, 2, 4, ...; empty if ``max_scale`` was given.
     scales_ : ndarray
-        ``(n_scales_,)``: the scales k compared; block b of the embedding belongs to ``scales_[b]``.
+        ``(n_scales_,)``: the scales k compared; block b of the embedding belongs to ``scales_[b]``. The columns of a
+        full block are the nodes of the graph in their own order, see `Graph.place`.
     n_scales_ : int
         Their number.
     error_bound_ : ndarray
@@ -245,6 +246,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
         """Return a name per column of the embedding, ``(n_features,)``: scale, then point or the cell's centre.
 
+        Of equal points, which are one node, the first gives its name.
+
         Parameters
         ----------
         input_features
@@ -262,10 +265,11 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         elif known is not None and not np.array_equal(known, input_features):
             raise ValueError("input_features is not equal to feature_names_in_")
         cells = self._prepared.layout.cells
+        nodes = [input_features[point] for point in self.graph_.first]
         if cells is None:
-            return np.array([f"scale{k}_{name}" for k in self.scales_ for name in input_features], dtype=object)
+            return np.array([f"scale{k}_{name}" for k in self.scales_ for name in nodes], dtype=object)
         names = [
-            f"scale{k}_around_{input_features[centre]}"
+            f"scale{k}_around_{nodes[centre]}"
             for k, partition in zip(self.scales_, cells, strict=True)
             for centre in partition.centres
         ]
@@ -290,7 +294,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     def _adjoint(self, features: npt.ArrayLike) -> npt.NDArray[np.floating[Any]]:
         """Apply the transpose of `transform`: ``(n_rows, n_features)`` -> functions ``(n_rows, n_points)``."""
         check_is_fitted(self)
-        return self._prepared.embed_transposed(features, n_threads=check_threads(self.n_jobs))
+        functions = self._prepared.embed_transposed(features, n_threads=check_threads(self.n_jobs))
+        return self.graph_.spread(functions)
 
     def _blocks(self, matrices: Iterable[Any], width: int) -> Iterator[npt.NDArray[np.floating[Any]]]:
         for matrix in matrices:
@@ -339,7 +344,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         # What was fitted counts, not what set_params changed since.
         graph = self.graph if reset else self.graph_
         n_points = graph.n_points if graph is not None else None
-        return check_measures(rows, n_points=n_points, normalize=self.normalize)
+        masses = check_measures(rows, n_points=n_points, normalize=self.normalize)
+        return masses if graph is None else graph.gather(masses)
 
     def _rows_to_fit(self, X: Any) -> Any:
         if X is not None:
@@ -349,7 +355,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         self.n_features_in_ = self.graph.n_points
         # Names from an earlier fit are not those of this one.
         self.__dict__.pop("feature_names_in_", None)
-        return np.full((1, self.graph.n_points), 1 / self.graph.n_points)
+        return self.graph.gather(np.full((1, self.graph.n_points), 1 / self.graph.n_points))
 
 
 def _check_share(name: str, value: object) -> None:

@@ -17,6 +17,7 @@ from heatmover.distances import pairwise_distances
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.estimator import DiffusionEMD
 from heatmover.graphs import Graph, Landmarks
+from heatmover.graphs.distinct import distinct_points, draw_by_mass, gather_masses
 from heatmover.graphs.kmeans import ITERATIONS
 from heatmover.graphs.landmarks import find_landmarks
 from heatmover.measures import Measures, measures_from_labels, measures_from_weights
@@ -130,10 +131,12 @@ def landmark_loss(
     if measures.shape[1] != len(array):
         raise InvalidInputError(f"one label for each of the {len(array)} points", f"{measures.shape[1]} labels")
     rng = check_random_state(random_state)
-    drawn, masses = _draw(measures.masses, check_integer("n_points", n_points, minimum=2), rng)
+    nodes_here, place = distinct_points(array)
+    masses = gather_masses(measures.masses, place, len(nodes_here))
+    drawn, masses = _draw(masses, check_integer("n_points", n_points, minimum=2), rng)
     settings = DiffusionEMD(random_state=random_state) if model is None else model
     nodes = landmarks.graph(n_jobs=settings.n_jobs) if graph is None else graph
-    here = np.asarray(array[drawn], dtype=np.float64)
+    here = np.asarray(nodes_here[drawn], dtype=np.float64)
     places, squares = landmarks._nearest(here, check_threads(settings.n_jobs))
     part = measures_from_weights(masses)
     own = _distances(_graph_like(nodes, here, settings.n_jobs), part, settings)
@@ -206,14 +209,15 @@ def _draw(masses: sp.csr_array, n_points: int, rng: np.random.Generator) -> tupl
         rows = np.sort(rng.choice(rows, most, replace=False))
     sizes = np.diff(masses.indptr)[rows]
     quota = _quota(sizes, n_points)
-    entries = []
-    for row, size in zip(rows, sizes, strict=True):
-        chosen = np.arange(size) if size <= quota else np.sort(rng.choice(size, quota, replace=False))
-        entries.append(masses.indptr[row] + chosen)
-    kept = np.concatenate(entries)
+    entries, weights = [], []
+    for row in rows:
+        own = masses.data[masses.indptr[row] : masses.indptr[row + 1]]
+        drawn_here = own if own.size <= quota else draw_by_mass(own, quota, rng).astype(np.float64)
+        entries.append(masses.indptr[row] + np.flatnonzero(drawn_here))
+        weights.append(drawn_here[drawn_here > 0])
     offsets = np.r_[0, np.cumsum([entry.size for entry in entries])]
-    drawn, columns = np.unique(masses.indices[kept], return_inverse=True)
-    part = sp.csr_array((masses.data[kept], columns, offsets), shape=(rows.size, drawn.size))
+    drawn, columns = np.unique(masses.indices[np.concatenate(entries)], return_inverse=True)
+    part = sp.csr_array((np.concatenate(weights), columns, offsets), shape=(rows.size, drawn.size))
     return drawn.astype(np.int64), part
 
 

@@ -352,7 +352,7 @@ def _measures(codes: Any, names: list[str]) -> Measures:
 def _check_parts(comparison: Comparison, allow_parts: bool) -> None:
     if comparison.diagnosis.n_components > 1 and not allow_parts:
         cells = comparison.sizes @ comparison.measures.masses
-        check_parts(comparison.graph.affinity, cells)
+        check_parts(comparison.graph.node_affinity, comparison.graph.gather(cells[None])[0])
 
 
 def _left_out_notes(names: list[str], min_cells: int | None) -> Iterator[str]:

@@ -68,7 +68,7 @@ def test_construction_says_how():
         "neighbors": "tree",
         "recall": 1.0,
         "reason": "80 points: exact search is instant",
-        "crowded": 0,
+        "n_copies": 0,
     }
     assert graph.construction["bandwidth"] > 0
     box = Graph.from_points(random_points(), 7, "box", neighbors="blocked").construction
@@ -98,12 +98,47 @@ def test_two_points():
     np.testing.assert_allclose(graph.affinity.toarray(), [[1, np.exp(-4 / 9)], [np.exp(-4 / 9), 1]])
 
 
-def test_duplicate_points_are_legal():
-    points = np.repeat(random_points(30), 3, axis=0)
+def test_equal_points_are_one_node():
+    points = random_points(30)
+    graph, alone = Graph.from_points(np.repeat(points, 3, axis=0), 8), Graph.from_points(points, 8)
+    assert (graph.n_points, graph.n_nodes, graph.construction["n_copies"]) == (90, 30, 60)
+    np.testing.assert_array_equal(graph.nodes, np.repeat(np.arange(30), 3))
+    np.testing.assert_array_equal(graph.affinity.toarray(), alone.affinity.toarray())
+    assert repr(graph).startswith("Graph(90 points on 30 nodes, ")
+
+
+def test_affinity_is_in_the_order_of_the_points():
+    points = random_points(40)
     graph = Graph.from_points(points, 8)
-    assert graph.affinity.diagonal().tolist() == [1] * 90
-    assert graph.affinity[0, 1] == 1
-    assert np.isfinite(graph.affinity.data).all()
+    b = graph.construction["bandwidth"]
+    affinity = graph.affinity.toarray()
+    expected = np.exp(-(((points[:, None] - points) ** 2).sum(axis=2)) / b**2)
+    np.testing.assert_allclose(affinity[affinity > 0], expected[affinity > 0], rtol=1e-12)
+    assert not graph.affinity.data.flags.writeable
+    order = np.argsort(graph.place)
+    np.testing.assert_array_equal(affinity[np.ix_(order, order)], graph.node_affinity.toarray())
+    np.testing.assert_array_equal(graph.first, order)
+
+
+def test_gather_spread_and_share():
+    graph = Graph.from_points([[3.0], [1.0], [3.0], [2.0]], 2)
+    rows = np.array([[0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 1.0, 0.0]])
+    expected = [[0.2, 0.4, 0.4], [0.0, 0.0, 1.0]]
+    np.testing.assert_allclose(graph.gather(rows), expected, rtol=1e-15)
+    np.testing.assert_allclose(graph.gather(sp.csr_array(rows)).toarray(), expected, rtol=1e-15)
+    np.testing.assert_array_equal(graph.spread(np.array([7.0, 8.0, 9.0])), [9, 7, 9, 8])
+    np.testing.assert_array_equal(graph.share(np.array([7.0, 8.0, 9.0])), [4.5, 7, 4.5, 8])
+    grid = Graph.from_grid((4,))
+    assert grid.gather(rows) is rows
+
+
+def test_fewer_different_points_than_neighbours_are_all_joined():
+    points = np.repeat(np.arange(5.0)[:, None], 20, axis=0)
+    graph = Graph.from_points(points, 30)
+    assert (graph.n_nodes, graph.n_edges) == (5, 10)
+    one = Graph.from_points(np.zeros((40, 2)), 30)
+    assert (one.n_points, one.n_nodes, one.n_edges) == (40, 1, 0)
+    assert one.node_affinity.toarray().tolist() == [[1.0]]
 
 
 def test_radius_with_isolated_points_and_with_none_at_all():

@@ -77,7 +77,7 @@ def k_nearest_by_groups(
 
     ``points`` (n_points, n_dimensions) and ``columns``, its transpose, are in the order of their groups, of which
     ``member`` tells each point's; ``order`` are their own numbers, which ``indices`` gets. Of points equally far the
-    one with the smaller number is nearer.
+    one comes first that `_comes_before` puts first.
     """
     n_groups, k = radii.size, squares.shape[1]
     widest = 0
@@ -126,13 +126,34 @@ def _gather(
         return
     for j in range(end - begin):
         square, name = here[j], order[begin + j]
-        if square > best[last] or name == own or (square == best[last] and name > names[last] >= 0):
+        if square > best[last] or name == own:
+            continue
+        if square == best[last] and names[last] >= 0 and _comes_before(names[last], name, own):
             continue
         i = last
-        while i > 0 and (best[i - 1] > square or (best[i - 1] == square and names[i - 1] > name)):
+        while i > 0 and (best[i - 1] > square or (best[i - 1] == square and _comes_before(name, names[i - 1], own))):
             best[i], names[i] = best[i - 1], names[i - 1]
             i -= 1
         best[i], names[i] = square, name
+
+
+@njit(cache=True, nogil=True)
+def _comes_before(a: int, b: int, own: int) -> bool:
+    """Return whether a point comes before another one that is as far from ``own``, by a hash of the pairs.
+
+    By their numbers alone, the first of many tied points would become everybody's neighbour.
+    """
+    here, there = _pair_hash(a, own), _pair_hash(b, own)
+    return here < there or (here == there and a < b)
+
+
+@njit(cache=True, nogil=True)
+def _pair_hash(a: int, b: int) -> Any:
+    """Return a hash of two numbers, whichever comes first (the finaliser of splitmix64)."""
+    mixed = np.uint64(min(a, b)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(max(a, b))
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 @njit(cache=True, nogil=True)

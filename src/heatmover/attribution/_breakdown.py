@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -95,15 +96,18 @@ def break_down(
     between: tuple[str, str],
 ) -> Breakdown:
     """Sum contributions ``(n_points,)`` and masses ``(2, n_points)`` over kinds of points."""
+    order = np.argsort(codes, kind="stable")
+    cuts = np.searchsorted(codes[order], np.arange(1, len(names)))
 
     def summed(values: Float64) -> Float64:
-        return np.asarray(np.bincount(codes, values, minlength=len(names)), dtype=np.float64)
+        # Rounded once, so that sums do not depend on the order of the points.
+        return np.array([math.fsum(part) for part in np.split(values[order], cuts)])
 
     sums = summed(contributions)
-    total = float(contributions.sum())
+    total = math.fsum(contributions)
+    per_kind = np.column_stack([summed(row) for row in masses])
     order = np.argsort(-sums, kind="stable")
     shares = sums / total if total else np.zeros_like(sums)
-    per_kind = np.column_stack([summed(row) for row in masses])
     points = np.bincount(codes, minlength=len(names))
     return Breakdown(
         tuple(names[i] for i in order), sums[order], shares[order], points[order], per_kind[order], between

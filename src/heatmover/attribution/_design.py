@@ -73,7 +73,7 @@ class Design(NamedTuple):
 
 
 class Framed(NamedTuple):
-    """Densities of the units ``(n_units, n_points)`` at a scale, and the commonest difference per arrangement."""
+    """Densities of the units ``(n_units, n_nodes)`` at a scale, and the commonest difference per arrangement."""
 
     scale: int
     densities: npt.NDArray[np.floating[Any]]
@@ -111,11 +111,14 @@ def set_up(
 
 def framed(model: DiffusionEMD, design: Design, rows: sp.csr_array, rng: np.random.Generator) -> Framed:
     """Return the densities to compare, and the difference that is commonest among cells."""
-    masses = design.units(rows)
-    weights = design.means(rows).mean(axis=0)
+    # Of how many cells a sample consists, if all weighed the same.
+    units = design.units(rows)
+    n_cells = float(np.median(1 / np.asarray(units.multiply(units).sum(axis=1)).ravel()))
+    nodes = model.graph_.gather(rows)
+    weights = design.means(nodes).mean(axis=0)
     drawn = rng.choice(weights.size, FRAME, p=weights / weights.sum())
-    scale = _smoothing_scale(model, masses, drawn[:PROBES])
-    densities = _densities(model, masses, scale)
+    scale = _smoothing_scale(model, n_cells, drawn[:PROBES])
+    densities = _densities(model, design.units(nodes), scale)
     return Framed(scale, densities, commonest(densities[:, drawn], design.members, design.blocks))
 
 
@@ -149,12 +152,10 @@ def _those(labels: Any | None, name: str, chosen: npt.NDArray[np.bool_]) -> Int6
     return None if labels is None else check_labels(name, labels, chosen.size)[0][chosen]
 
 
-def _smoothing_scale(model: DiffusionEMD, masses: sp.csr_array, probes: npt.NDArray[np.intp]) -> int:
-    """Return the finest scale at which a sample has enough cells in reach of a point, or the coarsest there is."""
-    # Of how many points a sample consists, if all weighed the same.
-    sizes = 1 / np.asarray(masses.multiply(masses).sum(axis=1)).ravel()
-    share = float(np.median(sizes)) / masses.shape[1]
-    heat = np.zeros((masses.shape[1], len(probes)))
+def _smoothing_scale(model: DiffusionEMD, n_cells: float, probes: npt.NDArray[np.intp]) -> int:
+    """Return the finest scale at which a sample has enough cells in reach of a node, or the coarsest there is."""
+    share = n_cells / model.graph_.n_nodes
+    heat = np.zeros((model.graph_.n_nodes, len(probes)))
     heat[probes, np.arange(len(probes))] = 1
     flow = model._prepared.diffuser.diffuse_progressively(heat)
     for scale, density in zip(range(model.max_scale_ + 1), flow, strict=False):
@@ -165,7 +166,7 @@ def _smoothing_scale(model: DiffusionEMD, masses: sp.csr_array, probes: npt.NDAr
 
 
 def _densities(model: DiffusionEMD, masses: sp.csr_array, scale: int) -> npt.NDArray[np.floating[Any]]:
-    """Return the densities at one scale, ``(n_units, n_points)``."""
+    """Return the densities at one scale, ``(n_units, n_nodes)``."""
     layout = Layout(range(scale, scale + 1), np.ones((1, 1)), masses.shape[1])
     prepared = model._prepared
     return embed(prepared.diffuser, masses, layout, dtype=prepared.precision, n_threads=check_threads(model.n_jobs))

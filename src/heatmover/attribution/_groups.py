@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from heatmover._validation import RandomState, check_random_state
 from heatmover.attribution._check import check_coordinates, check_model
-from heatmover.attribution._contrast import two_frames
+from heatmover.attribution._contrast import Tested, two_frames
 from heatmover.attribution._design import framed, set_up
 from heatmover.attribution._kinds import Kinds, composition_of, contrast_kinds
 from heatmover.attribution._pair import Explanation, explain_masses
@@ -203,7 +203,8 @@ def explain_groups(
     )  # fmt: skip
     samples = sp.csr_array(rows)
     scale, densities, modes = framed(model, design, samples, rng)
-    found = two_frames(densities, modes, design.members, design.blocks)
+    tests = two_frames(densities, modes, design.members, design.blocks)
+    found = Tested(*(model.graph_.spread(values) for values in tests))
     return GroupContrast(
         *design.names,
         design.counts,

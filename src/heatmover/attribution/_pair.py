@@ -204,28 +204,32 @@ def explain(model: DiffusionEMD, mu: Any, nu: Any, *, measures: Any | None = Non
 
 def explain_masses(model: DiffusionEMD, masses: Float64, names: tuple[str, str]) -> Explanation:
     """Explain the distance between two checked measures ``(2, n_points)``."""
+    graph, layout = model.graph_, model._prepared.layout
     difference = masses[0] - masses[1]
+    # At the nodes, in whose order sums do not depend on that of the points.
+    moved = graph.gather(difference[None])[0]
     # Measures that are nearly equal are told apart to rounding of their difference, not of the measures.
-    size = float(np.abs(difference).sum())
-    layout = model._prepared.layout
+    size = float(np.abs(moved).sum())
     empty = np.zeros((len(layout.scales), layout.n_points))
     features = np.zeros(layout.n_features)
     if size > 0:
-        features = _embedded(model, difference / size)
+        features = _embedded(model, moved / size)
     signs = _signs(features)
     total = float(np.abs(features).sum())
     witnesses = _pulled_back(model, signs) if total else empty
-    product = float(witnesses.sum(axis=0) @ (difference / size)) if total else 0.0
+    product = float(witnesses.sum(axis=0) @ (moved / size)) if total else 0.0
     if not 0.5 * total < product < 2 * total:
         # Nothing but rounding: the measures differ only where no diffused density does.
         size, total, witnesses, product = 0.0, 0.0, empty, 1.0
     # What rounding took, some 1e-5, is given back in proportion, so that everything sums to the distance.
     witnesses = witnesses * (total / product)
     witness = witnesses.sum(axis=0)
-    contributions = witness * difference
-    spread = _on_points(features * size if total else features * 0, layout)
-    distance = float(contributions.sum())
-    return Explanation(names, distance, witness, witnesses, contributions, spread, masses, np.asarray(layout.scales))
+    distance = float((witness * moved).sum())
+    witness, witnesses = graph.spread(witness), graph.spread(witnesses)
+    differences = graph.share(_on_nodes(features * size if total else features * 0, layout))
+    return Explanation(
+        names, distance, witness, witnesses, witness * difference, differences, masses, np.asarray(layout.scales)
+    )
 
 
 def _embedded(model: DiffusionEMD, row: Float64) -> Float64:
@@ -244,20 +248,22 @@ def _signs(features: Float64) -> Float64:
 
 
 def _pulled_back(model: DiffusionEMD, signs: Float64) -> Float64:
-    """Return the transpose of the embedding on the signs of each scale, ``(n_scales, n_points)``."""
-    edges = model._prepared.layout.edges
+    """Return the transpose of the embedding on the signs of each scale, ``(n_scales, n_nodes)``."""
+    prepared = model._prepared
+    edges = prepared.layout.edges
     parts = []
     for start in range(0, len(edges) - 1, LANES):
         blocks = range(start, min(start + LANES, len(edges) - 1))
-        rows = np.zeros((len(blocks), signs.size), dtype=model._prepared.precision)
+        rows = np.zeros((len(blocks), signs.size), dtype=prepared.precision)
         for row, block in zip(rows, blocks, strict=True):
             row[edges[block] : edges[block + 1]] = signs[edges[block] : edges[block + 1]]
-        parts.append(model._adjoint(rows).astype(np.float64))
+        functions = prepared.embed_transposed(rows, n_threads=check_threads(model.n_jobs))
+        parts.append(functions.astype(np.float64))
     return np.concatenate(parts)
 
 
-def _on_points(features: Float64, layout: Layout) -> Float64:
-    """Return features ``(n_features,)`` as ``(n_scales, n_points)``; that of a cell is shared by its points."""
+def _on_nodes(features: Float64, layout: Layout) -> Float64:
+    """Return features ``(n_features,)`` as ``(n_scales, n_nodes)``; that of a cell is shared by its nodes."""
     if layout.cells is None:
         return features.reshape(len(layout.scales), layout.n_points).copy()
     blocks = np.split(features, layout.edges[1:-1])

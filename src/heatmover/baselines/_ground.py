@@ -73,7 +73,7 @@ def ground_costs(ground: Ground, cost: Cost | None) -> GroundCosts:
 
 
 def edge_lengths(graph: Graph) -> sp.csr_array:
-    """Return the length of every edge, CSR ``(n_points, n_points)``: the kernel ``exp(-d^2 / b^2)`` solved for d."""
+    """Return the length of every edge, CSR ``(n_nodes, n_nodes)``: the kernel ``exp(-d^2 / b^2)`` solved for d."""
     how = graph.construction
     gaussian = how.get("source") == "grid" or how.get("kernel") == "gaussian"
     if not gaussian:
@@ -83,9 +83,10 @@ def edge_lengths(graph: Graph) -> sp.csr_array:
             "pass cost= as a matrix, or the points themselves",
         )
     # A length of exactly zero would be no edge at all for SciPy.
-    lengths = how["bandwidth"] * np.sqrt(np.maximum(-np.log(graph.affinity.data), 0))
+    lengths = how["bandwidth"] * np.sqrt(np.maximum(-np.log(graph.node_affinity.data), 0))
     lengths = np.maximum(lengths, np.finfo(np.float64).tiny)
-    return sp.csr_array((lengths, graph.affinity.indices, graph.affinity.indptr), shape=graph.affinity.shape)
+    matrix = graph.node_affinity
+    return sp.csr_array((lengths, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 def _metric_costs(points: Float64, metric: str) -> GroundCosts:
@@ -108,6 +109,8 @@ def _geodesic_costs(graph: Graph) -> GroundCosts:
         return np.asarray(dijkstra(lengths, directed=False, indices=np.frombuffer(rows, dtype=dtype)))
 
     def costs(rows: IntArray, columns: IntArray) -> Float64:
+        if graph.place is not None:
+            rows, columns = graph.place[rows], graph.place[columns]
         with lock:  # threads begin with pairs of one measure, and each would find the same paths
             paths = from_points(rows.tobytes(), rows.dtype.str)
         matrix = paths[:, columns]

@@ -164,6 +164,7 @@ def convolutional_sinkhorn(
     if n_measures == 1:
         return Solution(np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 1), dtype=np.int64), limits.tol)
     graph = graph_of(ground, n_jobs=n_jobs)
+    masses = graph.gather(masses)
     operator = DiffusionOperator.from_graph(graph)
     check_components(operator, masses)
     walk = Walk.from_operator(operator)

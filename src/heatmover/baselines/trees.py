@@ -24,6 +24,7 @@ from heatmover._validation import (
 from heatmover.baselines._ground import Ground, check_masses, points_of
 from heatmover.baselines._method import Declaration, Features, Traits, embedding_method
 from heatmover.errors import InvalidInputError
+from heatmover.graphs.distinct import distinct_points
 
 __all__ = ["Tree", "build_cluster_tree", "build_grid_tree", "cluster_tree", "grid_emd", "quad_tree"]
 
@@ -144,8 +145,10 @@ def _average_over_trees(
 ) -> Iterator[Features]:
     """Yield one block of features per tree; the L1 distances of all blocks together are the mean over trees."""
     points = points_of(ground)
-    masses = check_masses(points, measures) / n_trees
-    build = prepare(points)
+    # Sorted, so that the trees do not depend on the order in which the points came.
+    order = np.argsort(distinct_points(points)[1], kind="stable")
+    masses = check_masses(points, measures)[:, order] / n_trees
+    build = prepare(points[order])
     generators = rng.spawn(n_trees)
     n_threads = min(check_threads(n_jobs), n_trees)
 

@@ -75,7 +75,7 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
         graph = _graph(points, settings)
         diagnosis = graph.diagnose()
         if not settings.allow_parts:
-            refusals += _tried(check_parts, graph.affinity, np.ones(len(points)))
+            refusals += _tried(check_parts, graph.node_affinity, graph.gather(np.ones((1, len(points))))[0])
         progress.advance()
     advice = tuple(_advice(cohort, settings, dominant, copies / len(points)))
     return Checkup(points, codes, copies, constant, dominant, diagnosis, tuple(refusals), advice)

@@ -75,7 +75,7 @@ def _nodes(settings: Settings, n_cells: int) -> int:
 
 
 def _memory(cohort: Cohort, settings: Settings, nodes: int, trial: Any) -> int:
-    per_node = trial.embedding.shape[1] / trial.graph.n_points
+    per_node = trial.embedding.shape[1] / trial.graph.n_nodes
     embedding = min(4 * per_node * nodes * len(cohort.names), LARGEST_EMBEDDING)
     graph = 3 * 12 * 2 * settings.neighbors * nodes
     matrices = 5 * 8 * len(cohort.names) ** 2

@@ -26,30 +26,48 @@ POWER_PASSES, EXTRA_DIRECTIONS = 5, 20
 
 
 @final
-@dataclass
 class Moments:
     """Number, mean and sum of squared deviations of each column, merged block by block (Chan and others, 1979).
 
-    Sums of squares would lose every digit of a small spread around a large mean, such as a Time channel's.
+    Sums of squares would lose every digit of a small spread around a large mean, such as a Time channel's. They are
+    kept in twice the precision of a float, so that neither blocks nor the order of cells change them.
+
+    Parameters
+    ----------
+    n_features
+        Number of columns.
     """
 
-    mean: Float64
-    squares: Float64
-    count: int = 0
-
-    @classmethod
-    def none(cls, n_features: int) -> Moments:
-        """Return the moments of no cells."""
-        return cls(np.zeros(n_features), np.zeros(n_features))
+    def __init__(self, n_features: int) -> None:
+        self.count = 0
+        # The second row holds what the first cannot.
+        self._means, self._squares = np.zeros((2, n_features)), np.zeros((2, n_features))
 
     def add(self, block: Block) -> None:
         """Take in more rows."""
-        count, (mean, squares) = block.shape[0], _block_moments(block)
-        total = self.count + count
-        difference = mean - self.mean
-        self.mean = self.mean + difference * (count / total)
-        self.squares = self.squares + squares + difference**2 * (self.count * count / total)
-        self.count = total
+        from heatmover._compiled.moments import dense_moments, merge_moments, sparse_moments
+
+        count = block.shape[0]
+        if count == 0:
+            return
+        means, squares = np.empty_like(self._means), np.empty_like(self._squares)
+        if sp.issparse(block):
+            matrix = sp.csr_array(block)
+            sparse_moments(matrix.data, matrix.indices, count, means, squares)
+        else:
+            dense_moments(np.ascontiguousarray(block), means, squares)
+        merge_moments(self._means, self._squares, self.count, means, squares, count)
+        self.count += count
+
+    @property
+    def mean(self) -> Float64:
+        """Mean of each column."""
+        return np.asarray(self._means[0])
+
+    @property
+    def squares(self) -> Float64:
+        """Sum of squared deviations of each column."""
+        return np.asarray(self._squares[0])
 
     @property
     def deviation(self) -> Float64:
@@ -60,19 +78,6 @@ class Moments:
     def constant(self) -> npt.NDArray[np.bool_]:
         """Columns whose spread is no more than the rounding of their mean."""
         return np.asarray(self.deviation <= 1e-12 * np.abs(self.mean))
-
-
-def _block_moments(block: Block) -> tuple[Float64, Float64]:
-    if not sp.issparse(block):
-        values = np.asarray(block, dtype=np.float64)
-        mean = values.mean(axis=0)
-        return mean, np.square(values - mean).sum(axis=0)
-    rows, columns = block.shape
-    data = block.data.astype(np.float64)
-    mean = np.bincount(block.indices, data, minlength=columns) / rows
-    stored = np.bincount(block.indices, minlength=columns)
-    squares = np.bincount(block.indices, (data - mean[block.indices]) ** 2, minlength=columns)
-    return mean, squares + (rows - stored) * mean**2
 
 
 @final
@@ -98,11 +103,23 @@ class Projection:
         """Return the points ``(n_rows, n_dimensions)`` of a block, in the floating type of the block."""
         dtype = block.dtype
         if self.components is not None:
-            return np.ascontiguousarray(self._standard_times(block, self.components), dtype=dtype)
+            return np.ascontiguousarray(self._row_by_row(block, self.components), dtype=dtype)
         dense = block.toarray() if sp.issparse(block) else block
         if self.mean is None or self.scale is None:
             return np.ascontiguousarray(dense)
         return np.ascontiguousarray((dense - self.mean) / self.scale, dtype=dtype)
+
+    def _row_by_row(self, block: Block, right: Float64) -> Float64:
+        """Return the same as `_standard_times`, where equal rows have equal results wherever they are."""
+        from heatmover._compiled.rows import rows_times
+
+        assert self.mean is not None
+        assert self.scale is not None
+        if sp.issparse(block):
+            return self._standard_times(sp.csr_array(block), right)  # SciPy goes row by row
+        result = np.empty((block.shape[0], right.shape[1]))
+        rows_times(np.ascontiguousarray(block - self.mean), np.ascontiguousarray(right / self.scale[:, None]), result)
+        return result
 
     def _standard_times(self, block: Block, right: Float64) -> Float64:
         """Multiply the standardised block by ``right``; a sparse block stays sparse."""

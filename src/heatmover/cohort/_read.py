@@ -200,7 +200,7 @@ def _whole_matrix(reader: Reader, representation: object) -> bool:
 def _look(reader: Reader, n_cells: int, progress: Progress) -> tuple[Moments, npt.NDArray[np.int64], int]:
     """Go through all values once; return their moments, the rows with NaN or infinity, and how many there are."""
     progress.stage("look at every value", n_cells)
-    moments, done = Moments.none(len(reader.features)), 0
+    moments, done = Moments(len(reader.features)), 0
     bad, n_bad = [np.empty(0, dtype=np.int64)], 0
     for block in _blocks(reader, n_cells):
         count, rows = _not_finite(block)

@@ -89,7 +89,8 @@ class _Embedding(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Any, model: DiffusionEMD) -> Any:
         ctx.model, ctx.like = model, (rows.device, rows.dtype)
-        values = model._embed(np.ascontiguousarray(rows.detach().cpu().numpy()), SILENT)
+        masses = np.ascontiguousarray(rows.detach().cpu().numpy())
+        values = model._embed(model.graph_.gather(masses), SILENT)
         return torch.from_numpy(values).to(*ctx.like)
 
     @staticmethod

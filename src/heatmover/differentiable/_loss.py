@@ -124,7 +124,8 @@ class DiffusionEMDLoss(torch.nn.Module):
             many are compared with each of the many.
         points
             Positions ``(n_points, n_dimensions)`` to compute the affinities from, with the graph's neighbours and
-            bandwidth; gradients flow to them. Needs a graph from points with the Gaussian kernel. None: the graph
+            bandwidth; gradients flow to them. Points that were equal when the graph was made are one node, at their
+            mean, until `rebuild`. Needs a graph from points with the Gaussian kernel. None: the graph
             as it is, which is faster. Polynomials for positions hold on the whole of [-1, 1], because nothing is known
             of the spectrum of points yet to come; they are 1.2 to 1.4 times as long.
 
@@ -139,7 +140,7 @@ class DiffusionEMDLoss(torch.nn.Module):
             check_points("points", points, n_points=self.n_points)
         check_together(first=one, second=other, **({} if points is None else {"points": points}))
         difference = one - other
-        rows = torch.atleast_2d(difference).cpu()
+        rows = self._at_nodes(torch.atleast_2d(difference).cpu())
         if points is None:
             distances = self._distances(rows, self._data(rows.dtype), self._top.to(rows.dtype), self._settled)
         else:
@@ -185,9 +186,9 @@ class DiffusionEMDLoss(torch.nn.Module):
             )
         check_together(cloud=cloud, weights=weights)
         if cloud.ndim == 2:
-            return entry.spread(cloud.cpu(), weights.cpu()).to(cloud)
+            return self._on_points(entry.spread(cloud.cpu(), weights.cpu())).to(cloud)
         parts = [entry.spread(one, mass) for one, mass in zip(cloud.cpu(), weights.cpu(), strict=True)]
-        return torch.stack(parts).to(cloud)
+        return self._on_points(torch.stack(parts)).to(cloud)
 
     def straying(self, cloud: torch.Tensor) -> torch.Tensor:
         """Return how far new points are from the graph: their squared distance to the weighted mean of their nodes.
@@ -249,7 +250,9 @@ class DiffusionEMDLoss(torch.nn.Module):
 
     def _settle(self, graph: Graph, operator: DiffusionOperator) -> None:
         self.graph = graph
-        self._support = Support(operator.symmetric, operator.order, self._n_threads)
+        self._place = None if graph.place is None else torch.from_numpy(graph.place.copy())
+        self._copies = None if graph.place is None else torch.from_numpy(np.bincount(graph.place))
+        self._support = Support(operator.symmetric, graph.first[operator.order], self._n_threads)
         self._order = torch.from_numpy(operator.order)
         self._component = torch.from_numpy(operator.component.astype(np.int64))
         self._n_components = operator.n_components
@@ -271,16 +274,32 @@ class DiffusionEMDLoss(torch.nn.Module):
     def _distances_at(self, points: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         width = self._bandwidth()
         # Differences of close points lose digits, and the way back through the recurrence loses some more.
-        places = points.cpu().double()[self._order]
+        places = points.cpu().double()
+        if self._copies is not None:
+            places = (self._at_nodes(places.T) / self._copies).T
+        places = places[self._order]
         data, degree = operator_at(places, self._support, width)
         total = torch.zeros(self._n_components, dtype=degree.dtype).index_add(0, self._component, degree)
         top = (degree / total[self._component]).sqrt()
         return self._distances(rows.double(), data, top, self._moving)
 
+    def _on_points(self, masses: torch.Tensor) -> torch.Tensor:
+        """Give every point an equal part of the mass of its node: ``(..., n_nodes)`` -> ``(..., n_points)``."""
+        if self._place is None:
+            return masses
+        return (masses / self._copies)[..., self._place]
+
+    def _at_nodes(self, values: torch.Tensor) -> torch.Tensor:
+        """Return values of the points ``(n_rows, n_points)`` summed over the points of each node."""
+        if self._place is None:
+            return values
+        empty = torch.zeros(values.shape[0], self.graph.n_nodes, dtype=values.dtype)
+        return empty.index_add(1, self._place, values)
+
     def _distances(
         self, rows: torch.Tensor, data: torch.Tensor, top: torch.Tensor, expansion: Expansion
     ) -> torch.Tensor:
-        """Return the distances ``(n_pairs,)`` that differences of measures ``(n_pairs, n_points)`` stand for."""
+        """Return the distances ``(n_pairs,)`` that differences of measures ``(n_pairs, n_nodes)`` stand for."""
         columns = rows.T[self._order]
         outward = (top if self.density == "adjoint" else 1 / top)[:, None]
         start = columns / outward
@@ -310,7 +329,8 @@ class DiffusionEMDLoss(torch.nn.Module):
             raise InvalidInputError(f"one position per point, {self.n_points}", f"{len(places)}")
         width = self._entry_bandwidth
         width = ENTRY_WIDTH * self._bandwidth() if width == "auto" else check_number("entry_bandwidth", width, above=0)
-        return Entry(places, self.graph.construction.get("n_neighbors") or 30, width)
+        # Equal points are entered as one, for a new point has so many nodes as neighbours, not copies of one.
+        return Entry(places[self.graph.first], self.graph.construction.get("n_neighbors") or 30, width)
 
     def _check_cloud(self, cloud: torch.Tensor) -> Entry:
         if self._entry is None:

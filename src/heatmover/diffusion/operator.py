@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 
+from heatmover.graphs.distinct import order_of_nodes
 from heatmover.graphs.graph import Graph
 from heatmover.graphs.spectrum import lanczos, normalise
 
-__all__ = ["DiffusionOperator"]
+__all__ = ["REORDER_ABOVE", "DiffusionOperator"]
 
 Float64 = npt.NDArray[np.float64]
 
@@ -64,7 +66,15 @@ class DiffusionOperator:
         >>> DiffusionOperator.from_graph(graph).n_components
         1
         """
-        affinity, order = _in_cache_order(_with_loops_where_isolated(graph.affinity))
+        affinity, order = _with_loops_where_isolated(graph.node_affinity), np.arange(graph.n_nodes)
+        if graph.construction.get("source") not in ("points", "grid"):
+            # Nodes of points are sorted already; these are in the order in which somebody had them.
+            order = order_of_nodes(affinity)
+            affinity = _permuted(affinity, order)
+        if graph.n_nodes > REORDER_ABOVE:
+            # Neighbours close together.
+            place = reverse_cuthill_mckee(sp.csr_matrix(affinity), symmetric_mode=True)
+            affinity, order = _permuted(affinity, place), order[place]
         symmetric, degree = normalise(affinity, anisotropy)
         n_components, component = connected_components(symmetric, directed=False)
         return cls(symmetric, order, degree, component, int(n_components), _lowest_eigenvalue(symmetric))
@@ -78,10 +88,10 @@ class DiffusionOperator:
         """Number of points of the graph."""
         return int(self.degree.size)
 
-    @property
+    @cached_property
     def is_reordered(self) -> bool:
-        """Whether rows are in another order than the graph's points."""
-        return self.n_points > REORDER_ABOVE
+        """Whether rows are in another order than the graph's nodes."""
+        return not np.array_equal(self.order, np.arange(self.n_points))
 
     @property
     def top(self) -> Float64:
@@ -99,7 +109,7 @@ class DiffusionOperator:
 
     @property
     def stationary(self) -> Float64:
-        """Stationary law of each component, in the graph's own order of points ``(n_points,)``."""
+        """Stationary law of each component, in the order of the graph's nodes ``(n_points,)``."""
         law = np.empty(self.n_points)
         law[self.order] = self.top**2
         return law
@@ -138,15 +148,14 @@ def _with_loops_where_isolated(affinity: sp.csr_array) -> sp.csr_array:
     return sp.csr_array(affinity + loops)
 
 
-def _in_cache_order(affinity: sp.csr_array) -> tuple[sp.csr_array, npt.NDArray[np.intp]]:
-    n_points = affinity.shape[0]
-    if n_points <= REORDER_ABOVE:
-        return affinity, np.arange(n_points)
-    order = reverse_cuthill_mckee(sp.csr_matrix(affinity), symmetric_mode=True).astype(np.intp)
-    place = np.empty(n_points, dtype=affinity.indices.dtype)
-    place[order] = np.arange(n_points, dtype=place.dtype)
+def _permuted(affinity: sp.csr_array, order: npt.NDArray[np.integer[Any]]) -> sp.csr_array:
+    """Return the affinity with rows and columns in another order, indices sorted."""
+    place = np.empty(order.size, dtype=affinity.indices.dtype)
+    place[order] = np.arange(order.size, dtype=place.dtype)
     rows = affinity[order]
-    return sp.csr_array((rows.data, place[rows.indices], rows.indptr), shape=affinity.shape), order
+    matrix = sp.csr_array((rows.data, place[rows.indices], rows.indptr), shape=affinity.shape)
+    matrix.sort_indices()
+    return matrix
 
 
 def _lowest_eigenvalue(symmetric: sp.csr_array) -> float:

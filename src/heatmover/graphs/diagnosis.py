@@ -86,7 +86,7 @@ class Diagnosis:
         return "\n".join([*lines, *(f"- {line}" for line in self.advice)] if self.advice else [*lines, "All is well."])
 
 
-def diagnose(affinity: sp.csr_array, *, recall: float = 1.0, crowded: int = 0) -> Diagnosis:
+def diagnose(affinity: sp.csr_array, *, recall: float = 1.0) -> Diagnosis:
     """Diagnose a symmetric affinity, CSR ``(n_points, n_points)``; see `Diagnosis`."""
     n_points = affinity.shape[0]
     loops = affinity.diagonal()
@@ -111,7 +111,7 @@ def diagnose(affinity: sp.csr_array, *, recall: float = 1.0, crowded: int = 0) -
         spectral_gap=gap,
         spectral_gap_error=error,
         lowest_eigenvalue=lowest,
-        advice=(*_advice(**figures, recall=recall), *_spectral_advice(n_points, gap, lowest, crowded)),
+        advice=(*_advice(**figures, recall=recall), *_spectral_advice(n_points, gap, lowest)),
         **figures,
     )
 
@@ -142,17 +142,12 @@ def _advice(
     return lines
 
 
-def _spectral_advice(n_points: int, gap: float, lowest: float, crowded: int) -> list[str]:
+def _spectral_advice(n_points: int, gap: float, lowest: float) -> list[str]:
     lines = []
     if lowest < -1 + 1e-6:
         lines.append(
             "Heat swings between two halves of the graph and never settles, because no point has a loop and every "
             "cycle is even. Add a diagonal to the affinity."
-        )
-    if crowded:
-        lines.append(
-            f"{crowded} points have only copies of themselves as neighbours: distances among them are arbitrary. "
-            "Use more neighbours than copies, or one weighted point for all copies."
         )
     if gap > STRUCTURELESS and n_points > 30:
         lines.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from heatmover._validation import (
     check_threads,
 )
 from heatmover.errors import InvalidInputError
+from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.grid import grid_affinity
 from heatmover.graphs.kernels import Bandwidth, KernelName, affinity_from_neighbors, check_kernel, choose_bandwidth
 from heatmover.graphs.neighbors import SEARCHES, k_nearest, within_radius
@@ -37,12 +39,17 @@ __all__ = ["Graph"]
 class Graph:
     """A weighted graph over points: `Graph.from_points`, `Graph.from_affinity` or `Graph.from_grid` make one.
 
+    Equal points are one node. The nodes of points are sorted by their coordinates, and everything is computed in that
+    order, so that no result depends on the order of the points.
+
     Attributes
     ----------
-    affinity
-        Symmetric, non-negative, CSR ``(n_points, n_points)``, float64, read-only.
+    node_affinity
+        Between the nodes in their own order: symmetric, non-negative, CSR ``(n_nodes, n_nodes)``, float64, read-only.
     construction
         How the graph was built, in words and numbers: algorithm, kernel, bandwidth, recall, ...
+    place
+        ``(n_points,)``: the node of each point, a row of ``node_affinity``; None if they are the same.
 
     Examples
     --------
@@ -52,16 +59,18 @@ class Graph:
     Graph(200 points, ... edges; gaussian kernel, bandwidth ..., 10 neighbours by tree)
     """
 
-    affinity: sp.csr_array
+    node_affinity: sp.csr_array
     construction: Mapping[str, Any] = field(default_factory=dict)
+    place: npt.NDArray[np.intp] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "construction", MappingProxyType(dict(self.construction)))
-        for array in (self.affinity.data, self.affinity.indices, self.affinity.indptr):
-            array.flags.writeable = False
+        _freeze(self.node_affinity)
+        if self.place is not None:
+            self.place.flags.writeable = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"affinity": self.affinity, "construction": dict(self.construction)}
+        return {"node_affinity": self.node_affinity, "construction": dict(self.construction), "place": self.place}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
@@ -92,9 +101,11 @@ class Graph:
         Parameters
         ----------
         points
-            ``(n_points, n_dimensions)``, finite; duplicates are allowed and count as neighbours at distance 0.
+            ``(n_points, n_dimensions)``, finite. Equal points are one node, to which each brings its mass.
         n_neighbors
-            Neighbours of each point; two points are joined if either is a neighbour of the other.
+            Neighbours of each node, or all others if there are fewer; two nodes are joined if either is a neighbour of
+            the other. Nodes as far as the last neighbour (to 1e-9) are neighbours too, up to four times as many; where
+            still more are tied, a hash of both nodes decides.
         kernel
             ``"gaussian"``: ``exp(-d^2 / b^2)`` with one width b for all, the paper's Eq. 4 and the right choice
             for geometry. ``"adaptive"``: ``exp(-d^2 / (b_i b_j))``, for data whose density varies by orders of
@@ -130,11 +141,12 @@ class Graph:
         array = _check_points(points)
         rng = check_random_state(random_state)
         n_threads = check_threads(n_jobs)
+        count = 0 if radius is not None else _check_neighbors(n_neighbors, array)
+        nodes, place = distinct_points(array)
         if radius is not None:
-            support = within_radius(array, check_number("radius", radius, above=0))
+            support = within_radius(nodes, check_number("radius", radius, above=0))
         else:
-            count = _check_neighbors(n_neighbors, array)
-            support = k_nearest(array, count, algorithm=neighbors, rng=rng, n_threads=n_threads)
+            support = k_nearest(nodes, min(count, len(nodes) - 1), algorithm=neighbors, rng=rng, n_threads=n_threads)
         widths = choose_bandwidth(support.middle, kernel, bandwidth)
         construction = {
             "source": "points",
@@ -144,9 +156,11 @@ class Graph:
             "neighbors": support.search.algorithm,
             "recall": support.search.recall,
             "reason": support.search.reason,
-            "crowded": int((support.middle == 0).sum()) if radius is None else 0,
+            "n_copies": len(array) - len(nodes),
         }
-        return cls(affinity_from_neighbors(support.distances, kernel, widths), construction)
+        unmoved = np.array_equal(place, np.arange(len(nodes)))
+        affinity = affinity_from_neighbors(support.distances, kernel, widths)
+        return cls(affinity, construction, None if unmoved else place)
 
     @classmethod
     def from_affinity(cls, affinity: Any) -> Graph:
@@ -202,13 +216,85 @@ class Graph:
 
     @property
     def n_points(self) -> int:
-        """Number of points."""
-        return int(self.affinity.shape[0])
+        """Number of points, copies included."""
+        return self.n_nodes if self.place is None else int(self.place.size)
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of different points."""
+        return int(self.node_affinity.shape[0])
 
     @property
     def n_edges(self) -> int:
         """Number of edges between different points."""
-        return int((self.affinity.nnz - np.count_nonzero(self.affinity.diagonal())) // 2)
+        return int((self.node_affinity.nnz - np.count_nonzero(self.node_affinity.diagonal())) // 2)
+
+    @cached_property
+    def affinity(self) -> sp.csr_array:
+        """Affinity of the points in the order in which they came, CSR ``(n_nodes, n_nodes)``, float64, read-only.
+
+        Of equal points only the first is there: with copies it has fewer rows than there are points, and the row of
+        point i is ``nodes[i]``.
+        """
+        if self.place is None:
+            return self.node_affinity
+        order = np.argsort(self.first)
+        rows, rank = self.node_affinity[order], np.empty(self.n_nodes, dtype=self.node_affinity.indices.dtype)
+        rank[order] = np.arange(self.n_nodes, dtype=rank.dtype)
+        matrix = sp.csr_array((rows.data, rank[rows.indices], rows.indptr), shape=rows.shape)
+        matrix.sort_indices()
+        return _freeze(matrix)
+
+    @cached_property
+    def nodes(self) -> npt.NDArray[np.intp]:
+        """``(n_points,)``: the row of `affinity` that belongs to each point; 0, 1, 2, ... if no two are equal.
+
+        Examples
+        --------
+        >>> Graph.from_points([[3.0], [1.0], [3.0], [2.0]], n_neighbors=2).nodes.tolist()
+        [0, 1, 0, 2]
+        """
+        if self.place is None:
+            return np.arange(self.n_nodes)
+        rank = np.empty(self.n_nodes, dtype=np.intp)
+        rank[np.argsort(self.first)] = np.arange(self.n_nodes)
+        return np.asarray(rank[self.place])
+
+    @cached_property
+    def first(self) -> npt.NDArray[np.intp]:
+        """``(n_nodes,)``: the first point of each node, in the nodes' own order."""
+        if self.place is None:
+            return np.arange(self.n_nodes)
+        first = np.empty(self.n_nodes, dtype=np.intp)
+        first[self.place[::-1]] = np.arange(self.place.size)[::-1]
+        return first
+
+    def gather(self, masses: Any) -> Any:
+        """Bring masses of the points to the nodes: ``(n_measures, n_points)`` -> ``(n_measures, n_nodes)``.
+
+        Parameters
+        ----------
+        masses
+            Dense or CSR; it comes back as it came, in the nodes' own order, masses of equal points added.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> graph = Graph.from_points([[3.0], [1.0], [3.0], [2.0]], n_neighbors=2)
+        >>> graph.gather(np.array([[0.25, 0.25, 0.25, 0.25]]))
+        array([[0.25, 0.25, 0.5 ]])
+        """
+        return masses if self.place is None else gather_masses(masses, self.place, self.n_nodes)
+
+    def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Give every point the value of its node: ``(..., n_nodes)`` -> ``(..., n_points)``."""
+        return values if self.place is None else values[..., self.place]
+
+    def share(self, masses: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Give every point an equal part of its node's mass: ``(..., n_nodes)`` -> ``(..., n_points)``."""
+        if self.place is None:
+            return masses
+        return np.asarray((masses / np.bincount(self.place, minlength=self.n_nodes))[..., self.place])
 
     def diagnose(self) -> Diagnosis:
         """Look for what would make distances on this graph misleading, and say what to do.
@@ -225,8 +311,7 @@ class Graph:
         """
         from heatmover.graphs.diagnosis import diagnose
 
-        how = self.construction
-        return diagnose(self.affinity, recall=how.get("recall", 1.0), crowded=how.get("crowded", 0))
+        return diagnose(self.node_affinity, recall=self.construction.get("recall", 1.0))
 
     def __repr__(self) -> str:
         how = self.construction
@@ -237,7 +322,14 @@ class Graph:
             words = f"{how['kernel']} kernel{width}, {count}neighbours by {how['neighbors']}"
         elif how.get("source") == "grid":
             words = f"grid {'x'.join(map(str, how['shape']))}"
-        return f"Graph({self.n_points} points, {self.n_edges} edges; {words})"
+        nodes = "" if self.n_nodes == self.n_points else f" on {self.n_nodes} nodes"
+        return f"Graph({self.n_points} points{nodes}, {self.n_edges} edges; {words})"
+
+
+def _freeze(matrix: sp.csr_array) -> sp.csr_array:
+    for array in (matrix.data, matrix.indices, matrix.indptr):
+        array.flags.writeable = False
+    return matrix
 
 
 def _check_points(points: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -78,19 +78,23 @@ class Groups:
         looked_at = nearest_by_groups(np.ascontiguousarray(block), *parts, (SLACK, TIE), found, unsure)
         return found, unsure, int(looked_at)
 
-    def k_nearest(self, k: int, n_threads: int) -> tuple[Float64, Indices]:
-        """Return distances and numbers of the k nearest others of each point, ``(n_points, k)`` each."""
-        n_points = len(self.order)
-        distances, indices = np.empty((n_points, k)), np.empty((n_points, k), dtype=np.int64)
+    def k_nearest(self, k: int, n_threads: int, rows: npt.NDArray[np.bool_] | None = None) -> tuple[Float64, Indices]:
+        """Return distances and numbers of the k nearest others of each point, or of some, ``(n_rows, k)`` each.
+
+        Of others equally far, those come first that a hash of both points puts first.
+        """
+        wanted = np.ones(len(self.order), dtype=bool) if rows is None else rows
+        row = np.cumsum(wanted) - 1
+        distances, indices = np.empty((int(wanted.sum()), k)), np.empty((int(wanted.sum()), k), dtype=np.int64)
         work = self._searcher(k)
 
-        def write(start: int) -> None:
-            stop = min(start + BLOCK, n_points)
-            squares, names, _ = work(start, stop)
-            distances[self.order[start:stop]], indices[self.order[start:stop]] = np.sqrt(squares), names
+        def write(run: tuple[int, int]) -> None:
+            squares, names, _ = work(*run)
+            places = row[self.order[slice(*run)]]
+            distances[places], indices[places] = np.sqrt(squares), names
 
         with ThreadPoolExecutor(n_threads) as pool:
-            list(pool.map(write, range(0, n_points, BLOCK)))
+            list(pool.map(write, _runs(wanted[self.order])))
         return distances, indices
 
     def share_in_reach(self, k: int, n_probes: int) -> float:
@@ -111,6 +115,13 @@ class Groups:
             return squares, names, int(looked_at)
 
         return search
+
+
+def _runs(wanted: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return where runs of wanted places begin and end, in blocks."""
+    edges = np.flatnonzero(np.diff(np.r_[False, wanted, False]))
+    runs = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+    return [(at, min(at + BLOCK, stop)) for start, stop in runs for at in range(start, stop, BLOCK)]
 
 
 def _nearest(points: Float64, middles: Float64) -> Indices:

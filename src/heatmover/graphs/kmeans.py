@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.assignment import CenterSearch
+from heatmover.graphs.distinct import draw_by_mass
 
 __all__ = ["ITERATIONS", "k_means"]
 
@@ -27,14 +28,15 @@ ITERATIONS = 3
 
 
 def k_means(
-    points: Points, n_centers: int, n_iterations: int, rng: np.random.Generator, n_threads: int
+    nodes: Points, counts: Indices, n_centers: int, n_iterations: int, rng: np.random.Generator, n_threads: int
 ) -> tuple[Float64, int]:
     """Return centres and how many points were looked at to find them.
 
     Parameters
     ----------
-    points
-        ``(n_points, n_dimensions)``, finite; at least ``n_centers`` of them different, or an error says so.
+    nodes, counts
+        ``(n_nodes, n_dimensions)`` and ``(n_nodes,)``: the different points, sorted, and how many there are of each;
+        at least ``n_centers``, or an error says so.
     n_centers, n_iterations
         How many centres, and how often they move.
     rng, n_threads
@@ -47,23 +49,29 @@ def k_means(
     n_looked_at
         Points drawn.
     """
-    if n_centers > len(points):
-        raise _too_many(n_centers, f"{len(points)} points", len(points))
-    order = rng.permutation(len(points))
-    centers = np.asarray(points[_different(points, order, n_centers)], dtype=np.float64)
-    looked_at = np.sort(order[: min(len(points), PER_LANDMARK * n_centers)])
-    sample = np.asarray(points[looked_at], dtype=np.float64)
+    if n_centers > len(nodes):
+        raise InvalidInputError(
+            f"at least n_landmarks={n_centers} different points",
+            f"{int(counts.sum())} points" + (f" of which {len(nodes)} differ" if counts.max() > 1 else ""),
+            f"use at most {len(nodes)} landmarks, or join all points without any: Graph.from_points(points)",
+        )
+    # A race in which each runs as fast as there are copies of it: the first are drawn in proportion, without repeats.
+    first = np.argsort(rng.exponential(size=len(nodes)) / counts, kind="stable")[:n_centers]
+    centers = np.asarray(nodes[first], dtype=np.float64)
+    looked_at = draw_by_mass(counts, PER_LANDMARK * n_centers, rng)
+    chosen = np.flatnonzero(looked_at)
+    sample, weights = np.asarray(nodes[chosen], dtype=np.float64), looked_at[chosen].astype(np.float64)
     for _ in range(n_iterations):
-        centers = _move(sample, centers, n_threads)
-    return centers, len(sample)
+        centers = _move(sample, weights, centers, n_threads)
+    return centers, int(looked_at.sum())
 
 
-def _move(sample: Float64, centers: Float64, n_threads: int) -> Float64:
+def _move(sample: Float64, weights: Float64, centers: Float64, n_threads: int) -> Float64:
     """Return the mean of the points nearest to each centre; one without points goes to a point far from its own."""
     count = len(centers)
     nearest, squares = CenterSearch(centers).nearest(sample, n_threads)
-    sizes = np.bincount(nearest, minlength=count)
-    sums = [np.bincount(nearest, weights=column, minlength=count) for column in sample.T]
+    sizes = np.bincount(nearest, weights, minlength=count)
+    sums = [np.bincount(nearest, weights * column, minlength=count) for column in sample.T]
     moved = np.stack(sums, axis=1) / np.maximum(sizes, 1)[:, None]
     empty = np.flatnonzero(sizes == 0)
     if empty.size:
@@ -72,23 +80,3 @@ def _move(sample: Float64, centers: Float64, n_threads: int) -> Float64:
         farthest = farthest[squares[farthest] > 0]
         moved[empty[: farthest.size]] = sample[farthest]
     return moved
-
-
-def _different(points: Points, order: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-    """Return the first ``count`` places in ``order`` whose points differ from each other, or raise."""
-    size = count
-    while True:
-        _, first = np.unique(points[order[:size]], axis=0, return_index=True)
-        if first.size >= count:
-            return order[np.sort(first)[:count]]
-        if size == order.size:
-            raise _too_many(count, f"{order.size} points of which {first.size} differ", first.size)
-        size = min(2 * size, order.size)
-
-
-def _too_many(count: int, found: str, most: int) -> InvalidInputError:
-    return InvalidInputError(
-        f"at least n_landmarks={count} different points",
-        found,
-        f"use at most {most} landmarks, or join all points without any: Graph.from_points(points)",
-    )

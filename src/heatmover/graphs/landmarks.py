@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from heatmover._validation import RandomState, check_integer, check_matrix, check_random_state, check_threads
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.assignment import CenterSearch
+from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.graph import Graph
 from heatmover.graphs.kernels import Bandwidth, KernelName
 from heatmover.graphs.kmeans import ITERATIONS, k_means
@@ -95,7 +96,7 @@ class Landmarks:
         Parameters
         ----------
         points
-            ``(n_points, n_dimensions)``, finite; duplicates are allowed.
+            ``(n_points, n_dimensions)``, finite, in any order; equal points count as often as they are there.
         n_landmarks
             How many; at most the number of different points. Landmarks to which no point is nearest are left
             out, so that a few fewer may come back.
@@ -168,9 +169,7 @@ class Landmarks:
             return self.histograms().add_assigned(places, labels).measures()
         if labels.shape[1] != places.size:
             raise InvalidInputError(f"measures over the {places.size} points assigned", f"{labels.shape[1]} points")
-        offsets = np.arange(places.size + 1)
-        move = sp.csr_array((np.ones(places.size), places, offsets), shape=(places.size, self.n_landmarks))
-        return measures_from_weights(labels.masses @ move, names=labels.names)
+        return measures_from_weights(gather_masses(labels.masses, places, self.n_landmarks), names=labels.names)
 
     def histograms(self) -> Histograms:
         """Return an empty `Histograms`, to which points are added chunk after chunk."""
@@ -334,10 +333,12 @@ def find_landmarks(
     count = check_integer("n_landmarks", n_landmarks, minimum=1)
     moves = check_integer("n_iterations", n_iterations, minimum=0)
     rng, n_threads = check_random_state(random_state), check_threads(n_jobs)
-    centers, n_looked_at = k_means(array, count, moves, rng, n_threads)
-    search = CenterSearch(centers)
-    assignment, squares = search.nearest(array, n_threads)
-    counts = np.bincount(assignment, minlength=count)
+    nodes, place = distinct_points(array)
+    copies = np.bincount(place)
+    centers, n_looked_at = k_means(nodes, copies, count, moves, rng, n_threads)
+    assignment, squares = CenterSearch(centers).nearest(nodes, n_threads)
+    counts = np.zeros(count, dtype=np.int64)
+    np.add.at(counts, assignment, copies)
     kept = np.flatnonzero(counts)
     how = {
         "n_points": len(array),
@@ -346,7 +347,8 @@ def find_landmarks(
         "n_dropped": count - kept.size,
     }
     places = np.cumsum(counts > 0) - 1
-    return Landmarks(centers[kept], counts[kept], float(squares.mean()), how), places[assignment]
+    distortion = float(squares @ copies) / len(array)
+    return Landmarks(centers[kept], counts[kept], distortion, how), places[assignment][place]
 
 
 def _check_points(points: npt.ArrayLike) -> Points:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,11 @@ MOST_SCORES = 2**20
 SPARE = 4
 # Distances whose squares differ by this share are equal.
 TIE = 1e-9
+# Points tied with the last neighbour are neighbours too, up to so many times as many as asked for. Shells of equal
+# distances on a lattice: 24 beyond the first 32 neighbours in 3 dimensions, 91 beyond 14 for words of 14 bits.
+MOST_TIED = 4
+# Points with ties that are looked at together: with 120 neighbours each they take 100 MB.
+TIED_AT_ONCE = 50_000
 # Points whose exact neighbours tell the dimension of the data, and the recall of an approximate search.
 SAMPLE = 200
 
@@ -82,10 +87,10 @@ class Support:
     Attributes
     ----------
     distances
-        CSR ``(n_points, n_points)`` without the diagonal; explicit zeros are duplicates.
+        CSR ``(n_points, n_points)`` without the diagonal, each row ascending.
     middle
-        Distance to the middle neighbour, ``(n_points,)``; where that is a duplicate, to the first neighbour that
-        is none, and 0 where all are.
+        Distance to the middle neighbour, ``(n_points,)``; where that is zero but for rounding, to the first neighbour
+        whose is not, and 0 where all are or there is none.
     search
         How they were found.
     """
@@ -98,36 +103,89 @@ class Support:
 def k_nearest(
     points: Float64, k: int, *, algorithm: str = "auto", rng: np.random.Generator, n_threads: int | None = None
 ) -> Support:
-    """Find the k nearest neighbours of every point, itself excluded.
+    """Find the k nearest neighbours of every point, itself excluded, and those as far as the last of them.
 
     Parameters
     ----------
     points
-        ``(n_points, n_dimensions)``, finite, more than ``k``.
+        ``(n_points, n_dimensions)``, finite, all different, more than ``k``.
     k
-        Number of neighbours.
+        Number of neighbours; 0 for a single point.
     algorithm
-        One of `SEARCHES`.
+        One of `SEARCHES`. The exact ones join the same points; "descent" looks for no ties.
     rng
         Used by the sample that chooses the algorithm and by the approximate search.
     n_threads
         Threads; None for all cores.
     """
-    n_threads = check_threads(n_threads)
+    n_threads, n_points = check_threads(n_threads), len(points)
+    if k == 0:
+        return Support(sp.csr_array((n_points, n_points)), np.zeros(n_points), Search("tree", 1.0, "a single point"))
     search, groups = _choose(points, k, rng) if algorithm == "auto" else (Search(algorithm, 1.0, "as asked for"), None)
     if search.algorithm == "descent":
         distances, indices = descend(points, k, rng, n_threads=n_threads)
         search = Search("descent", _measure_recall(points, distances, rng), search.reason)
-    elif search.algorithm == "groups":
-        distances, indices = (groups or _grouped(points)).k_nearest(k, n_threads)
+        found = _Part(np.arange(n_points), np.full(n_points, k), distances.ravel(), indices.ravel())
+        return Support(_matrix(n_points, [found]), _middle(distances, k), search)
+    # One more than asked for tells whether the last is tied.
+    count = min(k + 1, n_points - 1)
+    if search.algorithm == "groups":
+        distances, indices = (groups or _grouped(points)).k_nearest(count, n_threads)
     elif search.algorithm == "tree":
-        distances, indices = _without_self(*_by_tree(points, points, k + 1, n_threads))
+        distances, indices = _without_self(*_by_tree(points, points, count + 1, n_threads))
     else:
-        distances, indices = _without_self(*_by_blocks(points, np.arange(len(points)), k + 1, n_threads))
-    n_points = len(points)
-    offsets = np.arange(0, n_points * k + 1, k)
-    matrix = sp.csr_array((distances.ravel(), indices.ravel().astype(np.int32), offsets), shape=(n_points, n_points))
-    return Support(matrix, _middle(matrix), search)
+        distances, indices = _without_self(*_by_blocks(points, np.arange(n_points), count + 1, n_threads))
+    parts = [_Part(np.arange(n_points), np.full(n_points, k), distances[:, :k].ravel(), indices[:, :k].ravel())]
+    if count > k:
+        tied = distances[:, k] <= distances[:, k - 1] * (1 + TIE)
+        if tied.any():
+            rest = np.flatnonzero(~tied)
+            parts = [_Part(rest, np.full(rest.size, k), distances[rest, :k].ravel(), indices[rest, :k].ravel())]
+            parts += _with_ties(groups or _grouped(points), k, np.flatnonzero(tied), n_threads)
+    return Support(_matrix(n_points, parts), _middle(distances, k), search)
+
+
+class _Part(NamedTuple):
+    """Neighbours of some points: which, how many each has, and their distances and indices, point after point."""
+
+    rows: Indices
+    counts: npt.NDArray[np.int64]
+    distances: Float64
+    indices: Indices
+
+
+def _with_ties(groups: Groups, k: int, rows: Indices, n_threads: int) -> list[_Part]:
+    """Return the k nearest of some points and all that are tied with the last, unless these are too many."""
+    n_points = len(groups.order)
+    width = min(MOST_TIED * k + 1, n_points - 1)
+    parts = []
+    for some in _blocks(rows, TIED_AT_ONCE):
+        wanted = np.zeros(n_points, dtype=bool)
+        wanted[some] = True
+        distances, indices = groups.k_nearest(width, n_threads, wanted)
+        counts = (distances <= distances[:, k - 1 : k] * (1 + TIE)).sum(axis=1)
+        if width < n_points - 1:
+            counts[counts == width] = k  # more are tied than may be joined
+        inside = np.arange(width) < counts[:, None]
+        parts.append(_Part(some, counts, distances[inside], indices[inside]))
+    return parts
+
+
+def _matrix(n_points: int, parts: list[_Part]) -> sp.csr_array:
+    """Put the neighbours of all points together, CSR ``(n_points, n_points)``."""
+    if len(parts) == 1:
+        counts, values, columns = parts[0].counts, parts[0].distances, parts[0].indices.astype(np.int32)
+        return sp.csr_array((values, columns, np.r_[0, np.cumsum(counts)]), shape=(n_points, n_points))
+    counts = np.zeros(n_points, dtype=np.int64)
+    for part in parts:
+        counts[part.rows] = part.counts
+    offsets = np.r_[0, np.cumsum(counts)]
+    values, columns = np.empty(offsets[-1]), np.empty(offsets[-1], dtype=np.int32)
+    for part in parts:
+        within = np.arange(part.distances.size) - np.repeat(np.cumsum(part.counts) - part.counts, part.counts)
+        at = np.repeat(offsets[part.rows], part.counts) + within
+        values[at], columns[at] = part.distances, part.indices
+    return sp.csr_array((values, columns, offsets), shape=(n_points, n_points))
 
 
 def within_radius(points: Float64, radius: float) -> Support:
@@ -135,21 +193,23 @@ def within_radius(points: Float64, radius: float) -> Support:
     pairs = cKDTree(points).query_pairs(radius, output_type="ndarray")
     lengths = np.tile(np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], axis=1), 2)
     rows, columns = np.r_[pairs[:, 0], pairs[:, 1]], np.r_[pairs[:, 1], pairs[:, 0]]
-    order = np.lexsort((lengths, rows))
-    offsets = np.r_[0, np.cumsum(np.bincount(rows, minlength=len(points)))]
+    order = np.lexsort((columns, lengths, rows))
+    counts = np.bincount(rows, minlength=len(points))
+    offsets = np.r_[0, np.cumsum(counts)]
     matrix = sp.csr_array((lengths[order], columns[order], offsets), shape=(len(points), len(points)))
-    return Support(matrix, _middle(matrix), Search("radius", 1.0, f"all pairs within {radius:g}"))
+    zeros = np.bincount(rows[lengths == 0], minlength=len(points))
+    place = np.minimum(np.maximum(counts // 2 - 1, zeros), counts - 1)
+    middle = np.zeros(len(points))
+    middle[counts > 0] = matrix.data[(offsets[:-1] + place)[counts > 0]]
+    return Support(matrix, middle, Search("radius", 1.0, f"all pairs within {radius:g}"))
 
 
-def _middle(distances: sp.csr_array) -> Float64:
-    """Return `Support.middle` from rows that are sorted by distance."""
-    starts, counts = distances.indptr[:-1], np.diff(distances.indptr)
-    zeros = np.searchsorted(distances.indptr, np.flatnonzero(distances.data == 0), side="right") - 1
-    duplicates = np.bincount(zeros, minlength=counts.size)
-    place = np.minimum(np.maximum(counts // 2 - 1, duplicates), counts - 1)
-    middle = np.zeros(counts.size)
-    middle[counts > 0] = distances.data[(starts + place)[counts > 0]]
-    return middle
+def _middle(distances: Float64, k: int) -> Float64:
+    """Return `Support.middle` from the k nearest of each point, ascending."""
+    # Different points may be so close that the square of their distance is zero.
+    zeros = (distances[:, :k] == 0).sum(axis=1)
+    place = np.minimum(np.maximum(k // 2 - 1, zeros), k - 1)
+    return np.asarray(distances[np.arange(len(distances)), place])
 
 
 def _choose(points: Float64, k: int, rng: np.random.Generator) -> tuple[Search, Groups | None]:

@@ -110,7 +110,8 @@ def _graph(study: Study) -> str:
             if how["n_neighbors"]
             else "all others within a fixed radius"
         )
-        return f"Every {nodes} was joined with {near}, and {kernel}."
+        copies = f" Equal {nodes}s are one node ({how['n_copies']:,} copies)." if how.get("n_copies") else ""
+        return f"Every {nodes} was joined with {near}, and {kernel}.{copies}"
     if how.get("source") == "grid":
         return f"The graph was a grid of {' x '.join(map(str, how['shape']))} nodes."
     return f"The graph over {study.comparison.graph.n_points:,} nodes was given by its affinities."

@@ -17,7 +17,7 @@ from heatmover.errors import InvalidInputError
 from heatmover.estimator import DiffusionEMD
 from heatmover.graphs import Graph
 from heatmover.landmarking import LandmarkLoss, landmark_loss
-from heatmover.measures import Measures, measures_from_labels, measures_from_weights
+from heatmover.measures import Measures, measures_from_weights
 from heatmover.scale._embed import SAMPLES_AT_ONCE, embedding_tasks, same
 from heatmover.scale._landmarks import Draw, Histogrammed
 from heatmover.scale._pipeline import Request, counted
@@ -151,9 +151,10 @@ def _loss(
     found: Histogrammed, drawn: Draw, graph: Graph, fitted: DiffusionEMD, stages: Stages, seed: int
 ) -> LandmarkLoss:
     def make() -> Arrays:
+        samples = np.flatnonzero(np.diff(drawn.loss.counts.indptr))
         loss = landmark_loss(
-            found.landmarks, drawn.loss_points, measures_from_labels(drawn.loss_codes), n_points=LOSS_POINTS,
-            graph=graph, model=fitted, random_state=seed,
+            found.landmarks, drawn.loss.points, measures_from_weights(drawn.loss.counts[samples]),
+            n_points=LOSS_POINTS, graph=graph, model=fitted, random_state=seed,
         )  # fmt: skip
         figures = [loss.spearman, loss.unexplained, loss.n_points, loss.n_samples, loss.n_landmarks]
         return {"figures": np.array(figures, dtype=np.float64)}

@@ -185,7 +185,7 @@ def _target(place: Path, model: DiffusionEMD, measures: Measures, resume: bool) 
 
 def _digest(model: DiffusionEMD, measures: Measures) -> str:
     digest = hashlib.sha256(repr(sorted(model.get_params(deep=False).items(), key=str)).encode())
-    for matrix in (model.graph_.affinity, measures.masses):
+    for matrix in (model.graph_.node_affinity, measures.masses):
         for array in (matrix.data, matrix.indices, matrix.indptr):
             digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()

@@ -14,15 +14,16 @@ import scipy.sparse as sp
 from heatmover.cohort import Cohort
 from heatmover.graphs import Landmarks
 from heatmover.graphs.assignment import CenterSearch
+from heatmover.graphs.distinct import distinct_points
 from heatmover.graphs.kmeans import ITERATIONS, k_means
 from heatmover.landmarking import LEAST_PER_SAMPLE, _quota
 from heatmover.scale._fixed import FixedPoint
 from heatmover.scale._plan import LOSS_POINTS, Plan
 from heatmover.scale._stages import Stages
 from heatmover.scale._tally import Tally
-from heatmover.scale._tasks import Arrays, Cells, Piece, count_cells, pick_rows, sum_cells
+from heatmover.scale._tasks import Arrays, Cells, Piece, Wanted, count_cells, draw_cells, sum_cells
 
-__all__ = ["Draw", "Histogrammed", "count", "draw", "find_centers"]
+__all__ = ["Draw", "Drawn", "Histogrammed", "count", "draw", "find_centers"]
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -30,6 +31,7 @@ Points = npt.NDArray[np.floating[Any]]
 
 # Independent streams of one seed, so that a stage's draw does not depend on whether another was resumed.
 FOR_LANDMARKS, FOR_LOSS, FOR_CENTERS = range(3)
+STREAMS = {"landmarks": FOR_LANDMARKS, "loss": FOR_LOSS}
 # Cells of the draw that tell how far they are from their landmarks; the mean is then known to some 1 %.
 PROBE = 20_000
 # A cell may be this much farther out than those drawn before its share in sums is cut.
@@ -38,12 +40,33 @@ BEYOND = 4.0
 
 @final
 @dataclass(frozen=True, eq=False)
-class Draw:
-    """Cells drawn for k-means, ``(n_drawn, n_dimensions)``, and for the loss, with the sample of each of the latter."""
+class Drawn:
+    """Different cells that were drawn, sorted, and how many of each.
+
+    Attributes
+    ----------
+    points
+        ``(n_drawn, n_dimensions)``.
+    counts
+        CSR ``(n_samples, n_drawn)``: how many each sample has.
+    """
 
     points: Points
-    loss_points: Points
-    loss_codes: npt.NDArray[np.int32]
+    counts: sp.csr_array
+
+    @property
+    def copies(self) -> Int64:
+        """``(n_drawn,)``: how many there are of each in all samples."""
+        return np.asarray(self.counts.sum(axis=0), dtype=np.int64).ravel()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """Cells drawn for k-means, and as many of every sample for the loss."""
+
+    landmarks: Drawn
+    loss: Drawn
 
 
 @final
@@ -56,7 +79,7 @@ class Histogrammed:
 
 
 def draw(cohort: Cohort, plan: Plan, stages: Stages, seed: int) -> Draw:
-    """Draw cells by their positions, which depend on the seed alone, and read them in one pass.
+    """Draw cells by hashes of their values and samples, so that their order does not matter, in one pass.
 
     Parameters
     ----------
@@ -65,66 +88,57 @@ def draw(cohort: Cohort, plan: Plan, stages: Stages, seed: int) -> Draw:
     seed
         Of the draw.
     """
-    positions = draw_positions(plan.n_cells, plan.n_drawn, np.random.default_rng([seed, FOR_LANDMARKS]))
-    judged = draw_by_sample(cohort, np.random.default_rng([seed, FOR_LOSS]))
-    wanted = np.union1d(positions, judged)
-    rows: list[Points] = []
+    everyone = np.full(len(cohort.names), plan.n_drawn / plan.n_cells)
+    streams = {name: int(np.random.default_rng([seed, stream]).integers(2**62)) for name, stream in STREAMS.items()}
+    wanted = {
+        "landmarks": Wanted(streams["landmarks"], everyone),
+        "loss": Wanted(streams["loss"], shares_by_sample(cohort, np.random.default_rng([seed, FOR_LOSS]))),
+    }
+    found: dict[int, Arrays] = {}
 
     def task(start: int, stop: int) -> Callable[[Any], Arrays]:
-        first, last = np.searchsorted(wanted, [start, stop])
         piece = Piece(Cells.of(cohort), start, stop, plan.block_rows)
-        return partial(pick_rows, piece=piece, positions=wanted[first:last])
+        return partial(draw_cells, piece=piece, codes=cohort.codes[start:stop], wanted=wanted)
 
-    def fold(number: int, result: Arrays) -> None:
-        found = result["rows"]
-        if not rows:
-            rows.append(np.empty((wanted.size, plan.n_dimensions), dtype=found.dtype))
-        first = int(np.searchsorted(wanted, plan.pieces[number][0]))
-        rows[0][first : first + len(found)] = found
-
-    holding = np.unique(np.searchsorted([stop for _, stop in plan.pieces], wanted, side="right")).tolist()
-    tasks = {number: task(*plan.pieces[number]) for number in holding}
-    stages.each("draw cells", tasks, _cells(plan), fold)
-    place = np.searchsorted(wanted, judged)
-    chosen = rows[0] if positions.size == wanted.size else rows[0][np.searchsorted(wanted, positions)]
-    return Draw(chosen, rows[0][place], cohort.codes[judged])
+    tasks = {number: task(*span) for number, span in enumerate(plan.pieces)}
+    stages.each("draw cells", tasks, _cells(plan), found.__setitem__)
+    return Draw(*(_put_together(name, found, len(cohort.names)) for name in ("landmarks", "loss")))
 
 
-def draw_positions(n_cells: int, count: int, rng: np.random.Generator) -> Int64:
-    """Return distinct positions, ascending, in memory of their number and not of the number of cells."""
-    if 2 * count >= n_cells:
-        return np.sort(rng.permutation(n_cells)[:count])
-    found = np.empty(0, dtype=np.int64)
-    while found.size < count:
-        found = np.union1d(found, rng.integers(0, n_cells, size=count - found.size))
-    return found
+def _put_together(name: str, found: dict[int, Arrays], n_samples: int) -> Drawn:
+    """Return the different cells that the pieces found, whatever their order."""
+    points, counts, codes = (
+        np.concatenate([result.pop(f"{name} {part}") for result in found.values()])
+        for part in ("points", "counts", "codes")
+    )
+    nodes, place = distinct_points(points)
+    matrix = sp.coo_array((counts, (codes, place)), shape=(n_samples, len(nodes)))
+    return Drawn(nodes, sp.csr_array(matrix))
 
 
-def draw_by_sample(cohort: Cohort, rng: np.random.Generator) -> Int64:
-    """Return positions of as many cells of every sample, ascending; of too many samples some, as `landmark_loss`."""
+def shares_by_sample(cohort: Cohort, rng: np.random.Generator) -> Float64:
+    """Return which share of each sample to draw for the loss, about as many cells of each, as `landmark_loss` does."""
     samples = np.arange(len(cohort.names))
     most = max(LOSS_POINTS // LEAST_PER_SAMPLE, 3)
     if samples.size > most:
         samples = np.sort(rng.choice(samples, most, replace=False))
     quota = _quota(cohort.sizes[samples], LOSS_POINTS)
-    chosen = []
-    for sample in samples:
-        ranks = draw_positions(int(cohort.sizes[sample]), min(quota, int(cohort.sizes[sample])), rng)
-        chosen.append(np.flatnonzero(cohort.codes == sample)[ranks])
-    return np.sort(np.concatenate(chosen))
+    shares = np.zeros(len(cohort.names))
+    shares[samples] = np.minimum(1.0, quota / cohort.sizes[samples])
+    return shares
 
 
 def find_centers(
-    drawn: Points, cohort: Cohort, plan: Plan, stages: Stages, *, passes: int, seed: int, n_threads: int
+    drawn: Drawn, cohort: Cohort, plan: Plan, stages: Stages, *, passes: int, seed: int, n_threads: int
 ) -> Float64:
     """Return the centres of k-means on the cells drawn, moved ``passes`` times more by all cells."""
 
     def make() -> Arrays:
         rng = np.random.default_rng([seed, FOR_CENTERS])
-        return {"centers": k_means(drawn, plan.n_landmarks, ITERATIONS, rng, n_threads)[0]}
+        return {"centers": k_means(drawn.points, drawn.copies, plan.n_landmarks, ITERATIONS, rng, n_threads)[0]}
 
     centers = stages.once("find landmarks", make)["centers"]
-    fixed = FixedPoint(BEYOND * _extent(drawn), plan.n_cells)
+    fixed = FixedPoint(BEYOND * _extent(drawn.points), plan.n_cells)
     for number in range(1, passes + 1):
         centers = _move(centers, cohort, plan, stages, fixed, f"move landmarks {number}")
     return centers
@@ -147,10 +161,10 @@ def _move(centers: Float64, cohort: Cohort, plan: Plan, stages: Stages, fixed: F
     return np.where(sizes[:, None] > 0, means, centers)
 
 
-def count(centers: Float64, drawn: Points, cohort: Cohort, plan: Plan, stages: Stages, n_threads: int) -> Histogrammed:
+def count(centers: Float64, drawn: Drawn, cohort: Cohort, plan: Plan, stages: Stages, n_threads: int) -> Histogrammed:
     """Give every cell to its nearest landmark and count by sample; landmarks without cells are left out."""
     tally, squares = Tally(), [0]
-    fixed = FixedPoint(plan.n_dimensions * (2 * BEYOND * _extent(drawn)) ** 2, plan.n_cells)
+    fixed = FixedPoint(plan.n_dimensions * (2 * BEYOND * _extent(drawn.points)) ** 2, plan.n_cells)
 
     def fold(_: int, result: Arrays) -> None:
         tally.add(result["keys"], result["counts"])
@@ -165,10 +179,10 @@ def count(centers: Float64, drawn: Points, cohort: Cohort, plan: Plan, stages: S
     counts = tally.matrix(plan.n_samples, len(centers))
     per_landmark = np.asarray(counts.sum(axis=0)).ravel()
     kept = np.flatnonzero(per_landmark)
-    probe = drawn[:: max(1, len(drawn) // PROBE)]
+    probe = drawn.points[:: max(1, len(drawn.points) // PROBE)]
     how = {
         "n_points": plan.n_cells,
-        "n_looked_at": len(drawn),
+        "n_looked_at": int(drawn.copies.sum()),
         "n_iterations": ITERATIONS,
         "n_dropped": len(centers) - kept.size,
         "distortion_of_drawn": float(CenterSearch(centers).nearest(probe, n_threads)[1].mean()),

@@ -114,7 +114,7 @@ def counted(request: Request) -> Iterator[tuple[Stages, Draw, Histogrammed]]:
             with seekable(cohort, store.folder, watcher, block_rows=plan.block_rows) as cells:
                 drawn = draw(cells, plan, stages, seed)
                 centers = find_centers(
-                    drawn.points, cells, plan, stages, passes=request.passes, seed=seed, n_threads=n_threads
+                    drawn.landmarks, cells, plan, stages, passes=request.passes, seed=seed, n_threads=n_threads
                 )  # fmt: skip
-                found = count(centers, drawn.points, cells, plan, stages, n_threads)
+                found = count(centers, drawn.landmarks, cells, plan, stages, n_threads)
             yield stages, drawn, found

@@ -1,4 +1,4 @@
-"""What a worker does with a range of cells: pick some, or count them by sample and nearest landmark."""
+"""What a worker does with a range of cells: draw some, or count them by sample and nearest landmark."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover.cohort import Cohort
+from heatmover.cohort._hashes import cell_hashes
 from heatmover.cohort._kept import KeptReader
 from heatmover.cohort._projection import Projection
-from heatmover.cohort._reader import Reader
+from heatmover.cohort._reader import Block, Reader
 from heatmover.cohort._words import quoted_path, readable
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.assignment import CenterSearch
 from heatmover.scale._fixed import FixedPoint
 
-__all__ = ["Arrays", "Cells", "Piece", "count_cells", "pick_rows", "sum_cells"]
+__all__ = ["Arrays", "Cells", "Piece", "Wanted", "count_cells", "draw_cells", "sum_cells"]
 
 # What every task returns, and what a checkpoint keeps.
 Arrays = dict[str, npt.NDArray[Any]]
@@ -61,12 +62,17 @@ class Piece:
 
     def blocks(self) -> Iterator[tuple[slice, Points]]:
         """Yield where, counted from the start of the piece, and the points there."""
+        for where, _, points in self.read():
+            yield where, points
+
+    def read(self) -> Iterator[tuple[slice, Block, Points]]:
+        """Yield where, counted from the start of the piece, and the values and the points there."""
         done = 0
         with readable(self.cells.path, self.cells.reader.kind):
             for block in self.cells.reader.blocks(self.start, self.stop, self.block_rows):
                 points = self.cells.projection.apply(block)
                 self._check(points, done)
-                yield slice(done, done + len(points)), points
+                yield slice(done, done + len(points)), block, points
                 done += len(points)
         if done != self.stop - self.start:
             raise InvalidInputError(
@@ -88,14 +94,56 @@ class Piece:
             )
 
 
-def pick_rows(_: None, piece: Piece, positions: npt.NDArray[np.int64]) -> Arrays:
-    """Return the points at some ascending positions, counted over the whole cohort, ``(n_positions, n_dimensions)``."""
-    places = positions - piece.start
-    found = []
-    for where, points in piece.blocks():
-        first, last = np.searchsorted(places, [where.start, where.stop])
-        found.append(points[places[first:last] - where.start])
-    return {"rows": np.concatenate(found)}
+@final
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """Which cells to draw: those whose hash, as a share of the largest, is below a share of their sample's cells.
+
+    Attributes
+    ----------
+    seed
+        Of the hashes.
+    shares
+        ``(n_samples,)``: what share of the cells of each sample to draw; 1 for all.
+    """
+
+    seed: int
+    shares: npt.NDArray[np.float64]
+
+    def among(self, block: Block, codes: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
+        """Return rows of different cells that are drawn, and how many equal ones of their sample there are of each."""
+        hashes = cell_hashes(block, codes, self.seed)
+        shares = self.shares[codes]
+        drawn = np.flatnonzero((hashes < shares * 2.0**64) | (shares >= 1))
+        _, first, counts = np.unique(hashes[drawn], return_index=True, return_counts=True)
+        return drawn[first], counts
+
+
+def draw_cells(_: None, piece: Piece, codes: npt.NDArray[np.int32], wanted: dict[str, Wanted]) -> Arrays:
+    """Return the cells that are drawn for each purpose: their points, how many there are of each, and their samples.
+
+    Parameters
+    ----------
+    piece
+        The cells.
+    codes
+        ``(n_cells,)``: the sample of each.
+    wanted
+        By the name of the purpose.
+
+    Returns
+    -------
+    Arrays
+        ``NAME points`` ``(n_drawn, n_dimensions)``, ``NAME counts`` and ``NAME codes`` ``(n_drawn,)``.
+    """
+    found: dict[str, list[npt.NDArray[Any]]] = {}
+    for where, block, points in piece.read():
+        for name, which in wanted.items():
+            rows, counts = which.among(block, codes[where])
+            found.setdefault(f"{name} points", []).append(points[rows])
+            found.setdefault(f"{name} counts", []).append(counts)
+            found.setdefault(f"{name} codes", []).append(codes[where][rows])
+    return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
 def count_cells(search: CenterSearch, piece: Piece, codes: npt.NDArray[np.int32], fixed: FixedPoint) -> Arrays:

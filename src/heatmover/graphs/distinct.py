@@ -1,0 +1,191 @@
+"""Different points in an order of their own, so that nothing depends on the order in which rows came."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+__all__ = ["distinct_points", "draw_by_mass", "gather_masses", "order_of_nodes"]
+
+Real = TypeVar("Real", bound=np.floating[Any])
+Points = npt.NDArray[Real]
+Indices = npt.NDArray[np.intp]
+UInt64 = npt.NDArray[np.uint64]
+
+# How often nodes are told apart by their neighbours. Weights of a kernel differ from node to node at the first look.
+MOST_LOOKS = 16
+
+
+def distinct_points(points: Points[Real]) -> tuple[Points[Real], Indices]:
+    """Return the different points, sorted by their coordinates, and where each row is among them.
+
+    Parameters
+    ----------
+    points
+        ``(n_points, n_dimensions)``, finite.
+
+    Returns
+    -------
+    nodes
+        ``(n_nodes, n_dimensions)``: sorted by the first coordinate, equal ones by the second, and so on.
+    place
+        ``(n_points,)``: the node of each row.
+
+    Examples
+    --------
+    >>> nodes, place = distinct_points(np.array([[2.0, 0.0], [1.0, 5.0], [2.0, 0.0]]))
+    >>> nodes.tolist(), place.tolist()
+    ([[1.0, 5.0], [2.0, 0.0]], [1, 0, 1])
+    """
+    order = _sorted(points)
+    nodes = points[order]
+    new = np.ones(len(points), dtype=bool)
+    # Points without ties in their first coordinate, the usual case, are compared in no other.
+    same = np.flatnonzero(nodes[1:, 0] == nodes[:-1, 0])
+    new[1 + same] = (nodes[1 + same] != nodes[same]).any(axis=1)
+    place = np.empty(len(points), dtype=np.intp)
+    place[order] = np.cumsum(new) - 1
+    return (nodes if new.all() else nodes[new]), place
+
+
+def _sorted(points: npt.NDArray[Any]) -> Indices:
+    """Return the order of rows by their coordinates, the first column first."""
+    order = np.argsort(points[:, 0], kind="stable")
+    first = points[order, 0]
+    tied = np.zeros(len(points) + 1, dtype=bool)
+    tied[1:-1] = first[1:] == first[:-1]
+    # A row is in a run of ties if it equals the one before it or the one after.
+    runs = np.flatnonzero(tied[1:] | tied[:-1])
+    if runs.size and points.shape[1] > 1:
+        rows = order[runs]
+        order[runs] = rows[np.lexsort(points[rows].T[::-1])]
+    return order
+
+
+def gather_masses(rows: Any, place: Indices, n_nodes: int) -> Any:
+    """Add the masses of rows that share a node; the sums do not depend on the order of the rows.
+
+    Parameters
+    ----------
+    rows
+        ``(n_measures, n_points)``, dense or CSR.
+    place
+        ``(n_points,)``: the node of each row.
+    n_nodes
+        Number of nodes.
+
+    Returns
+    -------
+    ndarray or csr_array
+        ``(n_measures, n_nodes)``, dense or CSR as it came.
+
+    Examples
+    --------
+    >>> gather_masses(np.array([[0.25, 0.5, 0.25]]), np.array([1, 0, 1]), 2)
+    array([[0.5, 0.5]])
+    """
+    if not sp.issparse(rows):
+        if place.size == n_nodes:
+            moved = np.empty_like(rows)
+            moved[:, place] = rows
+            return moved
+        return gather_masses(sp.csr_array(rows), place, n_nodes).toarray()
+    row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    node = place[rows.indices]
+    # By value within a node: a sum of floats depends on its order.
+    order = np.lexsort((rows.data, node, row)) if place.size > n_nodes else np.lexsort((node, row))
+    row, node, data = row[order], node[order], rows.data[order]
+    new = np.ones(row.size, dtype=bool)
+    new[1:] = (row[1:] != row[:-1]) | (node[1:] != node[:-1])
+    starts = np.flatnonzero(new)
+    if starts.size < row.size:
+        data = _sums(data, starts)
+    offsets = np.searchsorted(row[starts], np.arange(rows.shape[0] + 1))
+    return sp.csr_array((data, node[starts], offsets), shape=(rows.shape[0], n_nodes))
+
+
+def _sums(data: npt.NDArray[np.floating[Any]], starts: Indices) -> npt.NDArray[np.floating[Any]]:
+    """Return the sum of every run of sorted values; equal ones are multiplied, which rounds once."""
+    ends = np.append(starts[1:], data.size)
+    equal = data[starts] == data[ends - 1]
+    return np.where(equal, data[starts] * (ends - starts), np.add.reduceat(data, starts))
+
+
+def draw_by_mass(masses: npt.NDArray[Any], count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Draw ``count`` times from places with masses, each as often as its share of all says, to within one.
+
+    Equal masses are drawn at most once each; where there are no more places than draws, every one is drawn as often as
+    its mass says, a whole number. A common factor of the masses changes nothing beyond that.
+
+    Parameters
+    ----------
+    masses
+        ``(n_places,)``, positive.
+    count
+        How many draws.
+    rng
+        Puts the places into a random order, along which every so many-th unit of mass is drawn.
+
+    Returns
+    -------
+    ndarray of shape (n_places,)
+        How often each was drawn.
+
+    Examples
+    --------
+    >>> draw_by_mass(np.array([1, 1, 2]), 2, np.random.default_rng(0)).sum()
+    np.int64(2)
+    """
+    if masses.size <= count:
+        return masses.astype(np.int64)
+    order = rng.permutation(masses.size)
+    reached = np.cumsum(masses[order]) / masses.sum()
+    ticks = (np.arange(count) + rng.random()) / count
+    hit = np.minimum(np.searchsorted(reached, ticks, side="right"), masses.size - 1)
+    return np.bincount(order[hit], minlength=masses.size).astype(np.int64)
+
+
+def order_of_nodes(affinity: sp.csr_array) -> Indices:
+    """Return an order of the nodes that only their affinities decide, not the order in which they came.
+
+    Nodes are told apart by a hash of their affinities, then by those of their neighbours, and so on (Weisfeiler and
+    Leman 1968). Only nodes between which this sees no difference, such as those of a ring with equal weights, keep the
+    order in which they came.
+
+    Parameters
+    ----------
+    affinity
+        Symmetric CSR ``(n_nodes, n_nodes)``, indices sorted.
+
+    Examples
+    --------
+    >>> path = np.array([[0, 1, 0], [1, 0, 2], [0, 2, 0]], dtype=float)
+    >>> first, second = (order_of_nodes(sp.csr_array(path[which][:, which])) for which in ([0, 1, 2], [2, 0, 1]))
+    >>> np.array_equal(first, np.array([2, 0, 1])[second])
+    True
+    """
+    bits = (
+        affinity.data.view(np.uint64) if affinity.data.dtype == np.float64 else affinity.data.astype(float).view("u8")
+    )
+    loops = np.ascontiguousarray(affinity.diagonal(), dtype=np.float64).view(np.uint64)
+    hashes, n_different = _mixed(loops), 0
+    for _ in range(MOST_LOOKS):
+        # Sums of whole numbers, which overflow the same way in any order.
+        ends = np.r_[np.zeros(1, dtype=np.uint64), np.cumsum(_mixed(bits ^ hashes[affinity.indices]))]
+        hashes = _mixed(hashes + (ends[affinity.indptr[1:]] - ends[affinity.indptr[:-1]]))
+        n_before, n_different = n_different, np.unique(hashes).size
+        if n_different in (n_before, hashes.size):
+            break
+    return np.argsort(hashes, kind="stable")
+
+
+def _mixed(words: UInt64) -> UInt64:
+    """Return words whose every bit depends on all of the given one's (the finaliser of splitmix64)."""
+    with np.errstate(over="ignore"):
+        words = words + np.uint64(0x9E3779B97F4A7C15)
+        words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
