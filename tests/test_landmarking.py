@@ -153,7 +153,17 @@ def test_the_draw_keeps_small_samples_whole_and_every_mass_in_place():
     drawn, part = _draw(masses, 200, np.random.default_rng(0))
     assert np.diff(part.indptr).tolist() == [65, 10, 65, 60]
     assert (np.diff(drawn) > 0).all()
-    np.testing.assert_array_equal(part.toarray(), masses[:, drawn].toarray())
+    np.testing.assert_array_equal(part.toarray() > 0, masses[:, drawn].toarray() > 0)
+    for row in range(4):  # of equal masses, equal ones are drawn
+        assert np.ptp(part.data[part.indptr[row] : part.indptr[row + 1]]) == 0
+
+
+def test_heavy_points_are_drawn_with_their_mass():
+    weights = np.r_[100.0, np.ones(300)]
+    masses = hm.measures_from_weights([weights, weights[::-1]]).masses
+    _, part = _draw(masses, 100, np.random.default_rng(0))
+    shares = part.toarray() / part.sum(axis=1)[:, None]
+    np.testing.assert_allclose(shares.max(axis=1), 0.25, atol=0.02)
 
 
 def test_of_too_many_samples_some_are_drawn():

@@ -23,7 +23,7 @@ def pieces(values, size, form):
 def test_moments_do_not_depend_on_the_blocks(form, size, seed, centre):
     rng = np.random.default_rng(seed)
     values = centre + rng.normal(size=(37, 3)) * (rng.random((37, 3)) < 0.5)
-    moments = Moments.none(3)
+    moments = Moments(3)
     for block in pieces(values, size, form):
         moments.add(block)
     np.testing.assert_allclose(moments.mean, values.mean(axis=0), rtol=1e-12, atol=1e-12)
@@ -32,7 +32,7 @@ def test_moments_do_not_depend_on_the_blocks(form, size, seed, centre):
 
 def test_a_small_spread_around_a_large_mean_is_kept():
     values = 1e9 + np.random.default_rng(0).normal(size=(10_000, 1))
-    moments = Moments.none(1)
+    moments = Moments(1)
     for block in pieces(values, 100, "dense"):
         moments.add(block)
     np.testing.assert_allclose(moments.deviation, values.std(axis=0), rtol=1e-6)
@@ -41,7 +41,7 @@ def test_a_small_spread_around_a_large_mean_is_kept():
 
 
 def test_a_column_without_spread_is_constant():
-    moments = Moments.none(2)
+    moments = Moments(2)
     for block in pieces(np.column_stack([np.full(90, 0.1), np.arange(90)]), 7, "dense"):
         moments.add(block)
     assert moments.constant.tolist() == [True, False]

@@ -179,7 +179,7 @@ class StopAt:
 
 
 def count_calls(monkeypatch, calls):
-    for name in ("pick_rows", "count_cells", "k_means"):
+    for name in ("draw_cells", "count_cells", "k_means"):
         original = getattr(_landmarks, name)
 
         def counted(*args, original=original, name=name, **options):

@@ -12,6 +12,7 @@ import heatmover as hm
 from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError
 from heatmover.scale import _landmarks, _tasks, compare_cohort
+from heatmover.scale._tasks import Wanted
 
 LANDMARKS = 60
 
@@ -202,23 +203,31 @@ def test_a_read_that_fails_for_good_is_told(cohort, monkeypatch):
         compare_cohort(cohort, landmarks=LANDMARKS, n_jobs=1)
 
 
-def test_positions_are_distinct_and_spread():
+def test_cells_are_drawn_by_their_values_and_in_proportion():
     rng = np.random.default_rng(0)
-    for count in (1, 400, 600, 1000):
-        found = _landmarks.draw_positions(1000, count, rng)
-        assert np.unique(found).size == found.size == count
-        assert found.min() >= 0
-        assert found.max() < 1000
-    shares = np.bincount(_landmarks.draw_positions(10**6, 40_000, rng) // 250_000) / 10_000
-    np.testing.assert_allclose(shares, 1, atol=0.05)
+    block, codes = rng.normal(size=(20_000, 4)), rng.integers(0, 3, 20_000).astype(np.int32)
+    wanted = Wanted(5, np.array([0.0, 0.1, 1.0]))
+    rows, counts = wanted.among(block, codes)
+    sizes = np.bincount(codes)
+    found = np.bincount(codes[rows], minlength=3)
+    assert (found[0], found[2], counts.max()) == (0, sizes[2], 1)
+    assert abs(found[1] - 0.1 * sizes[1]) < 4 * np.sqrt(0.09 * sizes[1])
+    # Those of another half are drawn as if it were alone, and copies with the first of them.
+    half, _ = wanted.among(block[10_000:], codes[10_000:])
+    assert set(half + 10_000) == set(rows[rows >= 10_000])
+    twice, counts = wanted.among(np.vstack([block, block]), np.r_[codes, codes])
+    assert set(twice % 20_000) == set(rows)
+    assert (counts == 2).all()
+    other, _ = Wanted(6, wanted.shares).among(block, codes)
+    assert set(other[codes[other] == 1]) != set(rows[codes[rows] == 1])
 
 
 def test_the_draw_for_the_loss_takes_as_many_cells_of_each_sample(cohort, monkeypatch):
     monkeypatch.setattr(_landmarks, "LOSS_POINTS", 160)
-    found = _landmarks.draw_by_sample(cohort, np.random.default_rng(0))
-    np.testing.assert_array_equal(
-        np.unique(np.bincount(cohort.codes[found])[np.bincount(cohort.codes[found]) > 0]), [53]
-    )
+    shares = _landmarks.shares_by_sample(cohort, np.random.default_rng(0))
+    expected = shares * cohort.sizes
+    np.testing.assert_allclose(expected[expected > 0], 53, atol=1)
+    assert np.count_nonzero(shares) == 3
 
 
 def test_a_table_of_text_is_copied_once_and_gives_the_same(cohort, whole, data, tmp_path, monkeypatch, small_pieces):
