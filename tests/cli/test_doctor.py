@@ -127,10 +127,15 @@ def test_every_sample_is_drawn_from(tmp_path):
     values = np.arange(len(labels)) + 0.5
     pd.DataFrame({"sample": labels, "x": values, "y": -values}).to_parquet(tmp_path / "cells.parquet")
     cohort = read_cohort(tmp_path / "cells.parquet", sample_key="sample")
-    points, codes = draw(cohort, MOST_CELLS, np.random.default_rng(1))
+    points, codes = draw(cohort, MOST_CELLS, 1)
     assert len(points) == len(codes) == MOST_CELLS
     assert len(np.unique(points[:, 0])) == MOST_CELLS  # no cell twice
     assert [cohort.names[code] for code in codes] == labels[(points[:, 0] - 0.5).astype(int)].tolist()
     counts = np.bincount(codes, minlength=5)
     assert counts.min() >= 1
     np.testing.assert_allclose(counts / MOST_CELLS, np.array(sizes) / sum(sizes), atol=0.02)
+    order = rng.permutation(len(labels))
+    frame = pd.DataFrame({"sample": labels[order], "x": values[order], "y": -values[order]})
+    frame.to_parquet(tmp_path / "shuffled.parquet")
+    again, _ = draw(read_cohort(tmp_path / "shuffled.parquet", sample_key="sample"), MOST_CELLS, 1)
+    np.testing.assert_array_equal(again, points)

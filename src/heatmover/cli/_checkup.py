@@ -14,6 +14,7 @@ from heatmover._progress import Progress
 from heatmover.cells import annotate
 from heatmover.cli._settings import Settings
 from heatmover.cohort import Cohort
+from heatmover.cohort._hashes import cell_hashes
 from heatmover.cohort._words import quoted
 from heatmover.errors import GraphWarning, InvalidInputError
 from heatmover.graphs import Diagnosis, Graph
@@ -63,7 +64,7 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     """Look at a cohort without changing anything."""
     refusals = list(_refusals(cohort, settings))
     progress.stage("draw cells", 1)
-    points, codes = draw(cohort, MOST_CELLS, np.random.default_rng(settings.seed))
+    points, codes = draw(cohort, MOST_CELLS, settings.seed)
     progress.advance()
     copies = len(points) - len(np.unique(points, axis=0))
     spread = np.var(points.astype(np.float64), axis=0)
@@ -81,21 +82,31 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     return Checkup(points, codes, copies, constant, dominant, diagnosis, tuple(refusals), advice)
 
 
-def draw(cohort: Cohort, most: int, rng: np.random.Generator) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32]]:
-    """Return at most so many cells, drawn from every sample in proportion and at least one of each."""
+def draw(cohort: Cohort, most: int, seed: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32]]:
+    """Return at most so many cells, drawn from every sample in proportion and at least one of each.
+
+    They are drawn by hashes of their values, in whatever order they come.
+    """
     if cohort.n_cells <= most:
         return cohort.points(), cohort.codes
-    order = rng.permutation(cohort.n_cells)
-    # Of each sample the first in random order, then whatever comes next.
-    first = order[np.unique(cohort.codes[order], return_index=True)[1]][:most]
-    rest = order[~np.isin(order, first)][: most - first.size]
-    wanted = np.sort(np.concatenate([first, rest]))
-    parts, done = [], 0
-    for block, codes in cohort.chunks():
-        inside = wanted[(wanted >= done) & (wanted < done + len(codes))] - done
-        parts.append(block[inside])
-        done += len(codes)
-    return np.concatenate(parts), cohort.codes[wanted]
+    hashes, codes = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int32)
+    points: npt.NDArray[Any] = np.empty((0, cohort.n_dimensions))
+    for block, block_codes in cohort.chunks():
+        hashes = np.concatenate([hashes, cell_hashes(block, block_codes, seed)])
+        points, codes = np.concatenate([points, block]), np.concatenate([codes, block_codes])
+        # Enough for every sample to replace its first later on.
+        kept = _first_and_next(hashes, codes, most + len(cohort.names))
+        hashes, points, codes = hashes[kept], points[kept], codes[kept]
+    chosen = _first_and_next(hashes, codes, most)
+    return points[chosen], codes[chosen]
+
+
+def _first_and_next(hashes: npt.NDArray[np.uint64], codes: npt.NDArray[np.int32], most: int) -> npt.NDArray[np.intp]:
+    """Return the place of the smallest hash of each sample, then those of the smallest of all."""
+    order = np.argsort(hashes, kind="stable")
+    is_first = np.zeros(order.size, dtype=bool)
+    is_first[np.unique(codes[order], return_index=True)[1]] = True
+    return np.concatenate([order[is_first], order[~is_first]])[:most]
 
 
 def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
