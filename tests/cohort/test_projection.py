@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -38,6 +40,23 @@ def test_a_small_spread_around_a_large_mean_is_kept():
     np.testing.assert_allclose(moments.deviation, values.std(axis=0), rtol=1e-6)
     # What sums of squares would have made of it.
     assert abs(np.sqrt(abs((values**2).mean() - values.mean() ** 2)) - values.std()) > 0.1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_moments_are_right_to_the_last_bit_in_any_order(form):
+    """Against whole-number fractions, which round nothing."""
+    rng = np.random.default_rng(0)
+    values = (rng.normal(size=(300, 3)) * [1, 1e-3, 10] + [0, 1e4, -3]) * (rng.random((300, 3)) < 0.8)
+    exact = []
+    for column in values.T:
+        fractions = [Fraction(value) for value in column]
+        mean = sum(fractions) / 300
+        exact.append((float(mean), float(sum((value - mean) ** 2 for value in fractions))))
+    for seed in range(20):
+        moments = Moments(3)
+        for block in pieces(values[np.random.default_rng(seed).permutation(300)], 1 + 7 * seed, form):
+            moments.add(block)
+        np.testing.assert_array_equal(np.column_stack([moments.mean, moments.squares]), exact)
 
 
 def test_a_column_without_spread_is_constant():

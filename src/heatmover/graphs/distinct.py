@@ -87,21 +87,22 @@ def gather_masses(rows: Any, place: Indices, n_nodes: int) -> Any:
     >>> gather_masses(np.array([[0.25, 0.5, 0.25]]), np.array([1, 0, 1]), 2)
     array([[0.5, 0.5]])
     """
+    alone = place.size <= n_nodes and int(np.bincount(place, minlength=1).max()) == 1
     if not sp.issparse(rows):
-        if place.size == n_nodes:
-            moved = np.empty_like(rows)
+        if alone:
+            moved = np.zeros((len(rows), n_nodes), dtype=rows.dtype)
             moved[:, place] = rows
             return moved
         return gather_masses(sp.csr_array(rows), place, n_nodes).toarray()
     row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
     node = place[rows.indices]
     # By value within a node: a sum of floats depends on its order.
-    order = np.lexsort((rows.data, node, row)) if place.size > n_nodes else np.lexsort((node, row))
+    order = np.lexsort((node, row) if alone else (rows.data, node, row))
     row, node, data = row[order], node[order], rows.data[order]
     new = np.ones(row.size, dtype=bool)
     new[1:] = (row[1:] != row[:-1]) | (node[1:] != node[:-1])
     starts = np.flatnonzero(new)
-    if starts.size < row.size:
+    if not alone:
         data = _sums(data, starts)
     offsets = np.searchsorted(row[starts], np.arange(rows.shape[0] + 1))
     return sp.csr_array((data, node[starts], offsets), shape=(rows.shape[0], n_nodes))
@@ -115,10 +116,10 @@ def _sums(data: npt.NDArray[np.floating[Any]], starts: Indices) -> npt.NDArray[n
 
 
 def draw_by_mass(masses: npt.NDArray[Any], count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Draw ``count`` times from places with masses, each as often as its share of all says, to within one.
+    """Draw ``count`` times, each place as often as its share of the mass says, to within one (a systematic sample).
 
-    Equal masses are drawn at most once each; where there are no more places than draws, every one is drawn as often as
-    its mass says, a whole number. A common factor of the masses changes nothing beyond that.
+    Places of equal mass are drawn at most once each, and a common factor of the masses changes nothing. Where there are
+    no more places than draws, nothing is drawn at random: the masses, as whole numbers, come back.
 
     Parameters
     ----------
@@ -127,7 +128,7 @@ def draw_by_mass(masses: npt.NDArray[Any], count: int, rng: np.random.Generator)
     count
         How many draws.
     rng
-        Puts the places into a random order, along which every so many-th unit of mass is drawn.
+        Puts the places into a random order; then every so many-th unit of mass is drawn.
 
     Returns
     -------
@@ -167,9 +168,7 @@ def order_of_nodes(affinity: sp.csr_array) -> Indices:
     >>> np.array_equal(first, np.array([2, 0, 1])[second])
     True
     """
-    bits = (
-        affinity.data.view(np.uint64) if affinity.data.dtype == np.float64 else affinity.data.astype(float).view("u8")
-    )
+    bits = np.ascontiguousarray(affinity.data, dtype=np.float64).view(np.uint64)
     loops = np.ascontiguousarray(affinity.diagonal(), dtype=np.float64).view(np.uint64)
     hashes, n_different = _mixed(loops), 0
     for _ in range(MOST_LOOKS):
