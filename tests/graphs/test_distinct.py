@@ -51,6 +51,10 @@ def test_masses_are_summed_whatever_their_order(n_measures, n_points, n_nodes, s
     np.testing.assert_allclose(one, expected, rtol=1e-14)
 
 
+def test_nothing_to_gather():
+    assert not gather_masses(np.zeros((2, 4)), np.array([0, 0, 1, 1]), 3).any()
+
+
 def test_copies_multiply_exactly():
     """Three thirds of 1/300 are 1/100 however often the cells were copied, to one rounding."""
     for copies in (3, 7, 10):

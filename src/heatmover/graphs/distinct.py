@@ -110,7 +110,7 @@ def gather_masses(rows: Any, place: Indices, n_nodes: int) -> Any:
 
 def _sums(data: npt.NDArray[np.floating[Any]], starts: Indices) -> npt.NDArray[np.floating[Any]]:
     """Return the sum of every run of sorted values; equal ones are multiplied, which rounds once."""
-    ends = np.append(starts[1:], data.size)
+    ends = np.append(starts, data.size)[1:]
     equal = data[starts] == data[ends - 1]
     return np.where(equal, data[starts] * (ends - starts), np.add.reduceat(data, starts))
 
