@@ -1,5 +1,6 @@
 """`DiffusionEMD` as its users meet it: options, bad input, pipelines, and the defects of its peers."""
 
+import re
 import warnings
 
 import numpy as np
@@ -142,6 +143,131 @@ def test_precision_follows_the_tolerance_and_the_scale(grid, rows):
     assert hm.DiffusionEMD(grid, max_scale=3, tol=1e-6).fit_transform(rows).dtype == np.float64
     assert hm.DiffusionEMD(grid, max_scale=3, dtype="float64").fit_transform(rows).dtype == np.float64
     assert hm.DiffusionEMD(grid, max_scale=3, tol=1e-6, dtype="float32").fit_transform(rows).dtype == np.float32
+
+
+# --- affinities of any magnitude --------------------------------------------------------------------------------
+
+
+def cloud_and_an_isolated_point():
+    affinity = hm.Graph.from_points(np.random.default_rng(0).normal(size=(60, 2)), 8).affinity.toarray()
+    return np.pad(affinity, ((0, 1), (0, 1)))
+
+
+@pytest.fixture(scope="module")
+def cloud_rows():
+    rows = np.random.default_rng(1).random((4, 61))
+    return rows / rows.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.filterwarnings("ignore::heatmover.errors.GraphWarning")
+@pytest.mark.parametrize("method", ["exact", "chebyshev", "spectral", "interpolative"])
+def test_a_common_factor_of_the_affinities_changes_nothing(method, cloud_rows):
+    affinity = cloud_and_an_isolated_point()
+
+    def embedded(factor):
+        graph = hm.Graph.from_affinity(affinity * factor)
+        return hm.DiffusionEMD(graph, method=method, max_scale=6, tol=1e-6).fit_transform(cloud_rows)
+
+    expected = embedded(1.0)
+    for factor in (2.0**-900, 2.0**-53, 2.0, 2.0**900):
+        np.testing.assert_array_equal(embedded(factor), expected)
+    for factor in (1e-290, 1e-200, 1e-50, 3.0, 1e290):
+        np.testing.assert_allclose(embedded(factor), expected, atol=1e-14)
+
+
+@pytest.mark.filterwarnings("ignore::heatmover.errors.GraphWarning")
+def test_components_of_any_magnitude_are_as_if_each_were_alone():
+    parts = [np.exp(-(np.subtract.outer(np.arange(n), np.arange(n)) ** 2) / 2.0) for n in (9, 7)]
+    embeddings = []
+    for factors in ((1.0, 1.0), (2.0**-700, 1.0), (2.0**500, 2.0**-500)):
+        affinity = sp.block_diag([part * factor for part, factor in zip(parts, factors, strict=True)])
+        for method in ("exact", "chebyshev"):
+            model = hm.DiffusionEMD(hm.Graph.from_affinity(affinity), method=method, max_scale=4, dtype="float64")
+            embeddings.append(model.fit_transform(np.eye(16)))
+    for embedding in embeddings[2:]:
+        assert any(np.array_equal(embedding, other) for other in embeddings[:2])
+
+
+def test_affinities_without_their_digits_are_refused():
+    with pytest.raises(InvalidInputError, match=r"all digits, found 3 points .*2\.2e-308 .*first: point 0.*multiply"):
+        hm.Graph.from_affinity(np.full((3, 3), 1e-310))
+    # Beside larger ones of the same points they need none: a Gaussian far out.
+    assert hm.Graph.from_affinity(np.eye(3) + 1e-310).n_edges == 3
+
+
+@pytest.mark.parametrize("method", ["auto", "chebyshev", "spectral", "interpolative", "exact"])
+@pytest.mark.parametrize("ratio", [0.3, 0.1, 1e-2, 1e-6, 1e-10])
+def test_uneven_affinities_give_the_right_densities_or_a_refusal(ratio, method):
+    weights = ratio ** np.arange(9.0)
+    affinity = np.diag(weights, 1) + np.diag(weights, -1) + np.diag(np.append(weights, weights[-1]))
+    # Rows of the walk, each entry a quotient of sums: no digit is lost before the powers.
+    sums = affinity.sum(axis=1)
+    walk = affinity / sums[:, None] / sums
+    walk = walk / walk.sum(axis=1, keepdims=True)
+    model = hm.DiffusionEMD(hm.Graph.from_affinity(affinity), method=method, max_scale=5, n_scales=6)
+    if ratio < 0.1 and method != "auto":
+        with pytest.raises(InvalidInputError, match=r"even enough for method=.*varies by .*method='auto'"):
+            model.fit(np.eye(10))
+        return
+    blocks = model.fit_transform(np.eye(10)).reshape(10, 6, 10)
+    for scale in range(6):
+        expected = np.linalg.matrix_power(walk, 2**scale)
+        error = np.abs(blocks[:, scale] * 2 ** ((5 - scale) / 2) - expected).sum(axis=1).max()
+        assert error < 0.02, (scale, error)
+
+
+def test_an_uneven_graph_is_not_walked_for_ever():
+    weights = 1e-8 ** np.arange(5.0)
+    graph = hm.Graph.from_affinity(np.diag(weights, 1) + np.diag(weights, -1))
+    with pytest.raises(InvalidInputError, match=r"max_scale of at most 18 .*found 19; lower max_scale"):
+        hm.DiffusionEMD(graph, max_scale=19).fit()
+    assert hm.DiffusionEMD(graph).fit().method_ == "walk"
+
+
+def test_a_stationary_law_beyond_all_floats_is_refused():
+    weights = np.array([1e290, 1e90, 1e-110, 1e-300])
+    with pytest.raises(InvalidInputError, match="within a connected part that float64 can hold"):
+        hm.DiffusionEMD(hm.Graph.from_affinity(np.diag(weights, 1) + np.diag(weights, -1))).fit()
+
+
+@pytest.mark.parametrize("method", ["auto", "chebyshev", "spectral", "interpolative", "exact"])
+@pytest.mark.parametrize("dtype", ["auto", "float32", "float64"])
+def test_a_tolerance_below_rounding_is_refused(method, dtype, grid):
+    with pytest.raises(InvalidInputError, match=r"tol of at least \d.*found 1e-20; raise tol"):
+        hm.DiffusionEMD(grid, method=method, dtype=dtype, tol=1e-20).fit()
+
+
+@pytest.mark.parametrize("method", ["chebyshev", "exact"])
+def test_the_smallest_tolerance_named_is_kept(method, grid):
+    with pytest.raises(InvalidInputError, match="raise tol or lower max_scale") as caught:
+        hm.DiffusionEMD(grid, method=method, tol=1e-11, max_scale=20).fit()
+    least = float(re.search(r"tol of at least ([0-9.e-]+),", str(caught.value))[1])
+    model = hm.DiffusionEMD(grid, method=method, tol=least, max_scale=20).fit()
+    assert model.error_bound_.max() <= least
+
+
+@pytest.mark.parametrize("method", ["auto", "chebyshev", "spectral", "interpolative", "exact"])
+@pytest.mark.parametrize("tol", [1e-2, 1e-3, 1e-5, 1e-8])
+def test_the_bound_is_within_tol(method, tol, grid):
+    for max_scale in (2, 8, 14):
+        model = hm.DiffusionEMD(grid, method=method, tol=tol, max_scale=max_scale).fit()
+        assert (model.error_bound_ <= tol).all(), model.method_
+
+
+@pytest.mark.parametrize("lightest", [1.0, 1e-150])
+@pytest.mark.parametrize("method", ["auto", "chebyshev"])
+def test_no_nan_leaves_whatever_is_forced(method, lightest):
+    """float32 at 2^30 steps and a tolerance far below its rounding: right or refused, never NaN."""
+    weights = np.geomspace(1, lightest, 20)
+    graph = hm.Graph.from_affinity(np.diag(weights, 1) + np.diag(weights, -1) + np.eye(21))
+    model = hm.DiffusionEMD(graph, method=method, dtype="float32", max_scale=30, tol=1e-10)
+    try:
+        embedding = model.fit_transform(np.eye(21))
+    except InvalidInputError as error:
+        assert "float32 can hold" in str(error) or "tol of at least" in str(error)  # noqa: PT017
+    else:
+        assert np.isfinite(embedding).all()
+        assert model.error_bound_.max() < 0.5
 
 
 # --- scikit-learn -----------------------------------------------------------------------------------------------

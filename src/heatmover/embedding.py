@@ -158,6 +158,7 @@ def embed(
     def fill(block: slice) -> None:
         # The diffuser alone holds the dense block, and drops it as soon as it has its own.
         fill_block(diffuser.diffuse(_columns(rows[block]), layout.scales), layout, embedding[block])
+        _check_held(embedding[block])
         progress.advance(block.stop - block.start)
 
     with ThreadPoolExecutor(n_threads) as pool:
@@ -186,6 +187,7 @@ def embed_transposed(
 
     def fill(block: slice) -> None:
         result[block] = diffuser.collect(_per_density(features[block], layout), layout.scales).T
+        _check_held(result[block])
 
     with ThreadPoolExecutor(n_threads) as pool:
         list(pool.map(fill, _blocks(len(features), n_threads)))
@@ -206,6 +208,18 @@ def _per_density(features: Block, layout: Layout) -> Iterator[Block]:
                 values = np.ascontiguousarray(features[:, edges[position] : edges[position + 1]].T)
                 add_cell_values(values, layout.cells[position].labels, number(column[position]), block)
         yield block
+
+
+def _check_held(block: Block) -> None:
+    """Raise if a result is not finite: whatever was asked for, no NaN leaves."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(block.sum()):  # one pass without a temporary; a sum may overflow, so look closer only then
+            return
+    bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
+    if bad.size:
+        raise InvalidInputError(
+            f"values that {block.dtype} can hold", f"NaN or infinity in {bad.size} rows", "use dtype='float64'"
+        )
 
 
 def _columns(rows: Any) -> Block:

@@ -12,13 +12,14 @@ from heatmover._progress import Progress
 from heatmover._validation import check_matrix
 from heatmover.compression import Compression, cells_of_scales, choose_compression
 from heatmover.diffusion.base import Block, Diffuser
-from heatmover.diffusion.chebyshev import ChebyshevDiffuser, rounding
+from heatmover.diffusion.chebyshev import ChebyshevDiffuser, check_single, rounding
 from heatmover.diffusion.choice import COARSEST, choose_max_scale
-from heatmover.diffusion.exact import ExactDiffuser
+from heatmover.diffusion.exact import ExactDiffuser, solver_rounding
 from heatmover.diffusion.lowrank import LowRankDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.planning import Planner
 from heatmover.diffusion.scales import ScaleChoice, finest_scale
+from heatmover.diffusion.walk import LONGEST, WalkDiffuser
 from heatmover.embedding import Layout, combination, embed, embed_transposed, measures_within, scale_weights
 from heatmover.errors import InvalidInputError
 from heatmover.table import FeatureTable
@@ -145,11 +146,17 @@ def prepare(
     rng, n_threads
         For all random choices; to use.
     """
-    planner = Planner(operator, settings.method, n_measures or MANY, settings.tol, rng, n_threads)
+    _check_method(operator, settings.method)
+    chosen = "walk" if operator.is_uneven else settings.method
+    _check_tolerance(operator, chosen, settings.tol, 0)  # before anything is paid for
+    planner = Planner(operator, settings.method, n_measures or MANY, settings.tol * operator.tightening, rng, n_threads)
     choice = _choose_scale(planner, rows, settings.max_scale)
+    _check_steps(chosen, choice.max_scale)
     planner.settle(choice.max_scale)
     scales = _kept_scales(choice.max_scale, settings)
-    precision = _choose_precision(operator, settings, min(choice.max_scale, planner.first - 1))
+    coarsest = min(choice.max_scale, planner.first - 1)
+    _check_tolerance(operator, planner.chosen, settings.tol, coarsest)
+    precision = _choose_precision(planner, settings, coarsest)
     shape = (n_measures or MANY, len(scales), operator.n_points)
     compression = choose_compression(settings.compress, shape, precision.itemsize)
     layout = _layout(planner, scales, settings, compression.delta)
@@ -184,11 +191,49 @@ def _kept_scales(max_scale: int, settings: Settings) -> range:
     return everything[max(len(everything) - settings.n_scales, 0) :]
 
 
-def _choose_precision(operator: DiffusionOperator, settings: Settings, coarsest_polynomial: int) -> np.dtype[Any]:
-    if settings.dtype != "auto":
-        return np.dtype(settings.dtype)
-    single = rounding(2**coarsest_polynomial, np.float32) <= settings.tol / 2 and operator.evenness >= EVEN
-    return np.dtype(np.float32 if single else np.float64)
+def _check_method(operator: DiffusionOperator, method: str) -> None:
+    if operator.is_uneven and method != "auto":
+        raise InvalidInputError(
+            f"a graph that is even enough for method={method!r}",
+            f"a stationary law whose root varies by {1 / operator.evenness:.0e} within a connected part",
+            "method='auto' takes such a walk step by step; or remove the faintest points",
+        )
+
+
+def _check_tolerance(operator: DiffusionOperator, chosen: str, asked: float, coarsest: int) -> None:
+    """Raise if rounding in float64 alone may exceed ``tol`` at the coarsest scale that does not come from a basis."""
+    if chosen == "walk":
+        least = float(WalkDiffuser(operator, adjoint=True).error_bound(range(coarsest, coarsest + 1))[0])
+    elif chosen == "exact":
+        least = solver_rounding(operator.n_points) * rounding(2**coarsest, np.float64) / operator.tightening
+    else:
+        # What is cut off takes at least half.
+        least = 2 * rounding(2**coarsest, np.float64) / operator.tightening
+    if asked < least:
+        raise InvalidInputError(
+            f"tol of at least {1.05 * least:.1e}, which float64 can keep for 2^{coarsest} steps",
+            f"{asked:g}",
+            "raise tol or lower max_scale" if coarsest else "raise tol",
+        )
+
+
+def _check_steps(chosen: str, max_scale: int) -> None:
+    if chosen == "walk" and max_scale > LONGEST:
+        raise InvalidInputError(
+            f"max_scale of at most {LONGEST} on a graph so uneven that it is walked step by step",
+            f"{max_scale}",
+            "lower max_scale, or remove the faintest points",
+        )
+
+
+def _choose_precision(planner: Planner, settings: Settings, coarsest: int) -> np.dtype[Any]:
+    if settings.dtype == "auto":
+        lost = rounding(2**coarsest, np.float32)
+        single = lost <= planner.tol / 2 and planner.operator.evenness >= EVEN and planner.chosen != "walk"
+        return np.dtype(np.float32 if single else np.float64)
+    if settings.dtype == "float32" and planner.chosen != "exact":
+        check_single(planner.operator, coarsest, "use dtype='auto' or 'float64'")
+    return np.dtype(settings.dtype)
 
 
 def _layout(planner: Planner, scales: range, settings: Settings, delta: float | None) -> Layout:
@@ -203,6 +248,8 @@ def _layout(planner: Planner, scales: range, settings: Settings, delta: float | 
 def _diffuser(planner: Planner, precision: npt.DTypeLike, *, adjoint: bool) -> Diffuser:
     if planner.chosen == "exact":
         return ExactDiffuser(planner.operator, adjoint=adjoint)
+    if planner.chosen == "walk":
+        return WalkDiffuser(planner.operator, adjoint=adjoint)
     # Only one copy of the operator stays, in the precision that diffuses.
     kept = planner.operator.astype(precision)
     fine = ChebyshevDiffuser(kept, adjoint=adjoint, tol=planner.tol, dtype=precision)

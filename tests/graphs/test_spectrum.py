@@ -155,3 +155,27 @@ def test_lanczos_on_a_large_graph_finds_the_same_ends(cloud, monkeypatch):
     assert short[-1] == pytest.approx(full[-1], abs=1e-9)
     assert short_gap[-1] == pytest.approx(full_gap[-1], abs=1e-6)
     assert residuals[-1] < 1e-2
+
+
+@pytest.mark.parametrize("exponent", [-900, -301, -1, 1, 40, 301, 900])
+def test_a_power_of_two_changes_no_bit_of_any_component(exponent):
+    cloud = Graph.from_points(np.random.default_rng(0).normal(size=(50, 2)), 8).affinity.toarray()
+    parts = [cloud, np.ones((3, 3))]
+    component = np.repeat([0, 1], [50, 3]).astype(np.int32)
+    base, degree = normalise(sp.csr_array(sp.block_diag(parts)), 1.0, component)
+    for factors in ((2.0**exponent, 1.0), (1.0, 2.0**exponent), (2.0**exponent, 2.0**-exponent)):
+        scaled = sp.csr_array(sp.block_diag([part * factor for part, factor in zip(parts, factors, strict=True)]))
+        found, other = normalise(scaled, 1.0, component)
+        np.testing.assert_array_equal(found.toarray(), base.toarray())
+        np.testing.assert_array_equal(other, degree)
+
+
+@pytest.mark.parametrize("weights", [(1e290, 1e-300), (1.0, 1e-300), (1e-300, 1e290)])
+def test_a_point_tied_to_a_far_stronger_one_alone(weights):
+    """The hub's own loop and one faint tie: what the formula gives in rational numbers."""
+    loop, tie = weights
+    symmetric, _ = normalise(sp.csr_array(np.array([[loop, tie], [tie, 0.0]])), 1.0)
+    # q = (loop + tie, tie), K_n = [[loop / q0^2, 1 / q0], [1 / q0, 0]].
+    share = loop / (loop + tie)
+    to_hub = 1 / np.sqrt(1 + share)
+    np.testing.assert_allclose(symmetric.toarray(), [[share / (1 + share), to_hub], [to_hub, 0]], rtol=1e-14)

@@ -13,7 +13,7 @@ from heatmover.differentiable._checks import check_masses, check_points, check_t
 from heatmover.differentiable._entry import Entry
 from heatmover.differentiable._positions import operator_at
 from heatmover.differentiable._powers import Expansion, Support, powers
-from heatmover.diffusion.chebyshev import SINGLE_RANGE
+from heatmover.diffusion.chebyshev import check_single
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.errors import InvalidInputError
 from heatmover.estimator import DiffusionEMD
@@ -249,7 +249,7 @@ class DiffusionEMDLoss(torch.nn.Module):
         return f"{self.graph}, scales {self.scales[0]} to {self.scales[-1]}, alpha={self.alpha:g}, norm={self.norm!r}"
 
     def _settle(self, graph: Graph, operator: DiffusionOperator) -> None:
-        self.graph = graph
+        self.graph, self._operator = graph, operator
         self._place = None if graph.place is None else torch.from_numpy(graph.place.copy())
         self._copies = None if graph.place is None else torch.from_numpy(np.bincount(graph.place))
         self._support = Support(operator.symmetric, graph.first[operator.order], self._n_threads)
@@ -258,15 +258,13 @@ class DiffusionEMDLoss(torch.nn.Module):
         self._n_components = operator.n_components
         self._top = torch.from_numpy(operator.top)
         self._entries = {torch.float64: torch.from_numpy(operator.symmetric.data)}
-        self._settled = Expansion.of_scales(self.scales, lowest=operator.lowest, tol=self.tol)
-        self._moving = Expansion.of_scales(self.scales, lowest=-1.0, tol=self.tol)
+        tol = self.tol * operator.tightening
+        self._settled = Expansion.of_scales(self.scales, lowest=operator.lowest, tol=tol)
+        self._moving = Expansion.of_scales(self.scales, lowest=-1.0, tol=tol)
 
     def _data(self, dtype: torch.dtype) -> torch.Tensor:
-        if dtype == torch.float32 and float(self._top.min()) < SINGLE_RANGE:
-            raise InvalidInputError(
-                "a stationary law that float32 can hold", f"a smallest root of {float(self._top.min()):.0e}",
-                "call .double() on the masses",
-            )  # fmt: skip
+        if dtype == torch.float32:
+            check_single(self._operator, self.scales[-1], "call .double() on the masses")
         if dtype not in self._entries:
             self._entries[dtype] = self._entries[torch.float64].to(dtype)
         return self._entries[dtype]

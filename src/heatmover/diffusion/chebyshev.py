@@ -23,12 +23,15 @@ from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.recurrence import Recurrence
 from heatmover.errors import InvalidInputError
 
-__all__ = ["ChebyshevDiffuser", "power_coefficients", "rounding"]
+__all__ = ["ChebyshevDiffuser", "check_single", "power_coefficients", "rounding"]
 
 Float64 = npt.NDArray[np.float64]
 
 # Measures are divided by the root of the stationary law, and float32 ends at 1e38.
 SINGLE_RANGE = 1e-15
+# A precision that is asked for may lose more than ``tol``, as ``error_bound_`` then tells, but a bound above this, the
+# largest ``tol``, tells nothing: at 2^30 steps and tol=1e-10 all densities of float32 were NaN.
+LARGEST_ERROR = 0.5
 
 # Scales that diffuse_progressively takes from one recurrence, as many as the memory allows. The density at 2^k started
 # anew from 2^(k-1) costs 3.4 times the last recurrence in all, four at a time cost about 2, all at once 1.4.
@@ -83,6 +86,18 @@ def rounding(steps: int, dtype: npt.DTypeLike) -> float:
     cliques joined by a thread, the worst graph known: a fifth of this at 2^13 and at 2^18.
     """
     return float((steps + 8) * np.finfo(dtype).eps / 2)
+
+
+def check_single(operator: DiffusionOperator, scale: int, advice: str) -> None:
+    """Raise if float32, which was asked for, says nothing about densities at ``scale``."""
+    lost = rounding(2**scale, np.float32) / operator.tightening
+    if lost > LARGEST_ERROR or operator.top.min() < SINGLE_RANGE:
+        what = "a number of steps" if operator.tightening == 1 else "a stationary law"
+        raise InvalidInputError(
+            f"{what} that float32 can hold",
+            f"that rounding may move a density by {lost:.1g} of its mass in 2^{scale} steps",
+            advice,
+        )
 
 
 @final

@@ -12,9 +12,10 @@ import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
 from heatmover.diffusion.base import Block, Diffuser
-from heatmover.diffusion.chebyshev import SINGLE_RANGE, ChebyshevDiffuser
+from heatmover.diffusion.chebyshev import ChebyshevDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.scales import MIXED, ScaleChoice, mean_total_variation, total_variations
+from heatmover.diffusion.walk import WalkDiffuser
 
 __all__ = ["choose_max_scale"]
 
@@ -87,7 +88,11 @@ def _flow(
     n_threads: int,
 ) -> Iterator[Block]:
     """Yield the densities of the sources at 2^0, 2^1, ..."""
-    diffuser = ChebyshevDiffuser(operator, adjoint=True, tol=1e-3, dtype=_precision(operator), n_threads=n_threads)
+    if operator.is_uneven:
+        yield from WalkDiffuser(operator, adjoint=True).diffuse_progressively(sources)
+        return
+    tol, dtype = 1e-3 * operator.tightening, _precision(operator)
+    diffuser = ChebyshevDiffuser(operator, adjoint=True, tol=tol, dtype=dtype, n_threads=n_threads)
     flow = diffuser.diffuse_progressively(sources)
     yield from islice(flow, PATIENCE)
     basis = coarse()
@@ -186,4 +191,4 @@ def _draw(operator: DiffusionOperator, rows: Any, rng: np.random.Generator) -> _
 
 def _precision(operator: DiffusionOperator) -> npt.DTypeLike:
     # An average needs few digits, but the errors of all steps add up on what never mixes.
-    return np.float32 if operator.top.min() > SINGLE_RANGE else np.float64
+    return np.float32 if operator.tightening == 1 else np.float64

@@ -15,7 +15,7 @@ from heatmover.diffusion.chebyshev import ChebyshevDiffuser, power_coefficients,
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.recurrence import Recurrence, in_columns
 
-__all__ = ["COARSEST_FACTOR", "Factor", "LowRankDiffuser", "deflated_power"]
+__all__ = ["COARSEST_FACTOR", "ROUNDING_STEPS", "Factor", "LowRankDiffuser", "deflated_power"]
 
 Float64 = npt.NDArray[np.float64]
 

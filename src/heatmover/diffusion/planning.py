@@ -16,7 +16,7 @@ import numpy as np
 from heatmover.diffusion.base import LANES
 from heatmover.diffusion.chebyshev import power_coefficients, rounding
 from heatmover.diffusion.interpolative import interpolative_factors
-from heatmover.diffusion.lowrank import Factor
+from heatmover.diffusion.lowrank import ROUNDING_STEPS, Factor
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.rank import DensityOfStates, density_of_states, threshold
 from heatmover.diffusion.spectral import (
@@ -121,6 +121,10 @@ class Planner:
 
         A basis that was built for coarser scales serves finer ones too.
         """
+        if self.operator.is_uneven:
+            self.chosen = "walk"
+            self.reason = "affinities so uneven that only the walk itself, step by step, keeps its digits"
+            return None
         if self.method in ("chebyshev", "exact"):
             self.chosen = self.method
             return None
@@ -172,7 +176,7 @@ class Planner:
             self.operator,
             first,
             rank,
-            tol=self.tol,
+            tol=self.tol - self._room(),
             rng=self.rng,
             last=last,
             most=MOST_VECTORS,
@@ -213,6 +217,11 @@ class Planner:
 
     def _precision_cost(self, scale: int) -> float:
         return 1.0 if rounding(2**scale, np.float32) <= self.tol / 2 else 2.0
+
+    def _room(self) -> float:
+        """Return what the products with a basis may add to its error, in the precision that ``tol`` allows."""
+        single = rounding(ROUNDING_STEPS, np.float32)
+        return single if single <= self.tol / 2 else rounding(ROUNDING_STEPS, np.float64)
 
     def _why_basis(self, max_scale: int) -> str:
         assert self.factors is not None

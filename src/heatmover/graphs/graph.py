@@ -368,7 +368,20 @@ def _check_affinity(affinity: Any) -> sp.csr_array:
     matrix = _check_symmetry(matrix, affinity.dtype)
     matrix.eliminate_zeros()
     matrix.sort_indices()
+    _check_faintest(matrix)
     return matrix
+
+
+def _check_faintest(matrix: sp.csr_array) -> None:
+    """Raise if a point's affinities have lost their digits; beside a larger one of the same point they need none."""
+    largest = matrix.max(axis=1).toarray().ravel()
+    faint = np.flatnonzero((largest > 0) & (largest < np.finfo(np.float64).tiny))
+    if faint.size:
+        raise InvalidInputError(
+            "affinities that a float holds with all digits",
+            f"{faint.size} points whose largest is below 2.2e-308 (first: point {faint[0]})",
+            "multiply all affinities by one large number, which changes no result",
+        )
 
 
 def _check_symmetry(matrix: sp.csr_array, precision: np.dtype[Any]) -> sp.csr_array:

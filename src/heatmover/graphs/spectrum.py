@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
@@ -11,27 +13,71 @@ __all__ = ["lanczos", "normalise"]
 
 Float64 = npt.NDArray[np.float64]
 
+# Affinities are brought to below 2^UNIT, by a power of two, which rounds nothing: near the upper end of a float's range
+# the faintest affinities beside them keep their digits, and 2^63 of them can be summed.
+UNIT = 960
+
+# Entries worked on at a time, about: 0.20 s for 7.8 million of them, 0.24 s with 2^14 and 0.39 s with 2^20.
+PIECE = 2**16
+
 # Numbers that `lanczos` may keep (32 MB).
 MOST_REMEMBERED = 4_000_000
 
 
-def normalise(affinity: sp.csr_array, anisotropy: float) -> tuple[sp.csr_array, Float64]:
-    """Return S as CSR and the degree d of the anisotropically normalised affinity (paper, Eq. 5)."""
-    counts = np.diff(affinity.indptr)
-    q = np.asarray(affinity.sum(axis=1)).ravel()
-    # Any common factor of K_n cancels in S; this one keeps q^-2a in range for weights of any magnitude. Only points
-    # fainter than 1e-150 of the strongest are normalised less than they should be.
-    inverse = np.maximum(q / q.max(), 1e-150) ** -anisotropy / np.sqrt(q.max())
-    # Entry by entry in place: at a million points every array as long as the edges is some 400 MB.
-    normed = np.repeat(inverse, counts)
-    normed *= affinity.data
-    normed *= inverse[affinity.indices]
+def normalise(
+    affinity: sp.csr_array, anisotropy: float, component: npt.NDArray[np.int32] | None = None
+) -> tuple[sp.csr_array, Float64]:
+    """Return S as CSR and the degree d of the anisotropically normalised affinity (paper, Eq. 5).
+
+    Parameters
+    ----------
+    affinity
+        ``(n_points, n_points)``; no row is empty.
+    anisotropy
+        The power of the sums that is divided out.
+    component
+        Connected component of each point, ``(n_points,)``; None for one. S does not depend on the unit of a component's
+        affinities, and neither do its bits on a power of two in it. The degrees of each component are in a unit of
+        their own.
+    """
+    normed = _in_units(affinity, component)
     symmetric = sp.csr_array((normed, affinity.indices, affinity.indptr), shape=affinity.shape)
+    _multiply_ends(symmetric, np.asarray(symmetric.sum(axis=1)).ravel() ** -anisotropy)
     degree = np.asarray(symmetric.sum(axis=1), dtype=np.float64).ravel()
-    root = 1 / np.sqrt(degree)
-    normed *= np.repeat(root, counts)
-    normed *= root[affinity.indices]
+    _multiply_ends(symmetric, 1 / np.sqrt(degree))
     return symmetric, degree
+
+
+def _multiply_ends(matrix: sp.csr_array, factors: Float64) -> None:
+    """Multiply every entry by the factors of its row and of its column, in place."""
+    # In pieces: at a million points every array as long as the edges is some 400 MB.
+    n_pieces = -(-matrix.nnz // PIECE)
+    cuts = np.searchsorted(matrix.indptr, np.linspace(0, matrix.nnz, n_pieces + 1)[1:-1])
+    for first, last in pairwise([0, *cuts.tolist(), matrix.shape[0]]):
+        entries = slice(matrix.indptr[first], matrix.indptr[last])
+        ends = (
+            np.repeat(factors[first:last], np.diff(matrix.indptr[first : last + 1])),
+            factors[matrix.indices[entries]],
+        )
+        # The larger first: an affinity is at most either sum, so that it cannot overflow, and what is faint beside one
+        # sum but not beside the other does not vanish. And an entry has the bits of its mirror image.
+        matrix.data[entries] *= np.maximum(*ends)
+        matrix.data[entries] *= np.minimum(*ends)
+
+
+def _in_units(affinity: sp.csr_array, component: npt.NDArray[np.int32] | None) -> Float64:
+    """Return the affinities, those of each component times the power of two that takes the largest below 2^UNIT."""
+    counts = np.diff(affinity.indptr)
+    place = np.zeros(counts.size, dtype=np.int32) if component is None else component
+    largest = np.zeros(int(place.max()) + 1)
+    np.maximum.at(largest, place, np.maximum.reduceat(affinity.data, affinity.indptr[:-1]))
+    exponents = UNIT - np.frexp(largest)[1]
+    scaled: Float64 = affinity.data.copy()
+    # In two steps: the power of two that a very small affinity needs may be no float itself.
+    for part in (exponents // 2, exponents - exponents // 2):
+        factors = np.ldexp(1.0, part)
+        scaled *= factors[0] if factors.size == 1 else np.repeat(factors[place], counts)
+    return scaled
 
 
 def lanczos(
