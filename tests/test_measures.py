@@ -86,9 +86,37 @@ def test_dates_are_named_by_date(unit):
 
 
 def test_labels_of_several_types_are_told_apart_by_name():
-    measures = measures_from_labels(np.array(["a", 1, "1", "a"], dtype=object))
-    assert measures.names == ("1", "a")
-    np.testing.assert_array_equal(measures.toarray(), [[0, 0.5, 0.5, 0], [0.5, 0, 0, 0.5]])
+    measures = measures_from_labels(np.array(["a", 1, "2", "a"], dtype=object))
+    assert measures.names == ("1", "2", "a")
+    np.testing.assert_array_equal(measures.toarray(), [[0, 1, 0, 0], [0, 0, 1, 0], [0.5, 0, 0, 0.5]])
+
+
+SAME_NAME = {
+    "number and text": [1, "1", "a"],
+    "truth and text": [True, "True"],
+    "whole number and fraction": [1, 1.0, "a"],
+    "truth and number": [1, True, "a"],
+    "NumPy's number and text": [np.int64(1), np.str_("1")],
+    "NUL at the end": ["a", "a\0"],
+    "NUL inside": ["a\0b", "b"],
+}
+
+
+@pytest.mark.parametrize("labels", SAME_NAME.values(), ids=SAME_NAME)
+def test_labels_that_would_be_one_by_name_are_refused(labels):
+    with pytest.raises(InvalidInputError, match=r"read differently, found such as|without NUL"):
+        measures_from_labels(labels)
+    with pytest.raises(InvalidInputError, match=r"read differently, found such as|without NUL"):
+        measures_from_labels(np.array(labels, dtype=object))
+    with pytest.raises(InvalidInputError, match=r"read differently, found such as|without NUL"):
+        measures_from_weights(np.eye(len(labels)), names=labels)
+    with pytest.raises(InvalidInputError, match=r"read differently, found such as|without NUL"):
+        measures_from_weights(pd.DataFrame(np.eye(len(labels)), index=pd.Index(labels, dtype=object)))
+
+
+def test_one_label_of_two_types_is_one_label():
+    assert measures_from_labels(["a", np.str_("a")]).names == ("a",)
+    assert measures_from_labels(np.array([1, np.int32(1)], dtype=object)).names == ("1",)
 
 
 @pytest.mark.parametrize(

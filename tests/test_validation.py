@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
+import heatmover as hm
+from heatmover._samples import by_name
 from heatmover._validation import (
     check_finite,
     check_integer,
@@ -20,6 +22,7 @@ from heatmover._validation import (
     check_threads,
     import_extra,
 )
+from heatmover.attribution._check import check_annotation
 from heatmover.errors import InvalidInputError, MissingExtraError
 
 
@@ -220,3 +223,110 @@ def test_memory_in_bytes(memory, size):
 def test_memory_refuses(bad):
     with pytest.raises(InvalidInputError, match="Expected memory to be a number of bytes or text such as '2 GB'"):
         check_memory(bad)
+
+
+# --- masked values and names, at every door -----------------------------------------------------------------------
+
+
+def hiding(values, first=True):
+    """The values, one of them masked."""
+    array = np.asarray(values)
+    mask = np.zeros(array.shape, dtype=bool)
+    mask[(0,) * array.ndim if first else (-1,) * array.ndim] = True
+    return np.ma.masked_array(array, mask=mask)
+
+
+def some_points(n=12):
+    return np.random.default_rng(0).normal(size=(n, 2))
+
+
+def some_distances(n=12):
+    return np.abs(np.subtract.outer(np.arange(n), np.arange(n))).astype(float)
+
+
+def fitted():
+    return hm.DiffusionEMD(hm.Graph.from_grid((12,)), max_scale=3).fit()
+
+
+EVEN = np.full((3, 12), 1 / 12)
+GROUPS = np.repeat(["a", "b"], 6)
+
+DOORS = {
+    "Graph.from_points": lambda: hm.Graph.from_points(hiding(some_points()), n_neighbors=3),
+    "Graph.from_points, rows": lambda: hm.Graph.from_points(list(hiding(some_points())), n_neighbors=3),
+    "Graph.from_affinity": lambda: hm.Graph.from_affinity(hiding(np.ones((3, 3)))),
+    "measures_from_labels": lambda: hm.measures_from_labels(hiding(GROUPS)),
+    "measures_from_labels, whole numbers": lambda: hm.measures_from_labels(hiding(np.arange(12))),
+    "measures_from_labels, list": lambda: hm.measures_from_labels(["a", "b", np.ma.masked]),
+    "measures_from_weights": lambda: hm.measures_from_weights(hiding(EVEN)),
+    "fit": lambda: hm.DiffusionEMD(hm.Graph.from_grid((12,))).fit(hiding(EVEN)),
+    "transform": lambda: fitted().transform(hiding(EVEN)),
+    "transform, rows": lambda: fitted().transform(list(hiding(EVEN))),
+    "transform_blocks": lambda: list(fitted().transform_blocks([hiding(EVEN)])),
+    "pairwise_distances": lambda: hm.pairwise_distances(hiding(EVEN)),
+    "pairwise_distances, other": lambda: hm.pairwise_distances(EVEN, hiding(EVEN)),
+    "nearest": lambda: hm.nearest(hiding(EVEN), 1),
+    "compare, points": lambda: hm.compare(hiding(some_points()), GROUPS, n_neighbors=3),
+    "compare, labels": lambda: hm.compare(some_points(), hiding(GROUPS), n_neighbors=3),
+    "Landmarks": lambda: hm.Landmarks.from_points(hiding(some_points()), 3),
+    "Landmarks.measures": lambda: hm.Landmarks.from_points(some_points(), 3).measures(GROUPS, hiding([0] * 12)),
+    "barycenter, weights": lambda: hm.barycenter(fitted(), EVEN, hiding([1.0, 1.0, 1.0])),
+    "explain": lambda: hm.attribution.explain(fitted(), hiding(EVEN[0]), EVEN[1]),
+    "precision_at_k": lambda: hm.metrics.precision_at_k(some_distances(), hiding(some_distances()), 2),
+    "laplacian_smoothness": lambda: hm.metrics.laplacian_smoothness(some_distances(), hiding(np.arange(12.0)), 2),
+    "permanova, distances": lambda: hm.statistics.permanova(hiding(some_distances()), GROUPS),
+    "permanova, groups": lambda: hm.statistics.permanova(some_distances(), hiding(GROUPS)),
+    "distance_correlation": lambda: hm.statistics.distance_correlation(some_distances(), hiding(np.arange(12.0))),
+    "smoothness": lambda: hm.manifold.smoothness(some_distances(), hiding(np.arange(12.0)), k=2),
+    "classical_scaling": lambda: hm.manifold.classical_scaling(hiding(some_distances())),
+}
+
+
+@pytest.mark.parametrize("call", DOORS.values(), ids=DOORS)
+def test_no_door_lays_masked_values_open(call):
+    with pytest.raises(InvalidInputError, match=r"without masked values, found \d+ masked; fill or drop|missing"):
+        call()
+
+
+def test_a_mask_that_hides_nothing_is_as_good_as_none():
+    points = some_points()
+    plain, masked = (hm.Graph.from_points(each, n_neighbors=3) for each in (points, np.ma.masked_array(points)))
+    np.testing.assert_array_equal(plain.affinity.toarray(), masked.affinity.toarray())
+    assert hm.measures_from_labels(np.ma.masked_array(GROUPS)).names == ("a", "b")
+
+
+SAME_NAME = [[1, "1"], [True, "True"], [1, 1.0], ["a", "a\0"]]
+
+NAMERS = {
+    "groups": lambda pair: hm.statistics.permanova(some_distances(), pair * 6),
+    "blocks": lambda pair: hm.statistics.permanova(some_distances(), list(GROUPS), within=pair * 6),
+    "signal": lambda pair: hm.manifold.smoothness(some_distances(), [*pair * 5, "c", "d"], k=2),
+    "mapping": lambda pair: by_name(dict(zip([*pair, "c"], "xyz", strict=True)), ("1", "c")),
+    "index": lambda pair: by_name(pd.Series(list("xyz"), index=pd.Index([*pair, "c"], dtype=object)), ("1", "c")),
+    "annotation": lambda pair: check_annotation(pair, 2),
+}
+
+
+@pytest.mark.parametrize("pair", SAME_NAME, ids=str)
+@pytest.mark.parametrize("call", NAMERS.values(), ids=NAMERS)
+def test_labels_that_would_be_one_by_name_are_refused_everywhere(call, pair):
+    if len(dict.fromkeys(pair)) == 1 and call is NAMERS["mapping"]:
+        pytest.skip("one key to Python itself")
+    with pytest.raises(InvalidInputError, match=r"read differently, found such as|without NUL"):
+        call(pair)
+
+
+def test_chunks_of_histograms_name_their_samples_alike():
+    landmarks = hm.Landmarks.from_points(some_points(), 3)
+    histograms = landmarks.histograms().add(some_points(), [1] * 12)
+    with pytest.raises(InvalidInputError, match="read differently, found such as 1 and '1'"):
+        histograms.add(some_points(), ["1"] * 12)
+    with pytest.raises(InvalidInputError, match="read differently"):
+        histograms.add(some_points(), [1.0] * 12)
+    assert histograms.n_points == 12
+    assert histograms.add(some_points(), np.ones(12, dtype=int)).measures().names == ("1",)
+
+
+def test_a_sample_twice_in_an_index_is_refused():
+    with pytest.raises(InvalidInputError, match="each sample once in the index, found 'b' more than once"):
+        by_name(pd.Series([1, 2, 3], index=["a", "b", "b"]), ("a", "b"))

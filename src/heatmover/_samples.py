@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._validation import check_integer, check_matrix
+from heatmover._validation import LabelNames, as_array, check_integer, check_matrix
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 
@@ -54,18 +55,16 @@ def check_labels(name: str, labels: Any, n_samples: int) -> tuple[Int64, tuple[s
             f"{len(missing)} missing (first: sample {missing[0]})",
             "drop those samples, or give them a label of their own",
         )
-    texts = [str(label) for label in found]
-    names = sorted(set(texts))
     # 1 and "1" may be one group or two: only the owner of the labels knows.
-    if len(names) != len(set(found)):
-        raise InvalidInputError(f"{name}: different labels to read differently", "such as 1 and '1', or 1 and 1.0")
+    texts = LabelNames(name).add_all(found)
+    names = sorted(set(texts))
     place = {text: code for code, text in enumerate(names)}
     return np.array([place[text] for text in texts], dtype=np.int64), tuple(names)
 
 
 def check_numbers(name: str, values: npt.ArrayLike, n_samples: int) -> Float64:
     """Return numbers ``(n_samples,)`` in float64, finite."""
-    array = np.asarray(values)
+    array = as_array(name, values)
     if array.dtype.kind not in "biuf":
         raise InvalidInputError(f"{name}: a number for every sample", f"values of type {array.dtype}")
     if array.shape != (n_samples,):
@@ -90,14 +89,17 @@ def by_name(groups: Any, names: tuple[str, ...]) -> Any:
     """Return the groups in the order of ``names`` if they are labelled with them, else as they are."""
     index = getattr(groups, "index", None)
     if index is not None and not callable(index):
-        labels = [str(label) for label in index]
+        labels = LabelNames("the index").add_all(index)
         known = set(names).intersection(labels)
         # An index that merely counts says nothing of names, unless names do the same.
         if known or labels != [str(place) for place in range(len(labels))]:
+            repeated = [label for label, count in Counter(labels).items() if count > 1]
+            if repeated:
+                raise InvalidInputError("each sample once in the index", f"{repeated[0]!r} more than once")
             groups = dict(zip(labels, groups, strict=True))
     if not isinstance(groups, Mapping):
         return groups
-    named = {str(name): group for name, group in groups.items()}
+    named = dict(zip(LabelNames("names of samples").add_all(groups), groups.values(), strict=True))
     return [named.get(name) for name in names]
 
 
@@ -105,9 +107,10 @@ def _listed(name: str, labels: Any, n_samples: int) -> list[Any]:
     """Return one plain Python object for each sample."""
     expected = f"{name} of shape ({n_samples},), one label for each sample"
     try:
-        array = np.asarray(labels)
-        # A list of mixed types would be made text by NumPy, and a missing label the text "nan".
-        array = np.asarray(labels, dtype=object) if array.dtype.kind in "OU" else array
+        array = as_array(name, labels)
+        # A list of mixed types would be made text by NumPy, or numbers, and a missing label the text "nan".
+        listed = isinstance(labels, list | tuple) and array.dtype.kind not in "mM"
+        array = np.asarray(labels, dtype=object) if listed or array.dtype.kind in "OU" else array
     except ValueError as error:  # lists of different lengths
         raise InvalidInputError(expected, f"{type(labels).__name__}: {error}") from error
     if array.shape != (n_samples,):
@@ -117,7 +120,4 @@ def _listed(name: str, labels: Any, n_samples: int) -> list[Any]:
         found: list[Any] = [None if gap else text for gap, text in zip(np.isnat(array), array.astype(str), strict=True)]
     else:
         found = array.tolist()
-    unhashable = next((label for label in found if type(label).__hash__ is None), None)
-    if unhashable is not None:
-        raise InvalidInputError(f"{name}: words or numbers", type(unhashable).__name__)
     return found

@@ -59,7 +59,7 @@ def check_matrix(
     if hasattr(values, "toarray"):
         raise InvalidInputError(f"{name} to be dense", f"a sparse {type(values).__name__}", "pass its .toarray()")
     try:
-        array = np.asarray(values)
+        array = as_array(name, values)
         if array.dtype.kind == "O":
             array = array.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -73,6 +73,88 @@ def check_matrix(
     if finite:
         check_finite(name, array)
     return np.ascontiguousarray(array, dtype=dtype)
+
+
+def as_array(name: str, values: Any, *, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+    """Return ``values`` as a plain array, or raise if some are masked, which NumPy itself would lay open.
+
+    Examples
+    --------
+    >>> as_array("points", np.ma.masked_array([1.0, -999.0], mask=[False, True]))
+    Traceback (most recent call last):
+        ...
+    heatmover.errors.InvalidInputError: Expected points without masked values, found 1 masked; fill or drop them first.
+    """
+    # A list of masked rows becomes a plain array without a word; other containers show what they are as an array.
+    found = values if isinstance(values, list | tuple) else np.asanyarray(values)
+    parts = found if isinstance(found, list | tuple) else [found]
+    hidden = sum(int(np.ma.getmaskarray(part).sum()) for part in parts if isinstance(part, np.ma.MaskedArray))
+    if hidden:
+        raise InvalidInputError(f"{name} without masked values", f"{hidden} masked", "fill or drop them first")
+    return np.asarray(found, dtype=dtype)
+
+
+class LabelNames:
+    """Names of labels as they come: different labels have different names, or an error says which do not.
+
+    Parameters
+    ----------
+    what
+        What is labelled, for messages.
+
+    Examples
+    --------
+    >>> names = LabelNames("labels")
+    >>> names.add(1), names.add("b")
+    ('1', 'b')
+    >>> names.add("1")
+    Traceback (most recent call last):
+        ...
+    heatmover.errors.InvalidInputError: Expected labels: different labels to read differently, found such ...
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._label_of: dict[str, Any] = {}
+        self._name_of: dict[Any, str] = {}
+
+    def add(self, label: Any) -> str:
+        """Return the name of a label, seen before or new."""
+        name = str(label)
+        if "\0" in name:
+            # NumPy's text drops them at the end: "a" and "a\0" would be one.
+            raise InvalidInputError(f"{self.what}: names without NUL characters", repr(name), "replace them")
+        other = self._label_of.setdefault(name, label)
+        if other != label:
+            self._refuse(other, label)
+        # 1, 1.0 and True are one and the same to Python, but have three names.
+        first = self._name_of.setdefault(label, name)
+        if first != name:
+            self._refuse(self._label_of[first], label)
+        return name
+
+    def copy(self) -> LabelNames:
+        """Return the same names, to which others can be added."""
+        other = LabelNames(self.what)
+        other._label_of, other._name_of = dict(self._label_of), dict(self._name_of)
+        return other
+
+    def add_all(self, labels: Iterable[Any]) -> list[str]:
+        """Return the names of labels; many of the same cost little."""
+        found = list(labels)
+        try:
+            known = {key: self.add(key[1]) for key in dict.fromkeys(zip(map(type, found), found, strict=True))}
+        except TypeError:
+            strange = next(label for label in found if type(label).__hash__ is None)
+            raise InvalidInputError(f"{self.what}: words or numbers", type(strange).__name__) from None
+        return [known[key] for key in zip(map(type, found), found, strict=True)]
+
+    def _refuse(self, one: Any, other: Any) -> None:
+        raise InvalidInputError(
+            f"{self.what}: different labels to read differently",
+            f"such as {one!r} and {other!r}",
+            "make them all text or all numbers",
+        )
 
 
 def check_real(name: str, dtype: np.dtype[Any]) -> np.dtype[np.float64]:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
 from heatmover._progress import SILENT
-from heatmover._validation import check_integer, check_number, check_threads
+from heatmover._validation import as_array, check_integer, check_number, check_threads
 from heatmover.errors import ConvergenceWarning, InvalidInputError
 from heatmover.estimator import DiffusionEMD
 from heatmover.measures import check_measures
@@ -166,7 +166,7 @@ def barycenter(
 def _check_weights(weights: npt.ArrayLike | None, n_measures: int) -> Float64:
     if weights is None:
         return np.full(n_measures, 1 / n_measures)
-    array = np.asarray(weights)
+    array = as_array("weights", weights)
     if array.shape != (n_measures,) or array.dtype.kind not in "biuf":
         raise InvalidInputError(
             f"weights of shape ({n_measures},), one number for each measure", f"shape {array.shape} of {array.dtype}"
@@ -180,7 +180,7 @@ def _check_weights(weights: npt.ArrayLike | None, n_measures: int) -> Float64:
 def _check_support(support: npt.ArrayLike | None, n_points: int) -> npt.NDArray[np.bool_]:
     if support is None:
         return np.ones(n_points, dtype=bool)
-    array = np.asarray(support)
+    array = as_array("support", support)
     allowed = np.zeros(n_points, dtype=bool)
     if array.dtype == bool and array.shape == (n_points,):
         allowed |= array

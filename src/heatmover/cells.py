@@ -12,7 +12,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._samples import check_labels
-from heatmover._validation import check_random_state, import_extra
+from heatmover._validation import LabelNames, as_array, check_random_state, import_extra
 from heatmover.attribution._breakdown import Breakdown, break_down
 from heatmover.attribution._design import Design, framed, set_up
 from heatmover.attribution._kinds import Composition, Kinds, contrast_kinds
@@ -220,6 +220,8 @@ def annotate(name: str, values: Any, n_cells: int) -> Annotation:
 
 def _column(values: Any) -> Any:
     column = values if hasattr(values, "dtype") else np.asarray(list(values), dtype=object)
+    if isinstance(column, np.ma.MaskedArray):
+        column = as_array("cells", column)
     if np.ndim(column) != 1:
         raise InvalidInputError("cells: one kind for each cell", f"an array of shape {np.shape(column)}")
     return column
@@ -276,7 +278,7 @@ def contrast_cells(
     counts = Counter(labels)
     group = choose_group(counts) if group is None and reference is None and len(counts) > 1 else group
     codes = check_labels("groups", labels, len(labels))[0]
-    tied = None if blocks is None else np.array([str(blocks[i]) for i in known])
+    tied = None if blocks is None else np.array(LabelNames("blocks").add_all(blocks[i] for i in known))
     how, restricted = _restriction(codes, tied)
     rng = check_random_state(random_state)
     design = set_up(

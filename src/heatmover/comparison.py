@@ -17,7 +17,7 @@ from sklearn.base import clone
 
 from heatmover._progress import SILENT, Progress
 from heatmover._samples import by_name
-from heatmover._validation import check_integer, check_matrix, check_threads
+from heatmover._validation import LabelNames, as_array, check_integer, check_matrix, check_threads
 from heatmover.distances import pairwise_distances
 from heatmover.errors import InvalidInputError
 from heatmover.estimator import DiffusionEMD
@@ -258,7 +258,7 @@ class Comparison:
 
     def _check_groups(self, groups: Groups) -> tuple[npt.NDArray[np.intp], tuple[str, ...]]:
         """Return the group of each sample as an index, ``(n_samples,)``, and the names of the groups, sorted."""
-        values = np.asarray(by_name(groups, self.names), dtype=object)
+        values = as_array("groups", by_name(groups, self.names), dtype=object)
         if values.shape != (len(self.names),):
             raise InvalidInputError(
                 f"one group per sample ({len(self.names)})",
@@ -268,7 +268,7 @@ class Comparison:
         missing = [name for name, value in zip(self.names, values, strict=True) if is_missing(value)]
         if missing:
             raise InvalidInputError("a group for every sample", f"none for {', '.join(map(repr, missing[:5]))}")
-        found, codes = np.unique([str(value) for value in values], return_inverse=True)
+        found, codes = np.unique(LabelNames("groups").add_all(values), return_inverse=True)
         return codes, tuple(found.tolist())
 
 

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from heatmover._progress import SILENT, Progress
 from heatmover._validation import (
+    as_array,
     check_integer,
     check_memory,
     check_number,
@@ -334,6 +335,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     def _check_rows(self, X: Any, *, reset: bool) -> Any:
         if isinstance(X, Measures):
             X = X.masses
+        if isinstance(X, np.ma.MaskedArray | list | tuple):
+            X = as_array("measures", X)
         if not hasattr(X, "shape") or len(X.shape) != 2:
             _refuse_other_shapes(np.asarray(X))
         elif X.shape[0] == 0:

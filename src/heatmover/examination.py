@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from heatmover._progress import SILENT, Progress
 from heatmover._samples import check_distances, check_labels
-from heatmover._validation import RandomState, check_integer
+from heatmover._validation import LabelNames, RandomState, check_integer
 from heatmover.errors import InvalidInputError
 from heatmover.manifold import smoothness
 from heatmover.measures import is_missing
@@ -194,7 +194,8 @@ def examine(
     """
     matrix = check_distances(distances)
     check_integer("n_permutations", n_permutations, minimum=1)
-    columns = {str(name): _listed(name, variables[name], len(matrix)) for name in variables}
+    names = LabelNames("variables").add_all(variables)
+    columns = {name: _listed(name, variables[key], len(matrix)) for name, key in zip(names, variables, strict=True)}
     tied = None if blocks is None else _names("blocks", blocks, len(matrix))
     progress.stage("test variables", max(len(columns), 1))
     findings = []
@@ -309,7 +310,7 @@ def _names(name: str, labels: Any, n_samples: int) -> npt.NDArray[np.str_]:
 
 
 def _listed(name: object, values: Any, n_samples: int) -> list[Any]:
-    found = list(values)
+    found = list(values)  # a masked value is a missing one
     if len(found) != n_samples:
         raise InvalidInputError(f"a value of {_quoted(name)} for each of the {n_samples} samples", f"{len(found)}")
     return found

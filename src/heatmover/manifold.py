@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from heatmover._permutations import TestResult, null_distribution, p_value
 from heatmover._samples import check_at_most, check_distances, check_labels, check_numbers
-from heatmover._validation import RandomState, check_random_state, import_extra
+from heatmover._validation import RandomState, as_array, check_random_state, import_extra
 from heatmover.graphs.spectrum import normalise
 from heatmover.metrics import laplacian_smoothness
 
@@ -278,7 +278,7 @@ def smoothness(
     """
     matrix = check_distances(distances)
     count = _check_neighbors(k, len(matrix))
-    numeric = np.asarray(signal).dtype.kind in "biuf"
+    numeric = as_array("signal", signal).dtype.kind in "biuf"
     labels, names = (None, ()) if numeric else check_labels("signal", signal, len(matrix))
     values = check_numbers("signal", signal, len(matrix)) if labels is None else labels
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._validation import check_finite, check_matrix, check_real
+from heatmover._validation import LabelNames, as_array, check_finite, check_matrix, check_real
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Measures", "measures_from_labels", "measures_from_weights"]
@@ -98,7 +98,7 @@ def measures_from_labels(labels: npt.ArrayLike, *, names: Sequence[object] | Non
     rows = inverse[kept]
     counts = np.bincount(rows, minlength=len(found))
     masses = sp.csr_array((1.0 / counts[rows], (rows, kept)), shape=(len(found), array.size))
-    return Measures(_frozen(masses), tuple(str(name) for name in found))
+    return Measures(_frozen(masses), tuple(LabelNames("labels").add_all(found)))
 
 
 def measures_from_weights(weights: Any, *, names: Sequence[object] | None = None, normalize: bool = True) -> Measures:
@@ -131,7 +131,7 @@ def measures_from_weights(weights: Any, *, names: Sequence[object] | None = None
     if len(names) != masses.shape[0]:
         raise InvalidInputError(f"one name per row ({masses.shape[0]})", f"{len(names)} names")
     # A copy: the rows still share their structure with the caller's matrix, which is not ours to freeze.
-    return Measures(_frozen(sp.csr_array(masses, copy=True)), tuple(str(name) for name in names))
+    return Measures(_frozen(sp.csr_array(masses, copy=True)), tuple(LabelNames("names").add_all(names)))
 
 
 def check_measures(
@@ -181,7 +181,7 @@ def names_of(measures: Any, n_measures: int) -> tuple[str, ...]:
         return measures.names
     index = getattr(measures, "index", None)
     if index is not None and not callable(index):
-        return tuple(str(name) for name in index)
+        return tuple(LabelNames("the index").add_all(index))
     return tuple(str(row) for row in range(n_measures))
 
 
@@ -225,17 +225,20 @@ def _divide_rows(masses: Any, totals: npt.NDArray[np.float64]) -> Any:
 
 
 def _check_labels(labels: npt.ArrayLike) -> npt.NDArray[Any]:
-    array = np.asarray(labels)
+    array = as_array("labels", labels)
     if array.ndim != 1 or array.size == 0:
         raise InvalidInputError("one label per point, shape (n_points,)", f"an array of shape {array.shape}")
-    # In a list of strings NumPy has already spelt NaN as "nan": look at the list itself.
-    missing = _missing(np.asarray(labels, dtype=object) if isinstance(labels, list | tuple) else array)
+    # In a list of strings NumPy has already spelt NaN as "nan" and 1 as "1": look at the list itself.
+    originals = np.asarray(labels, dtype=object) if isinstance(labels, list | tuple) else array
+    missing = _missing(originals)
     if missing.any():
         raise InvalidInputError(
             "a label for every point",
             f"{int(missing.sum())} missing (first: point {int(np.flatnonzero(missing)[0])})",
             "drop those points, or give them a label of their own",
         )
+    if originals.dtype.kind == "O":
+        LabelNames("labels").add_all(originals)
     return array.astype(str) if array.dtype.kind == "M" else array  # a date's name is the date, not its nanoseconds
 
 
@@ -250,10 +253,10 @@ def _missing(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def is_missing(label: object) -> bool:
-    """Recognise None, NaN of any float type, and pandas' NA and NaT, which refuse or differ from themselves."""
+    """Recognise None, a masked value, NaN of any float type, and pandas' NA and NaT, which differ from themselves."""
     return (
         label is None
-        or type(label).__name__ in ("NAType", "NaTType")
+        or type(label).__name__ in ("NAType", "NaTType", "MaskedConstant")
         or (isinstance(label, float | np.floating) and bool(np.isnan(label)))
     )
 
@@ -274,7 +277,7 @@ def _select(
     wanted = list(names)
     if not wanted:
         raise InvalidInputError("at least one name", "none", "leave names out to get every label")
-    place = {str(name): position for position, name in enumerate(wanted)}
+    place = {name: position for position, name in enumerate(LabelNames("names").add_all(wanted))}
     if len(place) != len(wanted):
         raise InvalidInputError("distinct names", f"{len(wanted) - len(place)} repeated")
     absent = [name for name in place if name not in {str(label) for label in found}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._validation import check_integer, check_matrix
+from heatmover._validation import as_array, check_integer, check_matrix
 from heatmover.errors import InvalidInputError
 
 __all__ = ["laplacian_smoothness", "precision_at_k", "spearman"]
@@ -204,7 +204,7 @@ def _check_k(k: object, n_measures: int) -> int:
 
 def _check_signal(signal: npt.ArrayLike, n_measures: int) -> Floats:
     """Return the signal as columns, (n_measures, n_signals)."""
-    array = np.asarray(signal)
+    array = as_array("signal", signal)
     if array.dtype.kind not in "biuf":
         raise InvalidInputError(
             "a signal of numbers", f"values of type {array.dtype}", "code categories as one column of 0 and 1 each"

@@ -217,7 +217,7 @@ def test_samples_come_in_the_order_of_measures_from_labels(labelled, labels):
 
 
 def test_labels_without_a_common_order_are_sorted_by_name(labelled):
-    histograms = labelled[2].histograms().add_assigned([0], [10]).add_assigned([1], ["9"]).add_assigned([2], ["10"])
+    histograms = labelled[2].histograms().add_assigned([0], [10]).add_assigned([1], ["9"]).add_assigned([2], [10])
     assert histograms.measures().names == ("10", "9")
     assert histograms.measures().toarray()[0, [0, 2]].tolist() == [0.5, 0.5]
 

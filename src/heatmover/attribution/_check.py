@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
 from heatmover._samples import check_labels
+from heatmover._validation import as_array
 from heatmover.errors import InvalidInputError
 from heatmover.estimator import DiffusionEMD
 from heatmover.measures import Measures, check_measures
@@ -56,7 +57,7 @@ def one_measure(value: Any, which: str, measures: Any | None, model: DiffusionEM
         which = value.names[0]
     row = value.masses if isinstance(value, Measures) else value
     if not sp.issparse(row):
-        row = np.atleast_2d(np.asarray(row))
+        row = np.atleast_2d(as_array(which, row))
     if row.ndim != 2 or row.shape[0] != 1:
         raise InvalidInputError(f"{which} to be one measure", f"shape {row.shape}", "pass one row")
     return which, _dense(check_measures(row, n_points=model.n_features_in_, normalize=model.normalize))
@@ -104,7 +105,7 @@ def check_annotation(annotation: Any, n_points: int) -> tuple[npt.NDArray[np.int
 
 def check_coordinates(coordinates: npt.ArrayLike, n_points: int) -> Float64:
     """Return coordinates of the points in a plane, ``(n_points, 2)``."""
-    array = np.asarray(coordinates, dtype=np.float64)
+    array = as_array("coordinates", coordinates, dtype=np.float64)
     if array.ndim != 2 or array.shape[0] != n_points or array.shape[1] < 2:
         raise InvalidInputError(f"coordinates of shape ({n_points}, 2)", f"shape {array.shape}")
     return array[:, :2]

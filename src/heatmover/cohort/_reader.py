@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._validation import as_array
+
 __all__ = ["LABEL_ROWS", "Block", "Columns", "Reader", "as_float", "spans"]
 
 # A dense float array or a SciPy CSR array, one row per cell.
@@ -60,7 +62,7 @@ def spans(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
 
 def as_float(values: npt.ArrayLike) -> npt.NDArray[np.floating[Any]]:
     """Return values as float32 if that holds them as stored, else as float64."""
-    array = np.asarray(values)
+    array = as_array("values of the cells", values)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"values of type {array.dtype.name} are not numbers")
     single = array.dtype in (np.dtype(np.float32), np.dtype(np.float16))

@@ -98,6 +98,10 @@ class SampleTable:
         name = spell(original)
         if not name.strip():
             return -1
+        if "\0" in name:
+            raise InvalidInputError(
+                f"names without NUL characters in {quoted(self.sample_key)}", repr(name), "replace them"
+            )
         other = self._originals.setdefault(name, original)
         if other != original:
             raise InvalidInputError(

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._validation import check_matrix, check_threads
+from heatmover._validation import as_array, check_matrix, check_threads
 from heatmover.errors import InvalidInputError
 from heatmover.measures import Measures, measures_from_labels
 from heatmover.transport import exact_distances
@@ -139,7 +139,7 @@ def _frozen(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _check_labels(labels: npt.ArrayLike) -> npt.NDArray[Any]:
-    array = np.asarray(labels)
+    array = as_array("labels", labels)
     if array.ndim != 1 or array.dtype.kind not in "iuU":
         raise InvalidInputError(
             "labels (n_points,) of whole numbers or strings", f"shape {array.shape} of {array.dtype}"
@@ -148,7 +148,7 @@ def _check_labels(labels: npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def _check_annotations(annotations: Mapping[str, npt.ArrayLike], n_measures: int) -> dict[str, npt.NDArray[Any]]:
-    checked = {name: _frozen(np.asarray(values)) for name, values in annotations.items()}
+    checked = {name: _frozen(as_array(name, values)) for name, values in annotations.items()}
     for name, values in checked.items():
         if values.shape[:1] != (n_measures,):
             raise InvalidInputError(
@@ -160,7 +160,7 @@ def _check_annotations(annotations: Mapping[str, npt.ArrayLike], n_measures: int
 
 def check_indices(name: str, indices: npt.ArrayLike, n_points: int) -> npt.NDArray[np.int64]:
     """Return indices (n_indices,) of ``n_points`` things as int64, or raise."""
-    array = np.asarray(indices)
+    array = as_array(name, indices)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InvalidInputError(
             f"{name} to be a list of point indices", f"an array of shape {array.shape} of {array.dtype}"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._validation import check_finite, check_integer, check_real, check_threads
+from heatmover._validation import as_array, check_finite, check_integer, check_real, check_threads
 from heatmover.datasets._dataset import check_indices
 from heatmover.datasets._sphere import great_circle
 from heatmover.errors import InvalidInputError
@@ -170,7 +170,7 @@ def spherical_mnist(images: npt.ArrayLike, *, n_nodes: int | None = None) -> Sph
 
 def _check_images(images: npt.ArrayLike) -> npt.NDArray[Any]:
     try:
-        array = np.asarray(images)
+        array = as_array("images", images)
     except ValueError as error:
         raise InvalidInputError("images of one size", f"{type(images).__name__}: {error}") from error
     if array.ndim != 3 or array.size == 0:

@@ -12,7 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._validation import RandomState, check_integer, check_matrix, check_random_state, check_threads
+from heatmover._validation import (
+    LabelNames,
+    RandomState,
+    as_array,
+    check_integer,
+    check_matrix,
+    check_random_state,
+    check_threads,
+)
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.assignment import CenterSearch
 from heatmover.graphs.distinct import distinct_points, gather_masses
@@ -221,7 +229,7 @@ class Landmarks:
         return array
 
     def _check_assignment(self, assignment: npt.ArrayLike) -> Indices:
-        places = np.asarray(assignment)
+        places = as_array("assignment", assignment)
         if places.ndim != 1 or places.size == 0 or places.dtype.kind not in "iu":
             raise InvalidInputError(
                 "the landmark of each point, whole numbers (n_points,)",
@@ -262,6 +270,7 @@ class Histograms:
     def __init__(self, landmarks: Landmarks) -> None:
         self._landmarks = landmarks
         self._samples: dict[str, tuple[int, Any]] = {}
+        self._names = LabelNames("labels")
         # A key is sample * n_landmarks + landmark; sorted. Most samples touch few of the landmarks.
         self._keys, self._counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         self.n_points = 0
@@ -302,9 +311,12 @@ class Histograms:
         places = self._landmarks._check_assignment(assignment)
         _check_same_length(places.size, labels)
         found, inverse = _distinct(_check_labels(labels))
-        for label in found:
-            self._samples.setdefault(str(label), (len(self._samples), label))
-        rows = np.array([self._samples[str(label)][0] for label in found])[inverse]
+        known = self._names.copy()
+        names = known.add_all(found)
+        self._names = known
+        for name, label in zip(names, found, strict=True):
+            self._samples.setdefault(name, (len(self._samples), label))
+        rows = np.array([self._samples[name][0] for name in names])[inverse]
         keys, counts = np.unique(rows * self._landmarks.n_landmarks + places, return_counts=True)
         merged, back = np.unique(np.concatenate([self._keys, keys]), return_inverse=True)
         totals = np.zeros(merged.size, dtype=np.int64)

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._validation import check_option
+from heatmover._validation import as_array, check_option
 from heatmover.cohort._words import find, quoted
 from heatmover.comparison import Comparison
 from heatmover.errors import InvalidInputError
@@ -87,7 +87,7 @@ class Pictured:
         known = [name.removeprefix("X_") for name in self.source.obsm]
         name = find(basis.removeprefix("X_"), known, "basis to be a map in obsm")
         places = self.source.obsm[f"X_{name}" if f"X_{name}" in self.source.obsm else name]
-        places = np.asarray(places, dtype=np.float64)[:, :2]
+        places = as_array(f"obsm[{name!r}]", places, dtype=np.float64)[:, :2]
         shares = self.source.uns.get("mds", {}).get("variance_ratio") if name == "mds" else None
         return _two(places), axis_labels(name, shares)
 

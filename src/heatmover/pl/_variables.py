@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._samples import by_name
+from heatmover._validation import LabelNames
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 
@@ -72,7 +73,8 @@ def read_variable(values: Any, names: Sequence[str], name: str = "") -> Variable
     missing = np.array([is_missing(value) for value in found])
     if categories is None and _all_numbers(found, missing) and not missing.all():
         return Variable(name, _numbers(found, missing), np.full(len(found), -1), ())
-    texts = ["" if gap else str(value) for gap, value in zip(missing, found, strict=True)]
+    known = iter(LabelNames(name or "values").add_all(v for v, gap in zip(found, missing, strict=True) if not gap))
+    texts = ["" if gap else next(known) for gap in missing]
     present = {text for text, gap in zip(texts, missing, strict=True) if not gap}
     order = sorted(present) if categories is None else [str(c) for c in categories if str(c) in present]
     place = {text: code for code, text in enumerate(order)}

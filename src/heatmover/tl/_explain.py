@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from heatmover._validation import check_integer
+from heatmover._validation import LabelNames, check_integer
 from heatmover.attribution import GroupContrast, explain_groups
 from heatmover.cells import Annotation, CellContrast, CellMasses, annotate, choose_group, contrast_cells
 from heatmover.cohort._samples import _factorize
@@ -189,7 +189,7 @@ def _blocks(values: list[Any], name: str) -> list[str]:
     missing = sum(value is None for value in values)
     if missing:
         raise InvalidInputError(f"a block in {quoted(name)} for every sample", f"none for {missing} of {len(values)}")
-    return [str(value) for value in values]
+    return LabelNames(name).add_all(values)
 
 
 def _check_groups(groups: list[Any], groupby: str, group: str | None, reference: str | None) -> tuple[str, str | None]:
