@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._validation import LabelNames, as_array, check_integer, check_matrix
+from heatmover._validation import ALL_DISTANCES, LabelNames, as_array, check_integer, check_matrix
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 
@@ -25,7 +25,7 @@ ASYMMETRY = 1e-5
 
 def check_distances(distances: npt.ArrayLike) -> Float64:
     """Return distances ``(n_samples, n_samples)`` in float64, symmetric and zero on the diagonal to the last bit."""
-    matrix = np.asarray(check_matrix("distances", distances), dtype=np.float64)
+    matrix = np.asarray(check_matrix("distances", distances, sparse=ALL_DISTANCES), dtype=np.float64)
     if matrix.shape[0] != matrix.shape[1]:
         raise InvalidInputError("distances between all samples, (n_samples, n_samples)", f"shape {matrix.shape}")
     slack = ASYMMETRY * float(np.abs(matrix).max())

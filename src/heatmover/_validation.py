@@ -18,6 +18,8 @@ from heatmover.errors import InvalidInputError, MissingExtraError
 
 FloatArray = npt.NDArray[np.floating[Any]]
 RandomState = int | np.random.Generator | None
+# Distances that are not stored would become zero.
+ALL_DISTANCES = "give the distance of every pair: pairwise_distances(DiffusionEMD(graph).fit_transform(measures))"
 IntArray = npt.NDArray[np.integer[Any]]
 
 
@@ -49,15 +51,21 @@ def check_number(name: str, value: object, *, above: float, at_most: float = mat
 
 
 def check_matrix(
-    name: str, values: npt.ArrayLike, *, dtype: npt.DTypeLike | None = None, finite: bool = True
+    name: str,
+    values: npt.ArrayLike,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    finite: bool = True,
+    sparse: str = "pass its .toarray()",
 ) -> FloatArray:
     """Return ``values`` as a C-ordered 2-d float array without NaN or infinity, or raise.
 
     Floating types are kept unless ``dtype`` is given; everything else becomes float64. ``finite=False`` lets
-    NaN and infinity pass, for callers who see them in their result: a pass over the data can cost as much.
+    NaN and infinity pass, for callers who see them in their result: a pass over the data can cost as much. ``sparse``
+    is the advice for a sparse matrix: a distance that is not stored is not zero.
     """
     if hasattr(values, "toarray"):
-        raise InvalidInputError(f"{name} to be dense", f"a sparse {type(values).__name__}", "pass its .toarray()")
+        raise InvalidInputError(f"{name} to be dense", _kind(values), sparse)
     try:
         array = as_array(name, values)
         if array.dtype.kind == "O":
@@ -73,6 +81,11 @@ def check_matrix(
     if finite:
         check_finite(name, array)
     return np.ascontiguousarray(array, dtype=dtype)
+
+
+def _kind(values: Any) -> str:
+    kind = type(values).__name__
+    return kind if kind == "Measures" else f"a sparse {kind}"
 
 
 def as_array(name: str, values: Any, *, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:

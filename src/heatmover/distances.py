@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, combinations, pairwise, product
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._validation import FloatArray, check_finite, check_matrix, check_real, check_threads
-from heatmover.errors import InvalidInputError
+from heatmover.errors import EmbeddingWarning, InvalidInputError
 
 __all__ = ["pairwise_distances"]
 
@@ -35,6 +36,9 @@ TILE_ROWS_LEAST = 12
 BUSY = 0.9
 # Rows of a sparse embedding that a thread takes at a time.
 SPARSE_ROWS = 32
+# Rows that sum to one to within this are measures, not an embedding.
+SUM_ROUNDING = 1e-6
+EMBED_FIRST = "measures have to be embedded first: DiffusionEMD(graph).fit_transform(measures)"
 # A millisecond's work: less is done before a second thread has started (0.5 ms alone, 1.0 ms together).
 FEATURE_PAIRS_PER_THREAD = 20_000_000
 
@@ -89,6 +93,14 @@ def pairwise_distances(
            [1.],
            [1.]])
     """
+    _warn_of_measures(embedding, other)
+    return l1_distances(embedding, other, n_jobs=n_jobs, out=out)
+
+
+def l1_distances(
+    embedding: Any, other: Any = None, *, n_jobs: int | None = None, out: FloatArray | None = None
+) -> FloatArray:
+    """Return what `pairwise_distances` does, without a word about what the rows look like."""
     if sp.issparse(embedding) or sp.issparse(other):
         return _sparse_distances(embedding, other, n_threads=check_threads(n_jobs), out=out)
     rows, others = check_rows(embedding, other)
@@ -107,12 +119,25 @@ def pairwise_distances(
 
 def check_rows(embedding: npt.ArrayLike, other: npt.ArrayLike | None) -> tuple[FloatArray, FloatArray | None]:
     """Return both as arrays of one type and width that kernels can read; NaN shows later, in the result."""
-    rows = check_matrix("embedding", embedding, finite=False)
-    others = None if other is None else check_matrix("other", other, finite=False)
+    rows = check_matrix("embedding", embedding, finite=False, sparse=_sparse_advice(embedding))
+    others = None if other is None else check_matrix("other", other, finite=False, sparse=_sparse_advice(other))
     _check_width(rows, rows if others is None else others)
     single = rows.dtype == np.float32 and (others is None or others.dtype == np.float32)
     dtype = np.float32 if single else np.float64
     return _readable(rows, dtype), None if others is None else _readable(others, dtype)
+
+
+def _sparse_advice(rows: Any) -> str:
+    """Return what to do with sparse rows: distances between measures themselves are their total variation."""
+    masses = getattr(rows, "masses", rows)
+    return EMBED_FIRST if sp.issparse(masses) and _are_measures(masses) else "pass its .toarray()"
+
+
+def _are_measures(rows: Any) -> bool:
+    """Return whether all sparse rows are non-negative and sum to one."""
+    if rows.ndim != 2 or rows.nnz == 0 or rows.dtype.kind not in "fiub" or not rows.data.min() >= 0:
+        return False
+    return bool(np.abs(np.asarray(rows.sum(axis=1), dtype=np.float64) - 1).max() < SUM_ROUNDING)
 
 
 def _check_width(rows: Any, others: Any) -> None:
@@ -150,6 +175,16 @@ def _sparse_distances(embedding: Any, other: Any | None, *, n_threads: int, out:
 
     _in_threads(work, edges, n_threads)
     return result
+
+
+def _warn_of_measures(embedding: Any, other: Any | None) -> None:
+    if all(sp.issparse(rows) and _are_measures(rows) for rows in (embedding, other) if rows is not None):
+        warnings.warn(
+            "Expected an embedding, found sparse rows that sum to one, as measures do: the distances between them are "
+            f"twice their total variations, and {EMBED_FIRST}.",
+            EmbeddingWarning,
+            stacklevel=3,
+        )
 
 
 def _sparse_rows(name: str, rows: Any) -> sp.csr_array:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -337,7 +338,9 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             X = X.masses
         if isinstance(X, np.ma.MaskedArray | list | tuple):
             X = as_array("measures", X)
-        if not hasattr(X, "shape") or len(X.shape) != 2:
+        if sp.issparse(X) and X.ndim != 2:
+            _refuse_other_shapes(X.toarray())
+        elif not hasattr(X, "shape") or len(X.shape) != 2:
             _refuse_other_shapes(np.asarray(X))
         elif X.shape[0] == 0:
             raise InvalidInputError("at least one measure", f"none (shape {X.shape})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._validation import as_array, check_integer, check_matrix
+from heatmover._validation import ALL_DISTANCES, as_array, check_integer, check_matrix
 from heatmover.errors import InvalidInputError
 
 __all__ = ["laplacian_smoothness", "precision_at_k", "spearman"]
@@ -179,7 +179,7 @@ def centered_ranks(rows: Floats) -> Floats:
 
 
 def _check_square(name: str, values: npt.ArrayLike) -> Floats:
-    matrix = np.asarray(check_matrix(name, values), dtype=np.float64)
+    matrix = np.asarray(check_matrix(name, values, sparse=ALL_DISTANCES), dtype=np.float64)
     if matrix.shape[0] != matrix.shape[1]:
         raise InvalidInputError(f"{name} to be square, (n_measures, n_measures)", f"shape {matrix.shape}")
     return matrix

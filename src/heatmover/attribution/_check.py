@@ -56,10 +56,16 @@ def one_measure(value: Any, which: str, measures: Any | None, model: DiffusionEM
     if isinstance(value, Measures) and len(value) == 1:
         which = value.names[0]
     row = value.masses if isinstance(value, Measures) else value
+    # A row taken out of a sparse array has one dimension.
+    row = sp.csr_array(row.reshape(1, -1)) if sp.issparse(row) and row.ndim == 1 else row
     if not sp.issparse(row):
         row = np.atleast_2d(as_array(which, row))
     if row.ndim != 2 or row.shape[0] != 1:
-        raise InvalidInputError(f"{which} to be one measure", f"shape {row.shape}", "pass one row")
+        raise InvalidInputError(
+            f"{which} to be one measure, ({model.n_features_in_},) or (1, {model.n_features_in_})",
+            f"shape {row.shape}",
+            "pass one row, such as measures.masses[[0]]",
+        )
     return which, _dense(check_measures(row, n_points=model.n_features_in_, normalize=model.normalize))
 
 

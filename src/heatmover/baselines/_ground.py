@@ -26,6 +26,9 @@ Cost: TypeAlias = str | npt.ArrayLike | Callable[[Float64, Float64], Float64]
 # Distances from the points of so many measures are kept: pairs come row by row, so that two, now and next, would do.
 KEPT_MEASURES = 4
 
+# Costs that are not stored would become zero.
+ALL_COSTS = "give the cost of every pair, or a Graph, whose costs are those of the shortest paths"
+
 
 def points_of(ground: Ground) -> Float64:
     """Return coordinates ``(n_points, n_dimensions)``, or raise if there are none."""
@@ -68,7 +71,7 @@ def ground_costs(ground: Ground, cost: Cost | None) -> GroundCosts:
         points, function = points_of(ground), cost
         return lambda rows, columns: _check_costs(function(points[rows], points[columns]), (len(rows), len(columns)))
     n_points = ground.n_points if isinstance(ground, Graph) else len(points_of(ground))
-    matrix = _check_costs(check_matrix("cost", cost), (n_points, n_points))
+    matrix = _check_costs(check_matrix("cost", cost, sparse=ALL_COSTS), (n_points, n_points))
     return lambda rows, columns: matrix[np.ix_(rows, columns)]
 
 
@@ -126,7 +129,7 @@ def _geodesic_costs(graph: Graph) -> GroundCosts:
 
 
 def _check_costs(values: Any, shape: tuple[int, int]) -> Float64:
-    costs = np.asarray(check_matrix("cost", values), dtype=np.float64)
+    costs = np.asarray(check_matrix("cost", values, sparse=ALL_COSTS), dtype=np.float64)
     if costs.shape != shape:
         raise InvalidInputError(f"costs of shape {shape}", f"shape {costs.shape}")
     if costs.min() < 0:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._validation import FloatArray
-from heatmover.distances import pairwise_distances
+from heatmover.distances import l1_distances
 from heatmover.errors import ConvergenceWarning, HeatmoverError
 
 __all__ = [
@@ -163,7 +163,7 @@ class EmbeddingMethod(Method[P]):
         n_jobs: Any = options.get("n_jobs")
         total: Float64 | None = None
         for block in self._blocks(*args, **options):
-            distances = np.asarray(pairwise_distances(block, n_jobs=n_jobs), dtype=np.float64)
+            distances = np.asarray(l1_distances(block, n_jobs=n_jobs), dtype=np.float64)
             total = distances if total is None else total + distances
         if total is None:
             raise HeatmoverError(f"Expected {self.name} to have features, found none.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,16 +24,23 @@ from heatmover._validation import (
     check_real,
     check_threads,
 )
-from heatmover.errors import InvalidInputError
+from heatmover.errors import GraphWarning, InvalidInputError
 from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.grid import grid_affinity
 from heatmover.graphs.kernels import Bandwidth, KernelName, affinity_from_neighbors, check_kernel, choose_bandwidth
 from heatmover.graphs.neighbors import SEARCHES, k_nearest, within_radius
+from heatmover.graphs.recognition import looks_like_distances
 
 if TYPE_CHECKING:
     from heatmover.graphs.diagnosis import Diagnosis
 
 __all__ = ["Graph"]
+
+# What to do with distances.
+AFFINITY_OF_DISTANCES = (
+    "use Graph.from_points(points) on the points themselves, or make them affinities: np.exp(-(d / b)**2) of every "
+    "distance d that is there, with a width b such as the median of them"
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -170,7 +178,9 @@ class Graph:
         ----------
         affinity
             ``(n_points, n_points)``, dense or SciPy sparse. The diagonal is taken as given: a graph without loops
-            keeps none, and a point without any affinity keeps its mass forever.
+            keeps none, and a point without any affinity keeps its mass forever. A common factor of all affinities of a
+            connected part changes nothing. Distances are refused where they can be told from affinities: they have
+            zeros on the diagonal, and small values lie together as the triangle inequality wants it.
 
         Examples
         --------
@@ -369,7 +379,26 @@ def _check_affinity(affinity: Any) -> sp.csr_array:
     matrix.eliminate_zeros()
     matrix.sort_indices()
     _check_faintest(matrix)
+    _check_kind(matrix)
     return matrix
+
+
+def _check_kind(matrix: sp.csr_array) -> None:
+    """Raise, or warn where it is less sure, if a symmetric matrix holds distances."""
+    verdict = looks_like_distances(matrix)
+    if verdict == "surely":
+        raise InvalidInputError(
+            "affinities, which are large between near points",
+            "what must be distances: zero on the diagonal, and small where two points are near to a third",
+            AFFINITY_OF_DISTANCES,
+        )
+    if verdict == "probably":
+        warnings.warn(
+            "Expected affinities, which are large between near points, found values that are small between points with "
+            f"common neighbours, as distances are; if they are, {AFFINITY_OF_DISTANCES}.",
+            GraphWarning,
+            stacklevel=4,
+        )
 
 
 def _check_faintest(matrix: sp.csr_array) -> None:
@@ -384,6 +413,12 @@ def _check_faintest(matrix: sp.csr_array) -> None:
         )
 
 
+def _without_zeros(matrix: Any) -> sp.csr_array:
+    result = sp.csr_array(matrix)
+    result.eliminate_zeros()
+    return result
+
+
 def _check_symmetry(matrix: sp.csr_array, precision: np.dtype[Any]) -> sp.csr_array:
     """Return the mean of a matrix and its mirror image, or raise if they differ by more than rounding."""
     difference = sp.coo_array(abs(matrix - matrix.T))
@@ -394,6 +429,8 @@ def _check_symmetry(matrix: sp.csr_array, precision: np.dtype[Any]) -> sp.csr_ar
     rounding = max(1e-10, 100 * np.finfo(precision).eps if precision.kind == "f" else 0)
     rows, columns = difference.coords
     if (difference.data > rounding * scale[rows] * scale[columns]).any():
+        # The distances to nearest neighbours are not symmetric either, and their mean would be no affinity.
+        _check_kind(_without_zeros(matrix.maximum(matrix.T)))
         raise InvalidInputError(
             "a symmetric affinity",
             f"entries that differ from their mirror image by up to {difference.data.max():g}",
