@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import heatmover as hm
 from heatmover.attribution import explain, explain_groups
 from heatmover.attribution._contrast import _mode, commonest, two_frames
+from heatmover.errors import InvalidInputError
 
 N_POINTS = 60
 
@@ -377,3 +378,14 @@ def test_bad_groups_are_named(cohort, case):
     options = {"groups": data.annotations["condition"], **options}
     with pytest.raises(hm.InvalidInputError, match=message):
         explain_groups(model, measures, **options)
+
+
+def test_one_row_of_a_sparse_array_is_one_measure():
+    """Taken out by its number it has one dimension only."""
+    measures = hm.measures_from_labels(["a", "b", "a", "b", "c", "c"])
+    model = hm.DiffusionEMD(hm.Graph.from_grid((6,)), max_scale=2).fit()
+    expected = explain(model, "a", "b", measures=measures).distance
+    assert explain(model, measures.masses[0], measures.masses[1]).distance == expected
+    assert explain(model, measures.masses[[0]], measures.toarray()[1]).distance == expected
+    with pytest.raises(InvalidInputError, match=r"one measure, \(6,\) or \(1, 6\), found shape \(3, 6\); pass one row"):
+        explain(model, measures.masses, measures.masses[0])

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import heatmover as hm
 from heatmover.distances import for_each_tile, pairwise_distances
-from heatmover.errors import InvalidInputError
+from heatmover.errors import EmbeddingWarning, InvalidInputError
 
 # Relative to float64: what float32 rows may lose, and what a different order of float64 additions may.
 TOLERANCE = {np.float32: 1e-6, np.float64: 1e-13}
@@ -346,3 +347,31 @@ def test_working_memory_is_small_tiles_only(dtype):
 def test_importing_costs_no_numba():
     code = "import sys, heatmover.distances, heatmover.neighbors; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
+
+
+MEASURES = hm.measures_from_labels(["a", "b", "a", "c"])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: pairwise_distances(MEASURES),
+        lambda: pairwise_distances(np.eye(4), MEASURES),
+        lambda: hm.nearest(MEASURES, 1),
+        lambda: hm.nearest(MEASURES.masses, 1),
+        lambda: hm.nearest(np.eye(4), 1, MEASURES.masses),
+    ],
+)
+def test_measures_are_sent_to_be_embedded(call):
+    """Their own distances would be total variations, which .toarray() would have given."""
+    with pytest.raises(InvalidInputError, match=r"embedded first: DiffusionEMD\(graph\)\.fit_transform") as caught:
+        call()
+    assert "toarray" not in str(caught.value)
+
+
+def test_sparse_measures_are_not_taken_for_an_embedding_without_a_word():
+    with pytest.warns(EmbeddingWarning, match="sum to one, as measures do.*total variations"):
+        pairwise_distances(MEASURES.masses)
+    pairwise_distances(2 * MEASURES.masses)
+    with pytest.raises(InvalidInputError, match=r"to be dense, found a sparse csr_array; pass its \.toarray"):
+        hm.nearest(2 * MEASURES.masses, 1)

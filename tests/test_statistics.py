@@ -7,6 +7,7 @@ from itertools import permutations
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
@@ -538,3 +539,9 @@ def test_samples_that_all_coincide_are_no_evidence(test):
     result = test(np.zeros((9, 9)), np.repeat([0, 1, 2], 3))
     assert result.p_value == 1.0
     assert np.isfinite(result.effect)
+
+
+def test_sparse_distances_are_not_advised_to_become_zeros():
+    with pytest.raises(InvalidInputError, match="every pair") as caught:
+        permanova(sp.csr_array(np.eye(6)), list("aaabbb"))
+    assert "toarray" not in str(caught.value)

@@ -135,9 +135,12 @@ def _sparse_advice(rows: Any) -> str:
 
 def _are_measures(rows: Any) -> bool:
     """Return whether all sparse rows are non-negative and sum to one."""
-    if rows.ndim != 2 or rows.nnz == 0 or rows.dtype.kind not in "fiub" or not rows.data.min() >= 0:
+    if rows.ndim != 2 or rows.nnz == 0 or rows.dtype.kind not in "fiub":
         return False
-    return bool(np.abs(np.asarray(rows.sum(axis=1), dtype=np.float64) - 1).max() < SUM_ROUNDING)
+    masses = sp.csr_array(rows)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = np.asarray(masses.sum(axis=1), dtype=np.float64)
+    return bool(masses.data.min() >= 0 and np.abs(sums - 1).max() < SUM_ROUNDING)
 
 
 def _check_width(rows: Any, others: Any) -> None:

@@ -50,7 +50,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         ``"spectral"``, ``"interpolative"``: the coarse scales from leading eigenvectors, or from nested skeletons of
         points, and polynomials for the fine ones; as certified, and their cost does not grow with the largest scale.
         ``"exact"``: a dense eigendecomposition, for up to 10,000 points. ``"auto"`` chooses polynomials or
-        eigenvectors by what they cost; `method_reason_` tells.
+        eigenvectors by what they cost, or walks step by step where affinities are so uneven that nothing else keeps its
+        digits; `method_reason_` tells.
     max_scale
         K: the coarsest diffusion time is ``2**K``. ``"auto"``: the first at which two points have half mixed;
         `max_scale_reason_` and `decay_` explain it.
@@ -59,7 +60,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     alpha
         Balance between far and near: the ground distance is about the geodesic to the power ``2 * alpha``.
     tol
-        Largest error of any scale's density, in the norm that `error_bound_` states.
+        Largest error of any scale's density, in the norm that `error_bound_` states; less than float64 can keep is an
+        error.
     compress
         Keep, at every scale, the masses in cells instead of the densities of all points: as many cells as the
         numerical rank of that scale's operator at this threshold in (0, 1), and at least 256 (512 at 1e-4). None: only
