@@ -110,3 +110,22 @@ def test_the_matrix_is_the_same_where_some_nodes_cannot_be_told_apart():
         order = order_of_nodes(shuffled)
         found.add(shuffled.toarray()[np.ix_(order, order)].tobytes())
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("factor", [3.0, 0.1, 1e-50, 2.0**-300])
+def test_a_common_factor_leaves_the_order_of_nodes(factor):
+    """Each affinity is rounded anew, but not by so much that float32 would tell."""
+    upper = np.triu(np.random.default_rng(0).random((60, 60)))
+    affinity = upper + np.triu(upper, 1).T
+
+    def order(matrix):
+        return order_of_nodes(sp.csr_array(matrix / matrix.max()))
+
+    np.testing.assert_array_equal(order(affinity * factor), order(affinity))
+
+
+def test_nodes_that_differ_in_their_last_digits_are_told_apart():
+    affinity = np.ones((12, 12)) - 1e-12 * np.diag(np.arange(12.0))
+    shuffle = np.random.default_rng(1).permutation(12)
+    first, second = (order_of_nodes(sp.csr_array(each)) for each in (affinity, affinity[shuffle][:, shuffle]))
+    np.testing.assert_array_equal(first, shuffle[second])

@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import order_of_nodes
 from heatmover.graphs.graph import Graph
-from heatmover.graphs.spectrum import lanczos, normalise
+from heatmover.graphs.spectrum import lanczos, normalise, relative
 
 __all__ = ["REORDER_ABOVE", "DiffusionOperator"]
 
@@ -75,7 +75,7 @@ class DiffusionOperator:
         affinity, order = _with_loops_where_isolated(graph.node_affinity), np.arange(graph.n_nodes)
         if graph.construction.get("source") not in ("points", "grid"):
             # Nodes of points are sorted already; these are in the order in which somebody had them.
-            order = order_of_nodes(affinity)
+            order = order_of_nodes(relative(affinity, connected_components(affinity, directed=False)[1]))
             affinity = _permuted(affinity, order)
         if graph.n_nodes > REORDER_ABOVE:
             # Neighbours close together.

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
-__all__ = ["lanczos", "normalise"]
+__all__ = ["lanczos", "normalise", "relative"]
 
 Float64 = npt.NDArray[np.float64]
 
@@ -65,13 +65,25 @@ def _multiply_ends(matrix: sp.csr_array, factors: Float64) -> None:
         matrix.data[entries] *= np.minimum(*ends)
 
 
+def relative(affinity: sp.csr_array, component: npt.NDArray[np.int32]) -> sp.csr_array:
+    """Return the affinities over the largest of their component, each ``(n_points, n_points)``."""
+    scaled = sp.csr_array((_in_units(affinity, component), affinity.indices, affinity.indptr), shape=affinity.shape)
+    scaled.data /= np.repeat(_largest(scaled, component)[component], np.diff(affinity.indptr))
+    return scaled
+
+
+def _largest(affinity: sp.csr_array, component: npt.NDArray[np.int32]) -> Float64:
+    """Return the largest affinity of each component, ``(n_components,)``; no row is empty."""
+    largest = np.zeros(int(component.max()) + 1)
+    np.maximum.at(largest, component, np.maximum.reduceat(affinity.data, affinity.indptr[:-1]))
+    return largest
+
+
 def _in_units(affinity: sp.csr_array, component: npt.NDArray[np.int32] | None) -> Float64:
     """Return the affinities, those of each component times the power of two that takes the largest below 2^UNIT."""
     counts = np.diff(affinity.indptr)
     place = np.zeros(counts.size, dtype=np.int32) if component is None else component
-    largest = np.zeros(int(place.max()) + 1)
-    np.maximum.at(largest, place, np.maximum.reduceat(affinity.data, affinity.indptr[:-1]))
-    exponents = UNIT - np.frexp(largest)[1]
+    exponents = UNIT - np.frexp(_largest(affinity, place))[1]
     scaled: Float64 = affinity.data.copy()
     # In two steps: the power of two that a very small affinity needs may be no float itself.
     for part in (exponents // 2, exponents - exponents // 2):
