@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
@@ -26,6 +23,7 @@ from heatmover.landmarking import LandmarkLoss, landmark_loss, place_landmarks
 from heatmover.manifold import classical_scaling
 from heatmover.measures import Measures, is_missing, measures_from_labels
 from heatmover.separation import Separation, separate
+from heatmover.tables import write_table
 
 __all__ = ["Comparison", "Separation", "compare"]
 
@@ -152,24 +150,16 @@ class Comparison:
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the distances as CSV, names in the first row and the first column.
 
-        The numbers are written with all digits. The file appears complete or not at all.
+        The numbers are written with all digits. A name that a spreadsheet would take for a formula has an apostrophe
+        before it, which `heatmover.tables.plain_text` takes away. The file appears complete or not at all.
 
         Parameters
         ----------
         path
             Where to; a file that is there already is replaced.
         """
-        target = Path(path)
-        # In the same folder, for only there a rename is one indivisible step.
-        temporary = target.with_name(f".heatmover-{uuid.uuid4().hex}.tmp")
-        try:
-            with temporary.open("x", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerow(["sample", *self.names])
-                writer.writerows([name, *row.tolist()] for name, row in zip(self.names, self.distances, strict=True))
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        rows = ([name, *row.tolist()] for name, row in zip(self.names, self.distances, strict=True))
+        write_table(path, ["sample", *self.names], rows)
 
     def plot(self, groups: Groups | None = None, ax: Any = None) -> Any:
         """Draw the map of the samples; needs matplotlib (extra ``cohort``).

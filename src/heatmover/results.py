@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
 import json
@@ -25,6 +24,7 @@ from heatmover.cells import CellContrast
 from heatmover.cohort._words import quoted_path
 from heatmover.errors import InvalidInputError
 from heatmover.study import Study
+from heatmover.tables import write_table
 
 __all__ = ["CELL_TYPES", "EVERY", "FILES", "PICTURE", "RECORD", "check_extras", "result_folder", "write_results"]
 
@@ -274,11 +274,7 @@ def _write_kinds(contrast: CellContrast, path: Path) -> None:
         {"kind": kind.name, "group": contrast.group, "reference": contrast.reference} | row | {"ratio": kind.ratio}
         for kind, row in zip(contrast.kinds, contrast.rows(), strict=True)
     ]
-    # A lone surrogate, as a badly decoded name has it, cannot be written as UTF-8.
-    with path.open("x", newline="", encoding="utf-8", errors="backslashreplace") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(path, list(rows[0]), [list(row.values()) for row in rows])
 
 
 def _write_samples(study: Study, path: Path) -> None:
