@@ -7,7 +7,7 @@ import uuid
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, final
@@ -131,9 +131,10 @@ class Threads(Executor):
             )
             for number, task in tasks.items()
         ]
-        # Around all threads: limits that threads set and restore for themselves would undo each other's.
-        with threadpool_limits(1):
-            dask.compute(*graph, scheduler="threads", num_workers=self._n_workers)
+        # Threads of our own: those that dask keeps for later do not live in a forked process, which would wait for them
+        # for ever. And the limit is around all threads: limits that they set for themselves would undo each other's.
+        with threadpool_limits(1), ThreadPoolExecutor(self._n_workers) as pool:
+            dask.compute(*graph, scheduler="threads", num_workers=self._n_workers, pool=pool)
 
 
 def _with_retries(task: Task, shared: Any) -> Arrays:
