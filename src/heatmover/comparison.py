@@ -13,6 +13,7 @@ import numpy.typing as npt
 from sklearn.base import clone
 
 from heatmover._progress import SILENT, Progress
+from heatmover._readonly import ReadOnlyArrays
 from heatmover._samples import by_name
 from heatmover._validation import check_integer, check_matrix, check_threads
 from heatmover.distances import pairwise_distances
@@ -36,7 +37,7 @@ Groups = Sequence[object] | npt.NDArray[Any] | Mapping[str, object]
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
+class Comparison(ReadOnlyArrays):
     """Distances between samples, with everything they were made from; `compare` makes one.
 
     Attributes
@@ -82,10 +83,6 @@ class Comparison:
     measures: Measures
     landmarks: Landmarks | None = None
     landmark_loss: LandmarkLoss | None = None
-
-    def __post_init__(self) -> None:
-        for array in (self.sizes, self.distances, self.embedding):
-            array.flags.writeable = False
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
