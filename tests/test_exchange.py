@@ -124,7 +124,7 @@ def test_killed_at_every_step_the_folder_is_of_one_run(tmp_path, monkeypatch, st
         assert code == -signal.SIGKILL
         if found and number % 2:
             # Half-moved files are whole again, even if the next run then finds the folder taken.
-            with pytest.raises(InvalidInputError, match="no results in .* yet"):
+            with pytest.raises(InvalidInputError, match=r"no results in .* yet"):
                 deliver(out, "next", force=False)
             assert visible(out) in (old, new)
             assert not [path for path in out.iterdir() if path.is_symlink() or path.name.startswith(".")]
@@ -174,7 +174,9 @@ def test_of_runs_at_the_same_time_the_folder_is_one_of_them(tmp_path, start):
     for attempt in range(10):
         out = tmp_path / str(attempt) / "out"
         begin(out, start)
-        children = [forked(lambda text=text, out=out: deliver(out, text, NEW if text == "b" else OLD)) for text in "abc"]
+        children = [
+            forked(lambda text=text, out=out: deliver(out, text, NEW if text == "b" else OLD)) for text in "abc"
+        ]
         assert [ended(child) for child in children] == [0, 0, 0]
         found = visible(out)
         assert len(set(found.values())) == 1
@@ -207,12 +209,11 @@ def test_a_second_run_is_refused_before_its_work(tmp_path, stands):
 def test_a_run_that_was_not_alone_is_refused_at_the_end(tmp_path):
     """A run with force came between: its results stay."""
     out = tmp_path / "out"
-    with (
-        pytest.raises(InvalidInputError, match="no results in .* yet, found distances.csv"),
-        result_folder(out) as folder,
-    ):
-        (folder / "run.json").write_text("slow")
-        deliver(out, "quick", FILES, force=True)
+    run = result_folder(out)
+    (run.__enter__() / "run.json").write_text("slow")
+    deliver(out, "quick", FILES, force=True)
+    with pytest.raises(InvalidInputError, match=r"no results in .* yet, found distances\.csv"):
+        run.__exit__(None, None, None)
     assert visible(out) == dict.fromkeys(FILES, "quick")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 

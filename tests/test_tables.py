@@ -31,7 +31,9 @@ def test_formulas_begin_with_an_apostrophe(text):
         assert plain_text(inert_text(name)) == name
 
 
-@pytest.mark.parametrize("text", ["", "patient", "'", "'quoted'", "'5 prime", "-5", "+1.5e-3", "-.5", "'-5", "a=b", "5-3"])
+@pytest.mark.parametrize(
+    "text", ["", "patient", "'", "'quoted'", "'5 prime", "-5", "+1.5e-3", "-.5", "'-5", "a=b", "5-3"]
+)
 def test_other_texts_are_written_as_they_are(text):
     assert inert_text(text) == plain_text(text) == text
 
@@ -68,7 +70,10 @@ def test_kinds_of_cells_are_inert_too(tmp_path):
     from types import SimpleNamespace
 
     contrast = SimpleNamespace(
-        group="=case", reference="@control", kinds=[SimpleNamespace(name="-kind", ratio=-0.5)], rows=lambda: [{"p": 0.1}]
+        group="=case",
+        reference="@control",
+        kinds=[SimpleNamespace(name="-kind", ratio=-0.5)],
+        rows=lambda: [{"p": 0.1}],
     )
     assert CellContrast.rows  # what stands in for one has the same names
     _write_kinds(contrast, tmp_path / "cell-types.csv")

@@ -139,9 +139,7 @@ def _machine() -> list[str]:
 def _runs(place: Path) -> list[Path]:
     with os.scandir(place) as entries:
         return sorted(
-            place / entry.name
-            for entry in entries
-            if RUN.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+            place / entry.name for entry in entries if RUN.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
         )
 
 
@@ -193,7 +191,7 @@ def _by_links(run: Run, out: Path, old: Sequence[str]) -> None:
 def _has_links(folder: Path) -> bool:
     """Return whether the disk and the system let us make links."""
     try:
-        os.symlink(NEW, folder / "link")
+        (folder / "link").symlink_to(NEW)
     except (OSError, NotImplementedError):
         return False
     (folder / "link").unlink()
@@ -202,14 +200,14 @@ def _has_links(folder: Path) -> bool:
 
 def _point(path: Path, target: str, temporary: Path) -> None:
     """Make a path a link to a target, in one step."""
-    os.symlink(target, temporary)
-    os.replace(temporary, path)
+    temporary.symlink_to(target)
+    temporary.replace(path)
 
 
 def _add_name(path: Path, further: Path) -> None:
     """Give a file a further name, or copy it where a file has only one."""
     if path.is_symlink():  # made by the user; it leads to the same from another folder only if it is absolute
-        os.symlink(os.path.join(os.path.realpath(path.parent), os.readlink(path)), further)
+        further.symlink_to(path.parent.resolve() / path.readlink())
         return
     try:
         os.link(path, further)
@@ -224,9 +222,9 @@ def _by_moves(run: Run, out: Path, old: Sequence[str]) -> None:
     with replacing(run.folder / MOVING, encoding="utf-8") as file:
         json.dump(new, file)
     for name in old:
-        os.replace(out / name, run.folder / OLD / name)
+        (out / name).replace(run.folder / OLD / name)
     for name in new:
-        os.replace(run.new / name, out / name)
+        (run.new / name).replace(out / name)
     (run.folder / MOVING).unlink()
 
 
@@ -238,7 +236,7 @@ def settle(out: Path) -> None:
     current = out / CURRENT
     for name in _linked(out):
         try:
-            os.replace(current / name, out / name)
+            (current / name).replace(out / name)
         except FileNotFoundError:  # of one of the two runs only, and not of this one
             (out / name).unlink()
     if current.is_symlink():
@@ -258,7 +256,7 @@ def _linked(out: Path) -> Iterator[str]:
 
 def _leads_to(path: Path) -> str:
     try:
-        return os.readlink(path)
+        return str(path.readlink())
     except OSError:  # no link, or none any more
         return ""
 
@@ -269,5 +267,5 @@ def _settle_moves(folder: Path, out: Path) -> None:
     # New files move only after all old ones have.
     source = OLD if left == new else NEW
     for path in sorted((folder / source).iterdir()):
-        os.replace(path, out / path.name)
+        path.replace(out / path.name)
     (folder / MOVING).unlink()

@@ -8,7 +8,7 @@ import stat
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -63,7 +63,7 @@ def replacing(path: str | os.PathLike[str], mode: str = "w", **options: Any) -> 
 def sync(path: Path) -> None:
     """Bring a file, or the names in a folder, onto the disk."""
     # Windows opens no folders, and some network disks synchronise none: a rename is then as sure as they make it.
-    with suppress(OSError) if path.is_dir() else suppress():
+    with suppress(OSError) if path.is_dir() else nullcontext():
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -119,14 +119,17 @@ def test_lost_output_is_not_called_lost_results(streams):
     streams(Full(errno.ENOSPC), errors)
     with pytest.raises(SystemExit), whole_output(), plain_errors(), written(Path("out")):
         output().print("found")
-    assert errors.getvalue() == "Error: Could not print what was found (No space left on device); the results are in out.\n"
+    assert (
+        errors.getvalue()
+        == "Error: Could not print what was found (No space left on device); the results are in out.\n"
+    )
 
 
 def test_a_reader_that_went_away_hears_nothing(streams):
     errors = io.StringIO()
     streams(Full(errno.EPIPE), errors)
     with pytest.raises(SystemExit) as ended, whole_output():
-        print("found")
+        typer.echo("found")
     assert ended.value.code == 1
     assert errors.getvalue() == ""
 
@@ -138,7 +141,7 @@ def test_progress_that_nobody_sees_ends_nothing(streams):
         with watched(quiet=False) as progress:
             progress.stage("work", 3)
             progress.advance()
-        print("found")
+        typer.echo("found")
     assert found.getvalue() == "found\n"
 
 

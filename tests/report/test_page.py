@@ -200,7 +200,9 @@ def test_a_comparison_reports_itself(tmp_path):
     assert heatmover.report.render(study, title="Mine").count("<section") == page.count("<section")
 
 
-ILLEGAL = [chr(code) for code in (*range(9), 0x0B, *range(0x0E, 0x20), *range(0x7F, 0xA0), 0xFDD0, 0xFFFE, 0xFFFF, 0x1FFFE)]
+ILLEGAL = [
+    chr(code) for code in (*range(9), 0x0B, *range(0x0E, 0x20), *range(0x7F, 0xA0), 0xFDD0, 0xFFFE, 0xFFFF, 0x1FFFE)
+]
 
 
 def test_characters_that_html_does_not_allow_are_spelled_out(data_of):

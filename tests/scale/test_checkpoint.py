@@ -300,7 +300,7 @@ def test_an_edited_manifest_is_refused(tmp_path, change):
     path.write_text(json.dumps(metadata))
     asked = MANIFEST | {kind: values for kind, values in change.items() if kind == "settings" and values}
     with (
-        pytest.raises(InvalidInputError, match="a checkpoint as it was written, found .* changed or damaged"),
+        pytest.raises(InvalidInputError, match=r"a checkpoint as it was written, found .* changed or damaged"),
         opened(tmp_path / "store", asked, resume=True),
     ):
         pass

@@ -65,7 +65,9 @@ def _check_outside(option: str, place: Path, stores: dict[str, str]) -> None:
         top, real = Path(store).resolve(), place.resolve()
         if real == top or (top in real.parents and (what != "the input" or _is_store(store))):
             raise InvalidInputError(
-                f"{option} outside of {what}", f"{quoted_path(str(place))} in {quoted_path(store)}", f"choose another {option}"
+                f"{option} outside of {what}",
+                f"{quoted_path(str(place))} in {quoted_path(store)}",
+                f"choose another {option}",
             )
 
 

@@ -116,11 +116,11 @@ class _Forgiving:
 
 @contextmanager
 def whole_output() -> Iterator[None]:
-    """Run a command whose output arrives as a whole; else one sentence and exit code 2, or if nobody reads on only 1."""
+    """Run a command; if its output does not arrive, say so and exit with code 2, or with 1 if nobody reads on."""
     before = sys.stdout, sys.stderr
     # A stream that was closed before we began is None.
     streams = [io.StringIO() if stream is None else stream for stream in before]
-    sys.stdout, sys.stderr = _Telling(streams[0]), _Forgiving(streams[1])  # type: ignore[assignment]
+    sys.stdout, sys.stderr = _Telling(streams[0]), _Forgiving(streams[1])
     try:
         try:
             yield

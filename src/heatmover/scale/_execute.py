@@ -93,7 +93,9 @@ def connected(address: str | None) -> Iterator[Any]:
 def _connect(address: str) -> Any:
     distributed = import_extra("distributed", package="distributed", extra="dask")
     if not address.strip():  # dask would start a cluster of its own
-        raise InvalidInputError("the address of a Dask scheduler", "an empty one", "give one such as tcp://10.0.0.5:8786")
+        raise InvalidInputError(
+            "the address of a Dask scheduler", "an empty one", "give one such as tcp://10.0.0.5:8786"
+        )
     try:
         return distributed.Client(address, timeout=PATIENCE, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
