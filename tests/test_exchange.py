@@ -26,6 +26,12 @@ OLD, NEW = FILES, (*FILES[:2], *EVERY[3:])
 OWN = {"thesis.tex": "years", "run.json.bak": "mine"}
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Synchronising takes most of the time and changes nothing for a process that is killed."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
 def deliver(out, text, names=NEW, *, force=True):
     with result_folder(out, force=force) as folder:
         for name in names:
@@ -61,8 +67,7 @@ def at_operation(number, act, operations=OPERATIONS):
         def operation(*arguments, **options):
             if next(count) == number:
                 act()
-            # Synchronising takes most of the time and changes nothing for a process that is killed.
-            return None if name == "fsync" else real[name](*arguments, **options)
+            return real[name](*arguments, **options)
 
         return operation
 
@@ -304,3 +309,12 @@ def test_something_else_with_the_name_of_the_lock(tmp_path, kind):
     with pytest.raises(InvalidInputError, match="--out where one can write"):
         deliver(tmp_path, "new")
     assert precious.read_text() == "precious"
+
+
+@pytest.mark.parametrize("start", ["fresh", "old"])
+def test_all_new_files_are_on_the_disk_before_one_is_seen(tmp_path, monkeypatch, start):
+    out = tmp_path / "out"
+    old, done = begin(out, start), []
+    monkeypatch.setattr(os, "fsync", lambda file: done.append(visible(out)))
+    deliver(out, "new")
+    assert done[: len(NEW)] == [old] * len(NEW)

@@ -12,6 +12,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from heatmover.errors import InvalidInputError
+
 __all__ = ["LOCK", "guarded", "lock_file", "replacing", "sync", "try_lock"]
 
 LOCK = ".heatmover.lock"
@@ -47,6 +49,8 @@ def replacing(path: str | os.PathLike[str], mode: str = "w", **options: Any) -> 
     '1 2 3'
     """
     target = Path(path)
+    if not target.name:
+        raise InvalidInputError("the path of a file", repr(os.fspath(path)))
     # In the same folder: only there is a rename one indivisible step.
     temporary = target.with_name(f".heatmover-{uuid.uuid4().hex}.tmp")
     try:
