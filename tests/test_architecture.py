@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "heatmover"
 
 # A name stands for the module and everything below it. A module imports from its own layer or an earlier one.
 LAYERS: list[set[str]] = [
-    {"errors", "_validation", "_progress", "_compiled"},
+    {"errors", "_validation", "_progress", "_compiled", "_files", "_exchange", "_readonly", "tables"},
     {"measures", "graphs"},
     {"diffusion"},
     {"embedding", "compression", "table", "preparation", "estimator"},

@@ -19,8 +19,10 @@ def main() -> None:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(2) from None
     from heatmover.cli import app
+    from heatmover.cli._terminal import whole_output
 
-    app()
+    with whole_output():
+        app()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._readonly import ReadOnlyArrays
 from heatmover._samples import check_labels
 from heatmover._validation import RandomState, check_integer, check_random_state
 from heatmover.errors import InvalidInputError
@@ -30,7 +31,7 @@ AT_ONCE = 1_000
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class TestResult:
+class TestResult(ReadOnlyArrays):
     """What a permutation test found.
 
     Attributes
@@ -69,9 +70,6 @@ class TestResult:
     null: npt.NDArray[np.float64]
     complete: bool
     groups: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        self.null.flags.writeable = False
 
     def __repr__(self) -> str:
         how = f"{'all ' if self.complete else ''}{len(self.null)} rearrangements"

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
 from heatmover._progress import SILENT
+from heatmover._readonly import ReadOnlyArrays
 from heatmover._validation import as_array, check_integer, check_number, check_threads
 from heatmover.errors import ConvergenceWarning, InvalidInputError
 from heatmover.estimator import DiffusionEMD
@@ -46,7 +47,7 @@ ROUNDING = 1e-6
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Barycenter:
+class Barycenter(ReadOnlyArrays):
     """A measure in the middle of others; `barycenter` makes one.
 
     Attributes
@@ -82,10 +83,6 @@ class Barycenter:
     history: Float64
     n_iterations: int
     converged: bool
-
-    def __post_init__(self) -> None:
-        self.masses.flags.writeable = False
-        self.history.flags.writeable = False
 
     def __repr__(self) -> str:
         return (

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
@@ -16,6 +13,7 @@ import numpy.typing as npt
 from sklearn.base import clone
 
 from heatmover._progress import SILENT, Progress
+from heatmover._readonly import ReadOnlyArrays
 from heatmover._samples import by_name
 from heatmover._validation import LabelNames, as_array, check_integer, check_matrix, check_threads
 from heatmover.distances import pairwise_distances
@@ -26,6 +24,7 @@ from heatmover.landmarking import LandmarkLoss, landmark_loss, place_landmarks
 from heatmover.manifold import classical_scaling
 from heatmover.measures import Measures, is_missing, measures_from_labels
 from heatmover.separation import Separation, separate
+from heatmover.tables import write_table
 
 __all__ = ["Comparison", "Separation", "compare"]
 
@@ -38,7 +37,7 @@ Groups = Sequence[object] | npt.NDArray[Any] | Mapping[str, object]
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
+class Comparison(ReadOnlyArrays):
     """Distances between samples, with everything they were made from; `compare` makes one.
 
     Attributes
@@ -84,10 +83,6 @@ class Comparison:
     measures: Measures
     landmarks: Landmarks | None = None
     landmark_loss: LandmarkLoss | None = None
-
-    def __post_init__(self) -> None:
-        for array in (self.sizes, self.distances, self.embedding):
-            array.flags.writeable = False
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
@@ -152,24 +147,16 @@ class Comparison:
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the distances as CSV, names in the first row and the first column.
 
-        The numbers are written with all digits. The file appears complete or not at all.
+        The numbers are written with all digits. A name that a spreadsheet would take for a formula has an apostrophe
+        before it, which `heatmover.tables.plain_text` takes away. The file appears complete or not at all.
 
         Parameters
         ----------
         path
             Where to; a file that is there already is replaced.
         """
-        target = Path(path)
-        # In the same folder, for only there a rename is one indivisible step.
-        temporary = target.with_name(f".heatmover-{uuid.uuid4().hex}.tmp")
-        try:
-            with temporary.open("x", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerow(["sample", *self.names])
-                writer.writerows([name, *row.tolist()] for name, row in zip(self.names, self.distances, strict=True))
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        rows = ([name, *row.tolist()] for name, row in zip(self.names, self.distances, strict=True))
+        write_table(path, ["sample", *self.names], rows)
 
     def plot(self, groups: Groups | None = None, ax: Any = None) -> Any:
         """Draw the map of the samples; needs matplotlib (extra ``cohort``).

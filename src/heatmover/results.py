@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
 import json
 import math
-import shutil
-import uuid
+import os
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from heatmover._exchange import Run, exchange, has_runs, runs_at_work, settle
+from heatmover._files import guarded, sync
 from heatmover._progress import SILENT, Progress
 from heatmover._validation import import_extra
 from heatmover.cells import CellContrast
 from heatmover.cohort._words import quoted_path
 from heatmover.errors import InvalidInputError
 from heatmover.study import Study
+from heatmover.tables import write_table
 
 __all__ = ["CELL_TYPES", "EVERY", "FILES", "PICTURE", "RECORD", "check_extras", "result_folder", "write_results"]
 
@@ -49,7 +50,10 @@ def check_extras(*, picture: bool = False, extra: str = "cohort") -> None:
 
 @contextmanager
 def result_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
-    """Give a temporary folder; if all goes well its files appear in ``out``, else nothing is left of it.
+    """Give a temporary folder; if all goes well its files appear in ``out`` at once, else nothing is left of it.
+
+    At any moment, also after a ``kill -9``, the files in ``out`` are those of one run. What a killed run leaves behind
+    the next one removes.
 
     Parameters
     ----------
@@ -69,39 +73,98 @@ def result_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
     >>> [path.name for path in out.iterdir()]
     ['run.json']
     """
-    standing = _check_place(out, force)
-    # In a folder that stands already, so that nothing has to be undone and a rename stays on one disk.
-    temporary = standing / f".heatmover-{uuid.uuid4().hex}"
+    run = _begin(out, force)
     try:
-        temporary.mkdir()
-    except OSError as error:
-        raise InvalidInputError(
-            "--out where one can write", f"{quoted_path(str(standing))}: {error.strerror}", "choose another --out"
-        ) from error
-    try:
-        yield temporary
-        if out.exists():
-            _exchange(temporary, out)
-        else:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            temporary.rename(out)
+        yield run.new
+        _deliver(run, out, force)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        run.end()
+
+
+def _begin(out: Path, force: bool) -> Run:
+    """Return a new run, or raise if its results cannot be put there or another run is about to put its own."""
+    standing = _check_place(out, force=True)
+    purpose = os.path.realpath(out)
+    with _told(out):
+        beside = out.absolute().parent
+        if beside != standing and has_runs(beside):  # from before there was a folder
+            with suppress(OSError), guarded(beside):  # may not be ours to write to
+                _check_alone(beside, out, purpose, force)
+        # In a folder that stands already, so that nothing has to be undone and a rename stays on one disk.
+        with guarded(standing):
+            if standing == out:
+                settle(out)
+            _check_alone(standing, out, purpose, force)
+            _check_place(out, force)
+            return Run(standing, purpose)
+
+
+def _check_alone(place: Path, out: Path, purpose: str, force: bool) -> None:
+    if purpose in runs_at_work(place) and not force:
+        raise InvalidInputError(
+            f"no other run that writes to {quoted_path(str(out))}",
+            "one at work",
+            "wait for it, or choose another --out",
+        )
+
+
+def _deliver(run: Run, out: Path, force: bool) -> None:
+    """Put the files of a run in their place, in one step."""
+    with _told(out):
+        while not _deliver_once(run, out, force):
+            pass  # the folder came or went while one waited for it
+
+
+def _deliver_once(run: Run, out: Path, force: bool) -> bool:
+    stands = out.is_dir()
+    if not stands:
+        out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with guarded(out if stands else out.absolute().parent):
+        if out.is_dir() != stands:
+            return False
+        if stands:
+            settle(out)
+        _check_place(out, force)
+        if stands:
+            exchange(run, out, EVERY)
+        else:
+            for path in (*run.new.iterdir(), run.new):
+                sync(path)
+            run.new.rename(out)
+            sync(out.absolute().parent)
+    return True
+
+
+@contextmanager
+def _told(out: Path) -> Iterator[None]:
+    """Say in one sentence why a folder cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        # Not the file at which it was noticed, which may be a hidden one.
+        raise _unwritable(out, error) from error
+
+
+def _unwritable(place: Path, error: OSError) -> InvalidInputError:
+    return InvalidInputError(
+        "--out where one can write", f"{quoted_path(str(place))}: {error.strerror or error}", "choose another --out"
+    )
 
 
 def _check_place(out: Path, force: bool) -> Path:
     """Return the nearest folder that stands already, or raise if the results cannot be put there."""
     try:
-        standing = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-        present = [name for name in EVERY if (out / name).exists()] if standing.is_dir() else []
-        folders = [name for name in present if (out / name).is_dir()]
+        standing = next(folder for folder in (out, *out.absolute().parents) if _stands(folder))
+        leads = standing.exists()
+        present = [name for name in EVERY if _stands(out / name)] if standing.is_dir() else []
+        others = [name for name in present if not ((out / name).is_file() or (out / name).is_symlink())]
     except OSError as error:  # a name too long, a folder that may not be entered
-        raise InvalidInputError(
-            "--out where one can write", f"{quoted_path(str(out))}: {error.strerror}", "choose another --out"
-        ) from error
+        raise _unwritable(out, error) from error
     if not standing.is_dir():
         raise InvalidInputError(
-            "--out to name a folder", f"the file {quoted_path(str(standing))} in its way", "choose another --out"
+            "--out to name a folder",
+            f"the {'file' if leads else 'broken link'} {quoted_path(str(standing))} in its way",
+            "choose another --out",
         )
     if present and not force:
         raise InvalidInputError(
@@ -109,34 +172,20 @@ def _check_place(out: Path, force: bool) -> Path:
             ", ".join(present),
             "use --force to replace them, or another --out",
         )
-    if folders:
+    if others:
         raise InvalidInputError(
-            f"files in {quoted_path(str(out))}", f"folders called {', '.join(folders)}", "choose another --out"
+            f"files in {quoted_path(str(out))}", f"folders called {', '.join(others)}", "choose another --out"
         )
     return standing
 
 
-def _exchange(temporary: Path, out: Path) -> None:
-    """Put the new files in the place of the old ones; if that fails half-way the old ones come back."""
-    # First all old ones go, then the new ones come: whoever looks in between sees too little, never a mixture.
-    earlier = temporary / "earlier"
-    new = sorted(path.name for path in temporary.iterdir())
-    earlier.mkdir()
-    moved, placed = [], []
+def _stands(path: Path) -> bool:
+    """Return whether anything is at a path, be it a link that leads nowhere."""
     try:
-        for name in EVERY:
-            if (out / name).exists():
-                (out / name).replace(earlier / name)
-                moved.append(name)
-        for name in new:
-            (temporary / name).replace(out / name)
-            placed.append(name)
-    except BaseException:
-        for name in placed:
-            (out / name).unlink(missing_ok=True)
-        for name in moved:
-            (earlier / name).replace(out / name)
-        raise
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def write_results(
@@ -225,11 +274,7 @@ def _write_kinds(contrast: CellContrast, path: Path) -> None:
         {"kind": kind.name, "group": contrast.group, "reference": contrast.reference} | row | {"ratio": kind.ratio}
         for kind, row in zip(contrast.kinds, contrast.rows(), strict=True)
     ]
-    # A lone surrogate, as a badly decoded name has it, cannot be written as UTF-8.
-    with path.open("x", newline="", encoding="utf-8", errors="backslashreplace") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(path, list(rows[0]), [list(row.values()) for row in rows])
 
 
 def _write_samples(study: Study, path: Path) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -11,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatmover._progress import SILENT
-from heatmover.cli._terminal import clean, output, plain_errors, watched
+from heatmover.cli._terminal import clean, output, plain_errors, watched, whole_output, written
 from heatmover.errors import InvalidInputError
 
 
@@ -77,3 +81,81 @@ def test_a_defect_keeps_its_traceback(error):
 def test_quiet_is_silent():
     with watched(quiet=True) as progress:
         assert progress is SILENT
+
+
+class Full(io.StringIO):
+    """A stream that fails as a full disk or a reader that went away does."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def write(self, text):
+        raise OSError(self.number, os.strerror(self.number))
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """Return a function that puts streams in the place of the usual ones."""
+
+    def put(stdout, stderr):
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "stderr", stderr)
+
+    return put
+
+
+def test_output_that_is_lost_is_told_in_a_sentence(streams):
+    errors = io.StringIO()
+    streams(Full(errno.ENOSPC), errors)
+    with pytest.raises(SystemExit) as ended, whole_output():
+        output().print("found")
+    assert ended.value.code == 2
+    assert errors.getvalue() == "Error: Could not print what was found (No space left on device).\n"
+
+
+def test_lost_output_is_not_called_lost_results(streams):
+    errors = io.StringIO()
+    streams(Full(errno.ENOSPC), errors)
+    with pytest.raises(SystemExit), whole_output(), plain_errors(), written(Path("out")):
+        output().print("found")
+    assert (
+        errors.getvalue()
+        == "Error: Could not print what was found (No space left on device); the results are in out.\n"
+    )
+
+
+def test_a_reader_that_went_away_hears_nothing(streams):
+    errors = io.StringIO()
+    streams(Full(errno.EPIPE), errors)
+    with pytest.raises(SystemExit) as ended, whole_output():
+        typer.echo("found")
+    assert ended.value.code == 1
+    assert errors.getvalue() == ""
+
+
+def test_progress_that_nobody_sees_ends_nothing(streams):
+    found = io.StringIO()
+    streams(found, Full(errno.ENOSPC))
+    with whole_output():
+        with watched(quiet=False) as progress:
+            progress.stage("work", 3)
+            progress.advance()
+        typer.echo("found")
+    assert found.getvalue() == "found\n"
+
+
+def test_streams_that_were_closed_before(streams):
+    streams(None, None)
+    with whole_output():
+        output().print("found")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("argument", ["--version", "--help"])
+def test_a_full_device(argument):
+    command = [sys.executable, "-m", "heatmover", argument]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "Error: Could not print what was found (No space left on device).\n"

@@ -113,7 +113,7 @@ def test_a_store_of_another_layout_is_refused(tmp_path):
     metadata["attributes"]["heatmover"]["layout"] = 99
     path.write_text(json.dumps(metadata))
     with (
-        pytest.raises(InvalidInputError, match=r"of layout 1, found layout 99 .*another version of heatmover"),
+        pytest.raises(InvalidInputError, match=r"of layout 2, found layout 99 .*another version of heatmover"),
         opened(tmp_path / "store", resume=True),
     ):
         pass
@@ -245,3 +245,168 @@ def test_a_large_input_is_told_by_sizes_and_times(cohort, file, monkeypatch):
     assert before.startswith("sizes and times")
     os.utime(file, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns + 1))
     assert _input.describe_input(cohort)["content"] != before
+
+
+def two_stores(tmp_path):
+    """Two stores of equal manifests, with two pieces each, no two of them alike."""
+    for number, name in enumerate(("store", "other")):
+        with opened(tmp_path / name) as store:
+            for piece in ("first/000000", "first/000001", "second/000000"):
+                store.save(piece, {"a": np.arange(3) + 10 * number + len(piece) + int(piece[-1])})
+
+
+@pytest.mark.parametrize(
+    "source", ["store/first/000001", "store/second/000000", "other/first/000000", "store/first/000000/a"]
+)
+@pytest.mark.parametrize("how", ["copy", "link"])
+def test_a_piece_that_belongs_elsewhere_counts_as_not_finished(tmp_path, source, how):
+    two_stores(tmp_path)
+    source, place = tmp_path / source, tmp_path / "store/first/000000"
+    shutil.copytree(source, tmp_path / "moved")
+    shutil.rmtree(place)
+    place.symlink_to(tmp_path / "moved") if how == "link" else shutil.copytree(tmp_path / "moved", place)
+    with opened(tmp_path / "store", resume=True) as store:
+        assert store.load("first/000000") is None
+        assert store.load("first/000001" if "second" in str(source) else "second/000000") is not None
+        store.save("first/000000", {"a": np.arange(2)})
+        assert store.load("first/000000")["a"].tolist() == [0, 1]
+    assert (tmp_path / "moved").is_dir()  # what a link leads to is not ours to remove
+
+
+def test_a_manifest_of_another_run_brings_no_piece_back(tmp_path):
+    two_stores(tmp_path)
+    shutil.copy(tmp_path / "other/zarr.json", tmp_path / "store/zarr.json")
+    with opened(tmp_path / "store", resume=True) as store:
+        assert store.load("first/000000") is None
+        assert store.load("second/000000") is None
+
+
+def test_pieces_of_another_run_are_found_though_all_of_them_moved(tmp_path):
+    with opened(tmp_path / "other", MANIFEST | {"settings": {"landmarks": 6}}) as store:
+        store.save("first/000000", {"a": np.arange(3)})
+    with opened(tmp_path / "store"):
+        pass
+    shutil.move(tmp_path / "other/first", tmp_path / "store/first")
+    with opened(tmp_path / "store", resume=True) as store:
+        assert store.load("first/000000") is None
+
+
+@pytest.mark.parametrize("change", [{"settings": {"landmarks": 6}}, {"store": "0"}, {"input": {}}, {"settings": []}])
+def test_an_edited_manifest_is_refused(tmp_path, change):
+    two_stores(tmp_path)
+    path = tmp_path / "store/zarr.json"
+    metadata = json.loads(path.read_text())
+    metadata["attributes"]["heatmover"] |= change
+    path.write_text(json.dumps(metadata))
+    asked = MANIFEST | {kind: values for kind, values in change.items() if kind == "settings" and values}
+    with (
+        pytest.raises(InvalidInputError, match=r"a checkpoint as it was written, found .* changed or damaged"),
+        opened(tmp_path / "store", asked, resume=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "3", '"x"', "{}", '{"attributes": null}', "[" * 100_000, "\x00"])
+def test_a_description_that_says_nothing_is_refused_or_computed_again(tmp_path, text):
+    two_stores(tmp_path)
+    (tmp_path / "store/first/000000/zarr.json").write_text(text)
+    (tmp_path / "store/first/000001/a/zarr.json").write_text(text)
+    with opened(tmp_path / "store", resume=True) as store:
+        assert store.load("first/000000") is None
+        assert store.load("first/000001") is None
+    (tmp_path / "store/zarr.json").write_text(text)
+    with (
+        pytest.raises(InvalidInputError, match="a checkpoint of heatmover, found something else"),
+        opened(tmp_path / "store", resume=True),
+    ):
+        pass
+
+
+def test_a_damaged_shape_does_not_ask_for_all_memory(tmp_path):
+    two_stores(tmp_path)
+    path = tmp_path / "store/first/000000/a/zarr.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"shape": [10**15]}))
+    with opened(tmp_path / "store", resume=True) as store:
+        assert store.load("first/000000") is None
+
+
+def test_any_byte_that_changes_is_noticed(tmp_path):
+    """One value of one byte at a time, in every file of a piece and of the store."""
+    rng = np.random.default_rng(0)
+    with opened(tmp_path / "store") as store:
+        store.save("first/000000", {"a": np.arange(40.0), "b": np.zeros((2, 3), np.int32)})
+    files = [path for path in sorted((tmp_path / "store").rglob("*")) if path.is_file() and path.name != ".lock"]
+    for number in range(40):
+        path = files[number % len(files)]
+        content = bytearray(path.read_bytes())
+        place = int(rng.integers(len(content)))
+        damaged = bytearray(content)
+        damaged[place] = (damaged[place] + int(rng.integers(1, 256))) % 256
+        path.write_bytes(damaged)
+        try:
+            with opened(tmp_path / "store", resume=True) as store:
+                found = store.load("first/000000")
+        except InvalidInputError:
+            found = None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if found is not None:  # a space, or a word that says nothing of the values
+            assert found["a"].tobytes() == np.arange(40.0).tobytes()
+            assert found["b"].tobytes() == bytes(24)
+        shutil.rmtree(tmp_path / "store")
+        with opened(tmp_path / "store") as store:
+            store.save("first/000000", {"a": np.arange(40.0), "b": np.zeros((2, 3), np.int32)})
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_something_else_with_the_name_of_the_lock(tmp_path, kind):
+    two_stores(tmp_path)
+    precious, lock = tmp_path / "precious", tmp_path / "store/.lock"
+    precious.write_text("precious")
+    lock.unlink()
+    lock.mkdir() if kind == "folder" else lock.symlink_to(precious) if kind == "link" else os.mkfifo(lock)
+    with (
+        pytest.raises(InvalidInputError, match=r"a checkpoint that one can lock, by a file '\.lock' in it, found"),
+        opened(tmp_path / "store", resume=True),
+    ):
+        pass
+    assert precious.read_text() == "precious"
+
+
+@pytest.mark.parametrize("kind", ["file", "link to a file", "stage is a file", "stage is a link"])
+def test_something_else_in_the_place_of_a_piece_is_replaced(tmp_path, kind):
+    two_stores(tmp_path)
+    place = tmp_path / "store/first/000000"
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/000000").write_text("precious")
+    stage = place.parent
+    shutil.rmtree(stage if "stage" in kind else place)
+    {
+        "file": lambda: place.write_text("x"),
+        "link to a file": lambda: place.symlink_to(tmp_path / "precious/000000"),
+        "stage is a file": lambda: stage.write_text("x"),
+        "stage is a link": lambda: stage.symlink_to(tmp_path / "precious"),
+    }[kind]()
+    with opened(tmp_path / "store", resume=True) as store:
+        assert store.load("first/000000") is None
+        store.save("first/000000", {"a": np.arange(2)})
+        assert store.load("first/000000")["a"].tolist() == [0, 1]
+    assert (tmp_path / "precious/000000").read_text() == "precious"
+
+
+def test_a_store_of_which_only_the_folder_was_made_is_begun(tmp_path):
+    (tmp_path / "store/.unfinished-1").mkdir(parents=True)
+    (tmp_path / "store/.lock").touch()
+    with opened(tmp_path / "store", resume=True) as store:
+        store.save("a/0", {"a": np.ones(1)})
+    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == [".lock", "a", "zarr.json"]
+
+
+def test_paths_that_will_not_do(tmp_path):
+    (tmp_path / "broken").symlink_to("nowhere")
+    for path, message in [
+        ("", "checkpoint to be a path, found an empty one"),
+        (tmp_path / "broken", "checkpoint to be a path, found the broken link"),
+        (tmp_path / ("x" * 300), "a checkpoint to be made at .*, found File name too long"),
+    ]:
+        with pytest.raises(InvalidInputError, match=message), opened(path, resume=True):
+            pass

@@ -8,7 +8,7 @@ import zarr
 
 import heatmover as hm
 from heatmover.errors import InvalidInputError
-from heatmover.scale import _rows, distances, nearest
+from heatmover.scale import _rows, distances, embed, nearest
 
 
 @pytest.fixture
@@ -68,6 +68,42 @@ def test_tiles_that_are_there_are_not_computed_again(embedding, tmp_path, monkey
     monkeypatch.setattr(_tiles, "_between", counted)
     np.testing.assert_array_equal(distances(embedding, place, resume=True)[:], expected)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("damage", ["changed places", "cut", "other bytes", "mark moved"])
+def test_tiles_that_are_not_what_they_were_are_computed_again(embedding, tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(_rows, "TILE_ROWS", 16)
+    place = tmp_path / "d.zarr"
+    expected = distances(embedding, place)[:]
+    first, second = place / "c/0/1", place / "c/0/2"
+    content = first.read_bytes()
+    if damage == "changed places":
+        first.write_bytes(second.read_bytes())
+        second.write_bytes(content)
+    elif damage == "mark moved":
+        first.write_bytes(second.read_bytes())
+        (place / ".heatmover-pieces/1").write_bytes((place / ".heatmover-pieces/2").read_bytes())
+    else:
+        first.write_bytes(content[:-9] if damage == "cut" else bytes(len(content)))
+    np.testing.assert_array_equal(distances(embedding, place, resume=True)[:], expected)
+
+
+def test_rows_that_changed_places_are_embedded_again(tmp_path):
+    data = hm.datasets.ring(40, points_per_measure=25)
+    measures = data.measures()
+    model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10)).fit(measures)
+    place = tmp_path / "embedding.zarr"
+    expected = embed(model, measures, place)[:]
+    first, second = place / "c/0/0", place / "c/1/0"
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    np.testing.assert_array_equal(embed(model, measures, place, resume=True)[:], expected)
+    (place / "zarr.json").write_text("null")
+    with pytest.raises(InvalidInputError, match="the path of a zarr array, found none"):
+        embed(model, measures, place, resume=True)
+    with pytest.raises(InvalidInputError, match="the path of an array, found the current folder"):
+        embed(model, measures, "")
 
 
 def test_an_array_of_something_else_is_refused(embedding, tmp_path):

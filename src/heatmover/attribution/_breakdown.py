@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._readonly import ReadOnlyArrays
 from heatmover._validation import import_extra
 
 __all__ = ["Breakdown"]
@@ -20,7 +21,7 @@ SHOWN = 12
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Breakdown:
+class Breakdown(ReadOnlyArrays):
     """What every kind of point contributes to a distance, largest first; ``print`` it.
 
     Attributes

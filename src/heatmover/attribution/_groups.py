@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._readonly import ReadOnlyArrays
 from heatmover._validation import RandomState, check_random_state
 from heatmover.attribution._check import check_coordinates, check_model
 from heatmover.attribution._contrast import Tested, two_frames
@@ -26,7 +27,7 @@ Float64 = npt.NDArray[np.float64]
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class GroupContrast:
+class GroupContrast(ReadOnlyArrays):
     """Which points differ between two groups of samples; ``print`` it. `explain_groups` makes one.
 
     Attributes
@@ -78,10 +79,6 @@ class GroupContrast:
     n_permutations: int
     complete: bool
     kinds: Kinds | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("scores", "log_ratios", "p_values", "q_values"):
-            getattr(self, name).flags.writeable = False
 
     @property
     def distance(self) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._readonly import ReadOnlyArrays
 from heatmover._validation import import_extra
 from heatmover.attribution._check import check_annotation
 from heatmover.attribution._contrast import two_frames
@@ -23,7 +24,7 @@ Int64 = npt.NDArray[np.int64]
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Kinds:
+class Kinds(ReadOnlyArrays):
     """The same test for kinds of points, such as cell types, by the mass that samples have in each.
 
     Attributes

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._progress import SILENT
+from heatmover._readonly import ReadOnlyArrays
 from heatmover._validation import check_option, check_threads, import_extra
 from heatmover.attribution._breakdown import Breakdown, break_down
 from heatmover.attribution._check import check_annotation, check_coordinates, check_model, one_measure
@@ -33,7 +34,7 @@ ROUNDING = 1e-5
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Explanation:
+class Explanation(ReadOnlyArrays):
     """Which points make the distance between two measures; ``print`` it. `explain` makes one.
 
     Attributes
@@ -82,10 +83,6 @@ class Explanation:
     differences: Float64
     masses: Float64
     scales: npt.NDArray[np.intp]
-
-    def __post_init__(self) -> None:
-        for name in ("witness", "scale_witnesses", "contributions", "differences", "masses", "scales"):
-            getattr(self, name).flags.writeable = False
 
     @property
     def local(self) -> Float64:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heatmover.cli import _options as options
-from heatmover.cli._terminal import output, plain_errors, watched
+from heatmover.cli._terminal import output, plain_errors, watched, written
 
 __all__ = ["EXAMPLES", "compare"]
 
@@ -56,14 +56,16 @@ def compare(
     asked = {name: value for name, value in locals().items() if name in options.DECISIVE}
     # Here, not above: help and version must not wait for the numerical libraries.
     from heatmover.cli._large import Large
+    from heatmover.cli._places import check_places
     from heatmover.cli._settings import settings_of
     from heatmover.cli._summary import show_results
     from heatmover.results import check_extras, result_folder, write_results
 
     with plain_errors():
+        target = check_places(out, file, sample_sheet, checkpoint)
         settings, large = settings_of(asked), Large(memory, scheduler, checkpoint, resume)
         check_extras()
-        with result_folder(out, force=force) as folder, watched(quiet) as progress:
+        with result_folder(target, force=force) as folder, watched(quiet) as progress:
             if large.wanted:
                 with large.ready(settings) as client:
                     found = large.study(settings, settings.read(progress), client, progress)
@@ -72,4 +74,5 @@ def compare(
             command = large.command(settings) if large.wanted else settings.command("compare")
             write_results(found, folder, command=command, title=title, progress=progress)
     if not quiet:
-        show_results(output(), found, out)
+        with written(target):
+            show_results(output(), found, target)

@@ -12,7 +12,7 @@ import typer
 from heatmover._progress import Progress
 from heatmover._validation import check_integer, check_number
 from heatmover.cli import _options as options
-from heatmover.cli._terminal import output, plain_errors, watched
+from heatmover.cli._terminal import output, plain_errors, watched, written
 from heatmover.errors import GraphWarning, InvalidInputError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class DemoOptions:
 
 
 def demo(
-    out: options.Out = Path("heatmover-demo"),
+    out: options.Out = "heatmover-demo",
     samples: Annotated[int, typer.Option(help="Samples, half of them cases; at least 4.")] = 30,
     cells: Annotated[int, typer.Option(help="Cells per sample; at least 10.")] = 200,
     effect: Annotated[
@@ -75,21 +75,25 @@ def demo(
     cell-types.csv, a picture of the sample map, and run.json, which says how they were made.
     """
     # Here, not above: help and version must not wait for the numerical libraries.
+    from heatmover.cli._places import check_named
     from heatmover.cli._summary import show_results
     from heatmover.results import check_extras, result_folder, write_results
 
     with plain_errors():
+        check_named(out=out)
+        target = Path(out)
         asked = DemoOptions(samples, cells, effect, seed)
         if threads is not None:
             check_integer("--threads", threads, minimum=1)
         check_extras(picture=True, extra="demo")
-        with result_folder(out, force=force) as folder, watched(quiet) as progress:
+        with result_folder(target, force=force) as folder, watched(quiet) as progress:
             found = _study(asked, threads, progress)
             command = {"name": "demo", "options": asdict(asked)}
             title = f"A simulated cohort of {samples} samples"
             write_results(found, folder, command=command, title=title, picture="condition", progress=progress)
     if not quiet:
-        show_results(output(), found, out)
+        with written(target):
+            show_results(output(), found, target)
 
 
 def _study(asked: DemoOptions, threads: int | None, progress: Progress) -> Study:

@@ -46,9 +46,11 @@ def doctor(
     asked = {name: value for name, value in locals().items() if name in options.DECISIVE}
     # Here, not above: help and version must not wait for the numerical libraries.
     from heatmover.cli._diagnosis import diagnose_file
+    from heatmover.cli._places import check_named
     from heatmover.cli._settings import settings_of
 
     with plain_errors():
+        check_named(file=file, sample_sheet=sample_sheet)
         refusals = diagnose_file(settings_of(asked), quiet)
     if refusals:
         for sentence in refusals[:-1]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -173,7 +172,8 @@ Force = Annotated[
     bool, typer.Option("--force", "-f", rich_help_panel=RUN, help="Replace the results of an earlier run.")
 ]
 Title = Annotated[str | None, typer.Option(metavar="TEXT", rich_help_panel=RUN, help="Title of the report.")]
-Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", rich_help_panel=RUN, help="Folder for the results.")]
+# Text, not a path: an empty one would be the current folder.
+Out = Annotated[str, typer.Option("--out", "-o", metavar="DIR", rich_help_panel=RUN, help="Folder for the results.")]
 
 
 def check_seed(seed: int) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import sys
 import unicodedata
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NoReturn, final
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn, final
 
 import typer
 from rich.console import Console
@@ -18,7 +22,7 @@ from heatmover._progress import SILENT, Progress
 from heatmover.cli._words import in_options
 from heatmover.errors import HeatmoverError
 
-__all__ = ["clean", "fail", "output", "plain_errors", "tell", "watched"]
+__all__ = ["clean", "fail", "output", "plain_errors", "tell", "watched", "whole_output", "written"]
 
 # Stages of fewer steps are over before a rate is known.
 LONG = 10_000
@@ -53,6 +57,104 @@ def _shown(character: str) -> str:
     if unicodedata.category(character) == "Zs":
         return " "
     return character.encode("unicode_escape").decode("ascii")
+
+
+class LostOutputError(Exception):
+    """What was printed did not arrive: the disk behind it is full, or nobody reads on."""
+
+    def __init__(self, error: OSError) -> None:
+        self.error, self.comfort = error, ""
+        super().__init__(str(error))
+
+
+@final
+class _Telling:
+    """A stream whose failures are told from those of the files that a command writes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        try:
+            return int(self._stream.write(text))
+        except OSError as error:
+            raise LostOutputError(error) from error
+
+    def flush(self) -> None:
+        """Bring all text on its way."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            raise LostOutputError(error) from error
+
+
+@final
+class _Forgiving:
+    """A stream that nobody may read: progress that cannot be shown must not end an hour's work."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text, if that goes."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Bring text on its way, if that goes."""
+        with suppress(OSError):
+            self._stream.flush()
+
+
+@contextmanager
+def whole_output() -> Iterator[None]:
+    """Run a command; if its output does not arrive, say so and exit with code 2, or with 1 if nobody reads on."""
+    before = sys.stdout, sys.stderr
+    # A stream that was closed before we began is None.
+    streams = [io.StringIO() if stream is None else stream for stream in before]
+    sys.stdout, sys.stderr = _Telling(streams[0]), _Forgiving(streams[1])
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except LostOutputError as lost:
+        if lost.error.errno == errno.EPIPE:
+            raise SystemExit(1) from None
+        sys.stderr.write(f"Error: Could not print what was found ({lost.error.strerror}){lost.comfort}.\n")
+        raise SystemExit(2) from None
+    finally:
+        for stream in streams:
+            _finish(stream)
+        sys.stdout, sys.stderr = before
+
+
+def _finish(stream: Any) -> None:
+    """Flush a stream; if that fails let the rest go nowhere, or Python would complain when it ends."""
+    try:
+        stream.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+@contextmanager
+def written(out: Path) -> Iterator[None]:
+    """Say, should the output be lost, that the results are not."""
+    try:
+        yield
+    except LostOutputError as lost:
+        lost.comfort = f"; the results are in {clean(out)}"
+        raise
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._readonly import ReadOnlyArrays
 from heatmover._validation import check_integer, check_matrix, check_number
 from heatmover.errors import InvalidInputError
 
@@ -42,7 +43,7 @@ FIRST_SKETCH = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Skeleton:
+class Skeleton(ReadOnlyArrays):
     """Columns that stand for all: ``matrix`` is close to ``matrix[:, indices] @ interpolation``.
 
     Attributes
@@ -59,10 +60,6 @@ class Skeleton:
     indices: npt.NDArray[np.intp]
     interpolation: Matrix
     bound: float
-
-    def __post_init__(self) -> None:
-        self.indices.flags.writeable = False
-        self.interpolation.flags.writeable = False
 
     @property
     def rank(self) -> int:

@@ -12,7 +12,7 @@ from heatmover.report._cells import cell_sections
 from heatmover.report._findings import cautions
 from heatmover.report._parts import PARTS, shared_data
 from heatmover.report._section import Section
-from heatmover.report._templates import digest, fill, script_json, static
+from heatmover.report._templates import digest, fill, legal_script, script_json, static
 from heatmover.study import Study
 
 __all__ = ["render"]
@@ -91,4 +91,4 @@ def _plotly() -> str:
     offline = import_extra("plotly.offline", package="plotly", extra="cohort")
     # The browser reads every line end as one line feed, and the policy's hash is of what the browser reads.
     script = str(offline.get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
-    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    return legal_script(script).replace("</script", "<\\/script").replace("<!--", "<\\!--")

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -16,10 +17,17 @@ import numpy.typing as npt
 
 from heatmover._validation import import_extra
 
-__all__ = ["digest", "fill", "packed", "plain", "rounded", "script_json", "shortened", "static"]
+__all__ = ["digest", "fill", "legal_script", "packed", "plain", "rounded", "script_json", "shortened", "static"]
 
+# What HTML does not allow, however it is written: NUL and other controls but white space, halves of characters, and
+# code points that are no characters.
+ILLEGAL = re.compile(
+    "[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
+    + "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
+    + "]"
+)
 # In a script element "</script" would end it, "<!--" would hide its end, and old parsers take U+2028 for a line's end.
-ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
+IN_SCRIPTS = re.compile(f"[<>&\u2028\u2029]|{ILLEGAL.pattern}")
 DIGITS = 5
 
 
@@ -55,6 +63,7 @@ def _environment() -> Any:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_legal,
     )
     environment.filters["shortened"] = shortened
     environment.filters["probability"] = probability
@@ -62,9 +71,21 @@ def _environment() -> Any:
     return environment
 
 
+def _legal(value: Any) -> Any:
+    """Return a value that goes into the page with what HTML does not allow spelled out; HTML itself as it is."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return ILLEGAL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), value)
+
+
 def static(name: str) -> str:
     """Return the text of a file in the folder ``static`` of this package."""
     return files("heatmover.report").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def legal_script(script: str) -> str:
+    """Return a script in whose texts what HTML does not allow is spelled out, which changes no text's value."""
+    return ILLEGAL.sub(_as_json, script)
 
 
 def digest(script: str) -> str:
@@ -92,8 +113,12 @@ def script_json(values: object) -> str:
     {"name":"\u003c/script\u003e","value":null}
     """
     text = json.dumps(plain(values), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    # A lone surrogate, as a badly decoded file name has it, cannot be written as UTF-8.
-    return text.translate(ESCAPES).encode("utf-8", "backslashreplace").decode("utf-8")
+    return IN_SCRIPTS.sub(_as_json, text)
+
+
+def _as_json(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
 
 
 def plain(values: Any) -> Any:

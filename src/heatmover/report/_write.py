@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from heatmover._files import replacing
 from heatmover.comparison import Comparison
 from heatmover.report._page import render
 from heatmover.report._section import Section
@@ -46,16 +45,9 @@ def write_report(
     '<!DOCTYPE html>'
     """
     page = render(study, title=title, extra_sections=extra_sections)
-    target = Path(path)
-    # In the same folder, for only there a rename is one indivisible step.
-    temporary = target.with_name(f".heatmover-{uuid.uuid4().hex}.tmp")
-    try:
-        # Line ends as they are: the page's security policy names its scripts by their bytes.
-        with temporary.open("x", encoding="utf-8", newline="") as file:
-            file.write(page)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    # Line ends as they are: the page's security policy names its scripts by their bytes.
+    with replacing(path, encoding="utf-8", newline="") as file:
+        file.write(page)
 
 
 def report_comparison(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import uuid
@@ -15,6 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
+from heatmover._files import lock_file, try_lock
 from heatmover._validation import import_extra
 from heatmover.cohort._words import quoted_path
 from heatmover.errors import InvalidInputError
@@ -23,8 +25,8 @@ from heatmover.scale._tasks import Arrays
 __all__ = ["LAYOUT", "Checkpoint", "NoCheckpoint", "check_place", "explain_full_disk", "open_checkpoint"]
 
 # Of the store; another layout is refused, not guessed at.
-LAYOUT = 1
-MANIFEST = "heatmover"
+LAYOUT = 2
+MANIFEST, METADATA, LOCK = "heatmover", "zarr.json", ".lock"
 UNFINISHED = ".unfinished-"
 FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -61,41 +63,80 @@ class StoredCheckpoint(Checkpoint):
     """A zarr store on disk with one group per finished piece.
 
     A piece is written under another name and then renamed, which a file system does at once or not at all: whenever
-    the process dies, a piece is there as a whole or it is not there. Its checksum also tells a piece that a power
-    failure tore.
+    the process dies, a piece is there as a whole or it is not there. Its checksum is of its arrays, its name, the store
+    and all that the result depends on: a piece that was torn, or moved here from another place, counts as not there.
+
+    Parameters
+    ----------
+    path
+        Of the store.
+    seal
+        What tells this store from all others.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, seal: str) -> None:
         self.path = self.folder = path
+        self._seal = seal
 
     def load(self, name: str) -> Arrays | None:
-        """Return the arrays of a finished piece; one that is damaged is as good as none."""
+        """Return the arrays of a finished piece; one that is damaged, or that belongs elsewhere, is as good as none."""
         place = self.path / name
-        if not place.is_dir():
-            return None
+        arrays = self._read(name) if _is_folder(place) and _is_folder(place.parent) else None
+        if arrays is None:
+            _clear(place)
+        return arrays
+
+    def _read(self, name: str) -> Arrays | None:
         zarr = import_extra("zarr", package="zarr", extra="cohort")
         try:
-            group = zarr.open_group(place, mode="r")
-            arrays: Arrays = {key: np.asarray(array[...]) for key, array in sorted(group.arrays())}
-            intact = group.attrs["checksum"] == _checksum(arrays)
-        except (OSError, ValueError, KeyError, RuntimeError, TypeError):
-            intact = False
-        if not intact:
-            shutil.rmtree(place)
+            group = zarr.open_group(self.path / name, mode="r")
+            found = dict(sorted(group.arrays()))
+            # Before any value: a damaged shape could ask for all memory.
+            if _shapes(found) != group.attrs["arrays"]:
+                return None
+            arrays: Arrays = {key: np.asarray(array[...]) for key, array in found.items()}
+            return arrays if group.attrs["checksum"] == self._checksum(name, arrays) else None
+        # What a library says of damaged files is of every kind.
+        except Exception:
             return None
-        return arrays
 
     def save(self, name: str, arrays: Arrays) -> None:
         """Write a piece beside its place, then move it there."""
         place = self.path / name
         unfinished = self.path / f"{UNFINISHED}{uuid.uuid4().hex}"
+        attributes = {"checksum": self._checksum(name, arrays), "arrays": _shapes(arrays)}
         try:
             with explain_full_disk(self.path):
-                write_group(unfinished, arrays, {"checksum": _checksum(arrays)})
+                write_group(unfinished, arrays, attributes)
+                _clear(place)
                 place.parent.mkdir(exist_ok=True)
                 unfinished.rename(place)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
+
+    def _checksum(self, name: str, arrays: Arrays) -> str:
+        digest = hashlib.sha256(json.dumps([self._seal, name, _shapes(arrays)]).encode())
+        for _, array in sorted(arrays.items()):
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+
+def _shapes(arrays: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {key: [np.dtype(array.dtype).str, *array.shape] for key, array in sorted(arrays.items())}
+
+
+def _is_folder(path: Path) -> bool:
+    """Return whether a folder is at a path, and not a link to one: what is elsewhere is not ours."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def _clear(place: Path) -> None:
+    """Remove what is in the place of a piece, or of its stage; of a link the link, not what it leads to."""
+    for path in (place.parent, place):
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+    if place.exists():
+        shutil.rmtree(place)
 
 
 @contextmanager
@@ -121,14 +162,6 @@ def write_group(place: Path, arrays: Arrays, attributes: Mapping[str, Any]) -> N
         group.create_array(key, data=array, chunks=tuple(max(side, 1) for side in array.shape))
 
 
-def _checksum(arrays: Arrays) -> str:
-    digest = hashlib.sha256()
-    for key, array in sorted(arrays.items()):
-        digest.update(f"{key} {array.dtype.str} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
-
-
 @contextmanager
 def open_checkpoint(
     path: str | os.PathLike[str] | None, manifest: Mapping[str, Any], *, resume: bool, need: int
@@ -150,15 +183,17 @@ def open_checkpoint(
     if place is None:
         yield NoCheckpoint()
         return
-    if place.exists():
-        _check_manifest(place, manifest)
-    else:
+    if not place.exists():
         _check_space(place, need)
-        _create(place, manifest)
+        _make_folder(place)
+    elif not _is_bare(place):
+        _check_manifest(place, manifest)  # before anything is made in a folder that may be another's
     with _locked(place):
         for leftover in place.glob(f"{UNFINISHED}*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        yield StoredCheckpoint(place)
+        if _is_bare(place):
+            _write_manifest(place, manifest)
+        yield StoredCheckpoint(place, _check_manifest(place, manifest))
 
 
 def check_place(path: str | os.PathLike[str] | None, *, resume: bool) -> Path | None:
@@ -167,25 +202,54 @@ def check_place(path: str | os.PathLike[str] | None, *, resume: bool) -> Path | 
         if resume:
             raise InvalidInputError("a checkpoint to resume", "none", "name the store of the earlier run")
         return None
+    if not os.fspath(path):
+        raise InvalidInputError("checkpoint to be a path", "an empty one", "name a store that is to be made")
     place = Path(path)
-    if place.exists() and not resume:
+    try:
+        place.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return place
+    except OSError as error:  # a name too long, a folder that may not be entered
+        raise _cannot_make(place, error) from error
+    if not place.exists():
+        raise InvalidInputError("checkpoint to be a path", f"the broken link {quoted_path(str(place))}")
+    if not resume:
         raise InvalidInputError(
             "a checkpoint that is not there yet", f"{quoted_path(str(place))}", "resume=True goes on with it"
         )
     return place
 
 
-def _create(place: Path, manifest: Mapping[str, Any]) -> None:
-    unfinished = place.with_name(f"{UNFINISHED}{uuid.uuid4().hex}")
+def _cannot_make(place: Path, error: OSError) -> InvalidInputError:
+    return InvalidInputError(f"a checkpoint to be made at {quoted_path(str(place))}", f"{error.strerror or error}")
+
+
+def _is_bare(place: Path) -> bool:
+    """Return whether a store is one of which nothing but the folder was made before its process was killed."""
+    return place.is_dir() and all(path.name == LOCK or path.name.startswith(UNFINISHED) for path in place.iterdir())
+
+
+def _make_folder(place: Path) -> None:
     try:
-        write_group(unfinished, {}, {MANIFEST: {"layout": LAYOUT, **manifest}})
-        unfinished.rename(place)
+        place.mkdir(exist_ok=True)
     except OSError as error:
-        raise InvalidInputError(
-            f"a checkpoint to be made at {quoted_path(str(place))}", f"{error.strerror or error}"
-        ) from error
+        raise _cannot_make(place, error) from error
+
+
+def _write_manifest(place: Path, manifest: Mapping[str, Any]) -> None:
+    unfinished = place / f"{UNFINISHED}{uuid.uuid4().hex}"
+    whole = {"layout": LAYOUT, "store": uuid.uuid4().hex, **manifest}
+    try:
+        write_group(unfinished, {}, {MANIFEST: whole, "checksum": _seal(whole)})
+        (unfinished / METADATA).rename(place / METADATA)
+    except OSError as error:
+        raise _cannot_make(place, error) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _check_space(place: Path, need: int) -> None:
@@ -199,13 +263,15 @@ def _check_space(place: Path, need: int) -> None:
         )
 
 
-def _check_manifest(place: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise unless a store was begun by this version for the same input and settings."""
+def _check_manifest(place: Path, manifest: Mapping[str, Any]) -> str:
+    """Return the seal of a store, or raise unless this version began it for the same input and settings."""
     zarr = import_extra("zarr", package="zarr", extra="cohort")
     try:
-        stored = zarr.open_group(place, mode="r").attrs[MANIFEST]
+        attributes = dict(zarr.open_group(place, mode="r").attrs)
+        stored = attributes[MANIFEST]
         layout = stored["layout"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    # What a library says of files that are something else is of every kind.
+    except Exception as error:
         raise InvalidInputError(
             "a checkpoint of heatmover", f"something else at {quoted_path(str(place))}", "choose another place"
         ) from error
@@ -214,6 +280,12 @@ def _check_manifest(place: Path, manifest: Mapping[str, Any]) -> None:
             f"a checkpoint of layout {LAYOUT}", f"layout {layout} at {quoted_path(str(place))}",
             "it is from another version of heatmover: finish it there, or begin anew elsewhere",
         )  # fmt: skip
+    if attributes.get("checksum") != _seal(stored):
+        raise InvalidInputError(
+            "a checkpoint as it was written",
+            f"that what {quoted_path(str(place))} says of its input and settings was changed or damaged",
+            "begin anew with another checkpoint",
+        )
     changes = [
         f"{kind} {key}: {_short(stored.get(kind, {}).get(key))} then, {_short(value)} now"
         for kind, values in manifest.items()
@@ -225,6 +297,7 @@ def _check_manifest(place: Path, manifest: Mapping[str, Any]) -> None:
             "the input and settings with which the checkpoint was begun", "; ".join(changes[:5]),
             "change them back, or begin anew with another checkpoint",
         )  # fmt: skip
+    return _seal(stored)
 
 
 def _short(value: object) -> str:
@@ -236,15 +309,16 @@ def _short(value: object) -> str:
 def _locked(place: Path) -> Iterator[None]:
     """Hold the store; the system lets go of it when the process ends, however it ends."""
     try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    with (place / ".lock").open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        descriptor = lock_file(place / LOCK)
+    except OSError as error:
+        raise InvalidInputError(
+            f"a checkpoint that one can lock, by a file {LOCK!r} in it", f"{quoted_path(str(place))}: {error.strerror}"
+        ) from error
+    try:
+        if try_lock(descriptor) is False:
             raise InvalidInputError(
                 "a checkpoint that no other process uses", f"that one is at work on {quoted_path(str(place))}"
-            ) from error
+            )
         yield
+    finally:
+        os.close(descriptor)

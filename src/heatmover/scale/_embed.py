@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from heatmover import __version__
 from heatmover._progress import SILENT, Progress
@@ -22,8 +23,9 @@ from heatmover.measures import Measures, measures_from_weights
 from heatmover.preparation import Preparation
 from heatmover.scale._checkpoint import NoCheckpoint, explain_full_disk
 from heatmover.scale._execute import Task, executor
+from heatmover.scale._marks import Marks
 from heatmover.scale._pipeline import Request, counted
-from heatmover.scale._rows import open_array
+from heatmover.scale._rows import check_new, open_array
 from heatmover.scale._stages import Stages
 from heatmover.scale._tasks import Arrays
 
@@ -126,15 +128,20 @@ def embed(
     """
     tasks, weights = embedding_tasks(model, measures)
     place, watcher = Path(out), SILENT if progress is None else progress
-    target = _target(place, model, measures, resume)
+    about = {"heatmover": __version__, "made from": _digest(model, measures)}
+    target, marks = _target(place, model, measures, about, resume), Marks(place, about)
 
     def write(number: int, result: Arrays) -> None:
         start = number * SAMPLES_AT_ONCE
         with explain_full_disk(place):
             target[start : start + len(result["embedding"])] = result["embedding"]
+            marks.set(number, [result["embedding"]])
 
-    # zarr writes a file beside its place and renames it: one that is there is whole.
-    left = {number: task for number, task in tasks.items() if not (place / "c" / str(number) / "0").is_file()}
+    def read(number: int) -> list[npt.NDArray[Any]]:
+        start = number * SAMPLES_AT_ONCE
+        return [np.asarray(target[start : start + weights[number]])]
+
+    left = {number: task for number, task in tasks.items() if not marks.fits(number, partial(read, number))}
     with executor(client, n_jobs) as where:
         stages = Stages(where, NoCheckpoint(), watcher)
         stages.each("diffuse measures", left, weights, write, partial(same, model._prepared))
@@ -160,23 +167,20 @@ def _embed_rows(prepared: Preparation, rows: Any) -> Arrays:
     return {"embedding": prepared.embed(rows, n_threads=1, progress=SILENT)}
 
 
-def _target(place: Path, model: DiffusionEMD, measures: Measures, resume: bool) -> Any:
+def _target(place: Path, model: DiffusionEMD, measures: Measures, about: dict[str, Any], resume: bool) -> Any:
     """Return the array to write to, new or begun with the same model and measures."""
     zarr = import_extra("zarr", package="zarr", extra="cohort")
-    about = {"heatmover": __version__, "made from": _digest(model, measures)}
-    if not place.exists():
-        shape = (len(measures), model._prepared.layout.n_features)
+    shape = (len(measures), model._prepared.layout.n_features)
+    if check_new(place, resume=resume):
         with explain_full_disk(place):
             return zarr.create_array(
                 place, shape=shape, chunks=(SAMPLES_AT_ONCE, shape[1]), dtype=model._prepared.precision,
                 compressors=None, attributes=about, config={"write_empty_chunks": True},
             )  # fmt: skip
-    if not resume:
-        raise InvalidInputError(
-            "an array that is not there yet", quoted_path(str(place)), "resume=True goes on with it"
-        )
-    stored = open_array(str(place)).attrs.asdict()
-    if any(stored.get(key) != value for key, value in about.items()):
+    begun = open_array(str(place))
+    stored, layout = begun.attrs.asdict(), (begun.shape, begun.chunks, begun.dtype)
+    expected = (shape, (SAMPLES_AT_ONCE, shape[1]), model._prepared.precision)
+    if layout != expected or any(stored.get(key) != value for key, value in about.items()):
         raise InvalidInputError(
             "an array begun with the same model and measures", f"another at {quoted_path(str(place))}"
         )

@@ -7,7 +7,7 @@ import uuid
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, final
@@ -92,6 +92,10 @@ def connected(address: str | None) -> Iterator[Any]:
 
 def _connect(address: str) -> Any:
     distributed = import_extra("distributed", package="distributed", extra="dask")
+    if not address.strip():  # dask would start a cluster of its own
+        raise InvalidInputError(
+            "the address of a Dask scheduler", "an empty one", "give one such as tcp://10.0.0.5:8786"
+        )
     try:
         return distributed.Client(address, timeout=PATIENCE, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
@@ -131,9 +135,10 @@ class Threads(Executor):
             )
             for number, task in tasks.items()
         ]
-        # Around all threads: limits that threads set and restore for themselves would undo each other's.
-        with threadpool_limits(1):
-            dask.compute(*graph, scheduler="threads", num_workers=self._n_workers)
+        # Threads of our own: those that dask keeps for later do not live in a forked process, which would wait for them
+        # for ever. And the limit is around all threads: limits that they set for themselves would undo each other's.
+        with threadpool_limits(1), ThreadPoolExecutor(self._n_workers) as pool:
+            dask.compute(*graph, scheduler="threads", num_workers=self._n_workers, pool=pool)
 
 
 def _with_retries(task: Task, shared: Any) -> Arrays:

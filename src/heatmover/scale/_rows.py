@@ -17,7 +17,7 @@ from heatmover._validation import check_matrix, import_extra
 from heatmover.cohort._words import quoted_path
 from heatmover.errors import InvalidInputError
 
-__all__ = ["Rows", "Span", "cut", "open_array", "tile_rows"]
+__all__ = ["Rows", "Span", "check_new", "cut", "open_array", "tile_rows"]
 
 Part = Callable[[], npt.NDArray[np.floating[Any]]]
 Span = tuple[int, int]
@@ -71,8 +71,22 @@ def open_array(path: str) -> Any:
     zarr = import_extra("zarr", package="zarr", extra="cohort")
     try:
         return zarr.open_array(path, mode="r")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    # What a library says of files that are something else is of every kind.
+    except Exception as error:
         raise InvalidInputError("the path of a zarr array", f"none at {quoted_path(path)}") from error
+
+
+def check_new(place: Path, *, resume: bool) -> bool:
+    """Return whether an array is to be made at a place, or raise if one is there that is not to be gone on with."""
+    if str(place) == ".":  # also what an empty path becomes
+        raise InvalidInputError("the path of an array", "the current folder")
+    if not os.path.lexists(place):
+        return True
+    if not resume:
+        raise InvalidInputError(
+            "an array that is not there yet", quoted_path(str(place)), "resume=True goes on with it"
+        )
+    return False
 
 
 def _local_path(array: Any) -> str:

@@ -19,7 +19,8 @@ from heatmover.distances import pairwise_distances
 from heatmover.errors import InvalidInputError
 from heatmover.scale._checkpoint import NoCheckpoint, explain_full_disk, open_checkpoint
 from heatmover.scale._execute import executor
-from heatmover.scale._rows import Part, Rows, cut, open_array, tile_rows
+from heatmover.scale._marks import Marks
+from heatmover.scale._rows import Part, Rows, check_new, cut, open_array, tile_rows
 from heatmover.scale._stages import Stages
 from heatmover.scale._tasks import Arrays
 
@@ -74,8 +75,9 @@ def distances(
     rows, place, watcher = Rows.of(embedding), Path(out), SILENT if progress is None else progress
     with executor(client, n_jobs) as where:
         size = tile_rows(rows, check_memory(memory), where.n_workers)
-        target, size = _target(place, rows, dtype, size, resume)
-        spans = cut(rows.shape[0], size)
+        about = {"heatmover": __version__, "embedding": rows.checksum(cut(rows.shape[0], size)), "dtype": dtype}
+        target, size = _target(place, rows, about, size, resume)
+        spans, marks = cut(rows.shape[0], size), Marks(place, {**about, "rows": size})
 
         def write(number: int, result: Arrays) -> None:
             i, j = pairs[number]
@@ -83,12 +85,17 @@ def distances(
                 target[slice(*spans[i]), slice(*spans[j])] = result["tile"]
                 if i != j:
                     target[slice(*spans[j]), slice(*spans[i])] = result["tile"].T
+                marks.set(number, [result["tile"], result["tile"].T])
+
+        def read(number: int) -> list[npt.NDArray[Any]]:
+            first, second = (slice(*spans[k]) for k in pairs[number])
+            return [np.asarray(target[first, second]), np.asarray(target[second, first])]
 
         pairs = list(combinations_with_replacement(range(len(spans)), 2))
         left = {
             number: partial(_tile, left=rows.part(spans[i]), right=None if i == j else rows.part(spans[j]), dtype=dtype)
             for number, (i, j) in enumerate(pairs)
-            if not (_written(place, i, j) and _written(place, j, i))
+            if not marks.fits(number, partial(read, number))
         }
         watcher.stage("compare", len(pairs))
         watcher.advance(len(pairs) - len(left))
@@ -120,18 +127,16 @@ def _between(left: Part, right: Part | None) -> Float64:
     return np.asarray(pairwise_distances(left(), None if right is None else right(), n_jobs=1))
 
 
-def _target(place: Path, rows: Rows, dtype: str, size: int, resume: bool) -> tuple[Any, int]:
+def _target(place: Path, rows: Rows, about: dict[str, Any], size: int, resume: bool) -> tuple[Any, int]:
     """Return the array to write to, new or begun, and the rows of its tiles."""
     zarr = import_extra("zarr", package="zarr", extra="cohort")
-    n_rows = rows.shape[0]
-    about = {"heatmover": __version__, "embedding": rows.checksum(cut(n_rows, size)), "dtype": dtype}
-    if place.exists():
-        if not resume:
-            raise InvalidInputError(
-                "an array that is not there yet", quoted_path(str(place)), "resume=True goes on with it"
-            )
-        stored = open_array(str(place)).attrs.asdict()
+    n_rows, dtype = rows.shape[0], about["dtype"]
+    if not check_new(place, resume=resume):
+        found = open_array(str(place))
+        stored = found.attrs.asdict()
         changed = [key for key, value in about.items() if stored.get(key) != value]
+        if (found.shape, found.dtype) != ((n_rows, n_rows), dtype):
+            changed.append("shape")
         if changed:
             raise InvalidInputError(
                 f"an array of the same {', '.join(changed)}", f"another at {quoted_path(str(place))}"
@@ -144,11 +149,6 @@ def _target(place: Path, rows: Rows, dtype: str, size: int, resume: bool) -> tup
             attributes=about | {"complete": False}, config={"write_empty_chunks": True},
         )  # fmt: skip
     return array, int(array.chunks[0])
-
-
-def _written(place: Path, i: int, j: int) -> bool:
-    """Tell whether a tile is there; zarr writes a file beside its place and renames it, so that it is whole."""
-    return (place / "c" / str(i) / str(j)).is_file()
 
 
 def nearest(

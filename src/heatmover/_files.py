@@ -1,0 +1,160 @@
+"""Files that appear complete or not at all, and locks that end with the process that holds them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from heatmover.errors import InvalidInputError
+
+__all__ = ["LOCK", "guarded", "lock_file", "replacing", "sync", "try_lock"]
+
+LOCK = ".heatmover.lock"
+# Seconds to wait for a folder that another run holds; an exchange takes some milliseconds, more on a slow network disk.
+PATIENCE = 60.0
+# Seconds between two looks at a lock.
+PAUSE = 0.005
+# A lock that is held, and a file system that knows no locks.
+HELD = {errno.EWOULDBLOCK, errno.EACCES}
+NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF}
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], mode: str = "w", **options: Any) -> Iterator[IO[Any]]:
+    """Give a file to write; when it is complete and on the disk it takes its place, else nothing is left of it.
+
+    Parameters
+    ----------
+    path
+        Where to; a file that is there already is replaced.
+    mode, **options
+        As in `open`, ``"w"`` or ``"wb"``.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "numbers.txt"
+    >>> with replacing(path, encoding="utf-8") as file:
+    ...     _ = file.write("1 2 3")
+    ...     path.exists()
+    False
+    >>> path.read_text(encoding="utf-8")
+    '1 2 3'
+    """
+    target = Path(path)
+    if not target.name:
+        raise InvalidInputError("the path of a file", repr(os.fspath(path)))
+    # In the same folder: only there is a rename one indivisible step.
+    temporary = target.with_name(f".heatmover-{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open(mode.replace("w", "x"), **options) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+        sync(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, onto the disk."""
+    # Windows opens no folders, and some network disks synchronise none: a rename is then as sure as they make it.
+    with suppress(OSError) if path.is_dir() else nullcontext():
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def try_lock(descriptor: int) -> bool | None:
+    """Lock an open file without waiting: True if that went, False if another holds it, None where there are no locks.
+
+    The system lets go of the lock when the process ends, however it ends.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in HELD:
+            return False
+        if error.errno in NO_LOCKS:
+            return None
+        raise
+    return True
+
+
+def lock_file(path: Path, *, create: bool = True) -> int:
+    """Open a file to lock, which may be made if it is not there; nothing that stands there is followed or changed."""
+    # Neither a link, which could lead to a file of the user's, nor a pipe, which would wait for a reader.
+    careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    try:
+        descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0) | careful, 0o666)
+    except PermissionError:
+        # In a folder that all may write to, another user's: it can be locked without being written.
+        descriptor = os.open(path, os.O_RDONLY | careful)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EEXIST, "Not a plain file", str(path))
+    return descriptor
+
+
+@contextmanager
+def guarded(folder: Path) -> Iterator[None]:
+    """Hold a folder against other processes of heatmover; they wait.
+
+    The file that is locked is there only meanwhile. One that a killed process left behind is locked by nobody, so that
+    it stops nobody.
+
+    Parameters
+    ----------
+    folder
+        That one may write to.
+
+    Raises
+    ------
+    TimeoutError
+        If another process holds it for a minute.
+    """
+    path = folder / LOCK
+    descriptor = _take(path)
+    try:
+        yield
+    finally:
+        # While it is held still: whoever waits for it sees that it is gone and makes a new one.
+        with suppress(OSError):
+            path.unlink()
+        os.close(descriptor)
+
+
+def _take(path: Path) -> int:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        descriptor = lock_file(path)
+        if try_lock(descriptor) is not False and _is_at(descriptor, path):
+            with suppress(OSError, AttributeError):
+                os.fchmod(descriptor, 0o666)  # it holds nothing, and other users must be able to lock it
+            return descriptor
+        os.close(descriptor)
+        if time.monotonic() > deadline:
+            raise TimeoutError(errno.ETIMEDOUT, "Another process holds it", str(path))
+        time.sleep(PAUSE)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether the open file is the one at this path; another may have been put there while one waited."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,87 @@
+"""Places that will not do are refused before a cell is read, and nothing is written."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+
+import anndata
+import pytest
+
+from heatmover.cli._places import check_places
+
+
+@pytest.fixture(autouse=True)
+def no_work(monkeypatch):
+    monkeypatch.setattr("heatmover.cli._settings.read_cohort", lambda *_, **__: pytest.fail("read cells"))
+    monkeypatch.setattr("heatmover.datasets.cohort", lambda *_, **__: pytest.fail("simulated"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["compare", "CELLS", "-s", "sample", "-o", ""], "--out"),
+        (["compare", "CELLS", "-s", "sample", "-o", "OUT", "--checkpoint", ""], "--checkpoint"),
+        (["compare", "CELLS", "-s", "sample", "-o", "OUT", "--sample-sheet", ""], "--sample-sheet"),
+        (["compare", "", "-s", "sample", "-o", "OUT"], "FILE"),
+        (["doctor", ""], "FILE"),
+        (["doctor", "CELLS", "--sample-sheet", ""], "--sample-sheet"),
+        (["demo", "-o", ""], "--out"),
+    ],
+)
+def test_an_empty_path_is_refused(cells, tmp_path, cli, monkeypatch, arguments, option):
+    monkeypatch.chdir(tmp_path)
+    places = {"CELLS": cells, "OUT": tmp_path / "out"}
+    result = cli.run(*(places.get(word, word) for word in arguments))
+    cli.fails_with(result, f"Expected {option} to be a path, found an empty one")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_address_is_refused(cells, tmp_path, cli):
+    result = cli.run("compare", cells, "-s", "sample", "-o", tmp_path / "out", "--scheduler", "")
+    cli.fails_with(result, "the address of a Dask scheduler, found an empty one")
+
+
+@pytest.mark.parametrize("command", [["compare", "CELLS", "-s", "sample"], ["demo"]])
+@pytest.mark.parametrize("kind", ["broken", "loop", "file", "below a file", "below broken"])
+def test_a_folder_that_cannot_be_is_refused(cells, tmp_path, cli, command, kind):
+    out = tmp_path / "out"
+    out.write_text("x") if "file" in kind else out.symlink_to("out" if kind == "loop" else "nowhere")
+    words = [cells if word == "CELLS" else word for word in command]
+    result = cli.run(*words, "-o", out / "below" if "below" in kind else out)
+    cli.fails_with(result, "--out (to name a folder, found the (file|broken link)|where one can write)")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_results_never_replace_their_input(cells, tmp_path, cli):
+    shutil.copy(cells, tmp_path / "samples.h5ad")
+    (tmp_path / "distances.csv").write_text("sample,age\n")
+    run = ["compare", tmp_path / "samples.h5ad", "-s", "sample", "--force", "-o", tmp_path]
+    cli.fails_with(cli.run(*run), "--out that leaves the input alone, found .*samples.h5ad")
+    sheet = ["compare", cells, "-s", "sample", "--sample-sheet", tmp_path / "distances.csv", "--force", "-o", tmp_path]
+    cli.fails_with(cli.run(*sheet), "--out that leaves the input alone, found .*distances.csv")
+    assert (tmp_path / "samples.h5ad").read_bytes() == cells.read_bytes()
+
+
+@pytest.mark.parametrize("below", ["", "results"])
+def test_results_and_checkpoints_stay_out_of_stores(cells, tmp_path, cli, below):
+    store = tmp_path / "cells.zarr"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of a change of default, which does not matter here
+        anndata.read_h5ad(cells).write_zarr(store)
+    before = sorted(store.rglob("*"))
+    result = cli.run("compare", store, "-s", "sample", "--force", "-o", store / below)
+    cli.fails_with(result, "--out outside of the input, found")
+    result = cli.run("compare", store, "-s", "sample", "--checkpoint", store / below, "-o", tmp_path / "out")
+    cli.fails_with(result, "--checkpoint outside of the input, found")
+    place = tmp_path / "run.zarr"
+    result = cli.run("compare", store, "-s", "sample", "--checkpoint", place, "-o", place / below)
+    cli.fails_with(result, "--out outside of --checkpoint, found")
+    assert sorted(store.rglob("*")) == before
+
+
+def test_places_beside_each_other_are_fine(cells, tmp_path):
+    assert check_places(str(cells.parent), str(cells), None, str(cells.parent / "run.zarr")) == cells.parent
+    # A folder of FCS files may hold its results: only files of that kind are read.
+    (tmp_path / "a.fcs").touch()
+    assert check_places(str(tmp_path / "out"), str(tmp_path), None, None) == tmp_path / "out"
