@@ -26,9 +26,10 @@ Int64: TypeAlias = npt.NDArray[np.int64]
 
 # Weiszfeld's iteration stops when no weight moves by more. Groups of 10 samples take 20 to 60 steps; where the median
 # is nearly a sample it creeps, and what is missing after the last step is far below the median's own uncertainty.
-SETTLED, MOST_STEPS = 1e-9, 200
-# Rounds of taking turns between the medians of groups and of blocks.
-ROUNDS = 5
+SETTLED, MOST_STEPS = 1e-12, 200
+# Fits of places of groups and blocks; after 30 they moved by less than 1e-3 of the unit in all designs tried. Squared
+# residuals below NEAREST, in that unit, count as this.
+FITS, NEAREST, RIDGE = 30, 1e-8, 1e-10
 # In units of the median distance within groups: what is farther has a score of 0.99999 or more, and is counted as if it
 # were here, so that squares lose no digits to it.
 FARTHEST = 1e5
@@ -140,7 +141,8 @@ def _on_points(squared: Float64, weights: Float64, medians: Float64) -> Float64:
     resting = np.where(here, weights, 0.0).sum(axis=1)
     at_point = np.zeros_like(medians)
     at_point[rows, nearest] = 1.0
-    return np.where((pull <= resting * (1 + 1e-9))[:, None], at_point, medians)
+    # If just so, as between two points, every place between is a median too, and the iteration has found the middle.
+    return np.where((pull < resting * (1 - 1e-9))[:, None], at_point, medians)
 
 
 def _moved_together(
@@ -155,7 +157,7 @@ def _moved_together(
     squared = distances**2
     members = (np.arange(codes.max() + 1)[:, None] == codes) * shares
     without = np.where(unit_of[:, None] == unit_of, 0.0, members[codes])
-    freed = np.eye(codes.size) - _block_shifts(squared, codes, members, shares, block_of)
+    freed = np.eye(codes.size) - _block_shifts(squared, codes, shares, block_of)
     cleared = squared if block_of is None else _between(squared, freed)
     medians = spatial_medians(cleared, members) @ freed
     left_out = spatial_medians(cleared, without) @ freed
@@ -187,22 +189,28 @@ def _share_to_move(squared: Float64, codes: Int64, unit_of: Int64, medians: Floa
     return np.divide(exceeds, apart, out=np.zeros_like(apart), where=apart > VANISHING)
 
 
-def _block_shifts(squared: Float64, codes: Int64, members: Float64, shares: Float64, block_of: Int64 | None) -> Float64:
-    """Return how far the block of each sample lies from the others, beside its groups, as weights of samples.
+def _block_shifts(squared: Float64, codes: Int64, shares: Float64, block_of: Int64 | None) -> Float64:
+    """Return how far the block of each sample is shifted, groups being accounted for, as weights of samples.
 
-    Medians of groups and of blocks are taken in turns (median polish), each of what the others leave.
+    The places of groups and blocks that add up to the least sum of distances to the samples: what the spatial median is
+    for one group, found in the same way, by least squares that weigh each sample by its nearness to the last fit.
     """
-    shifts = np.zeros_like(squared)
     if block_of is None:
-        return shifts
-    blocks = (np.arange(block_of.max() + 1)[:, None] == block_of) * shares
-    identity = np.eye(codes.size)
-    for _ in range(ROUNDS):
-        freed = identity - shifts
-        medians = spatial_medians(_between(squared, freed), members) @ freed
-        left = identity - medians[codes]
-        shifts = (spatial_medians(_between(squared, left), blocks) @ left)[block_of]
-    return shifts
+        return np.zeros_like(squared)
+    n_groups, identity = int(codes.max()) + 1, np.eye(codes.size)
+    design = np.hstack([np.eye(n_groups)[codes], np.eye(int(block_of.max()) + 1)[block_of]])
+    weights, fitted = shares, identity
+    for _ in range(FITS):
+        weighted = design.T * weights
+        products = weighted @ design
+        # A common shift of all groups, against all blocks, changes nothing; a trace of ridge decides on one.
+        products[np.diag_indices_from(products)] += RIDGE * products.diagonal().max()
+        fitted = np.linalg.solve(products, weighted)
+        left = identity - design @ fitted
+        lengths = np.abs(((left @ squared) * left).sum(axis=1)) / 2
+        weights = shares / np.sqrt(np.maximum(lengths, NEAREST))
+    shifts: Float64 = design[:, n_groups:] @ fitted[n_groups:]
+    return shifts - shifts.mean(axis=0)
 
 
 def _between(squared: Float64, combinations: Float64) -> Float64:

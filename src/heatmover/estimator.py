@@ -409,10 +409,11 @@ def warn_of_near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_
     max_scale
         Heat is compared after at most ``2**max_scale`` steps.
     """
-    cuts = find_near_cuts(operator.symmetric, operator.degree, 2**max_scale)
+    masses = np.asarray(rows.sum(axis=0), dtype=np.float64).ravel()[operator.order]
+    cuts = find_near_cuts(operator.symmetric, operator.degree, 2**max_scale, masses)
     if cuts is None:
         return
-    shares = cuts.shares(np.asarray(rows.sum(axis=0), dtype=np.float64).ravel()[operator.order])
+    shares = cuts.shares(masses)
     noticed = shares >= NOTICEABLE
     if not noticed.any():
         return

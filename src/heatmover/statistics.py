@@ -109,9 +109,9 @@ def dispersion(
     Returns
     -------
     TestResult
-        ``statistic``: F between groups of the jackknife pseudo-values of their spreads. ``effect``: largest over
-        smallest typical distance between two samples of a group (the distance whose score is the mean score); infinite
-        if a group has no spread at all.
+        ``statistic``: F between groups of what each sample contributes to the spread of its group, twice its own mean
+        score less that of the group. ``effect``: largest over smallest typical distance between two samples of a group,
+        the distance whose score is the mean score; infinite if a group has no spread at all.
 
     Examples
     --------
@@ -292,10 +292,10 @@ def _f_statistic(explained: Float64, n_samples: int, n_groups: int) -> Float64:
 
 
 def _spreads(scores: Float64, groupings: Int64, n_groups: int) -> tuple[Float64, Float64, Int64]:
-    """Return the mean score within each group, the sum of squares of its pseudo-values, and its size.
+    """Return the mean score within each group, the sum of squares of its members' contributions, and its size.
 
-    All ``(n_groupings, n_groups)``. The pseudo-value of a member is what the group's mean gains by it, n times the mean
-    less n - 1 times that of the others; it deviates from the mean by twice as much as the member's own mean score.
+    All ``(n_groupings, n_groups)``. A mean over pairs varies, to first order, as a mean of contributions does: twice a
+    member's own mean score less that of the group (Hoeffding 1948).
     """
     sizes = _sizes(groupings, n_groups)
     means, squares = np.empty(sizes.shape), np.empty(sizes.shape)

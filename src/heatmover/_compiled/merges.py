@@ -40,6 +40,32 @@ def sort_edges(
 
 
 @njit(cache=True, nogil=True)
+def large_sets_merge(
+    rows: npt.NDArray[np.int32], places: Int64, indices: npt.NDArray[Any], masses: Float64, least: float
+) -> bool:
+    """Return whether an edge ever joins two sets that both have at least this mass; ``masses`` is overwritten."""
+    parent, most = np.arange(masses.size), masses.sum() - least
+    for e in range(rows.size):
+        first, second = np.int64(rows[e]), np.int64(indices[places[e]])
+        while parent[first] != first:
+            parent[first] = parent[parent[first]]
+            first = parent[first]
+        while parent[second] != second:
+            parent[second] = parent[parent[second]]
+            second = parent[second]
+        if first != second:
+            if masses[first] >= least and masses[second] >= least:
+                return True
+            if masses[first] > masses[second]:
+                first, second = second, first
+            parent[first] = second
+            masses[second] += masses[first]
+            if masses[second] > most:  # too little is left for another
+                return False
+    return False
+
+
+@njit(cache=True, nogil=True)
 def merge_edges(
     rows: npt.NDArray[np.int32],
     places: Int64,
