@@ -26,12 +26,12 @@ Int64 = npt.NDArray[np.int64]
 
 # A part hangs by a thread if all that joins it weighs less than THREAD against one of its points. A thicker one, up to
 # THIN, counts if less than PASSES of the part's heat leaves it in the longest diffusion compared: measures on different
-# sides are then at nine tenths of the largest distance or more, wherever on their side they are. Without THIN heat that
+# sides are then within a twentieth of the largest distance, wherever on their side they are. Without THIN heat that
 # is compared after a few steps only, and gets nowhere, would seem held up by a cut.
 # Looked at with these limits: ten shapes, five blobs at ten distances, heavy tails, five cohorts. Parts of 1 % of the
 # points or more were found on the swiss roll with 15 neighbours (10 % each on 1e-5 and 2e-4 of a point) and between
 # blobs (20 % on 0.03) only; without NOTICEABLE, also a few outliers in nearly all data with tails.
-THREAD, THIN, PASSES = 0.01, 0.1, 0.1
+THREAD, THIN, PASSES = 0.01, 0.1, 0.05
 # Share of the points, or of the masses, below which a part is not worth a word.
 NOTICEABLE = 0.01
 
@@ -224,9 +224,9 @@ def _limit(size: npt.NDArray[Any], steps: int | None) -> Float64:
 
 def _parts(label: Int64, component: npt.NDArray[Any], degree: Float64) -> NearCuts:
     _, first, part = np.unique(label, return_index=True, return_inverse=True)
-    volume, whole = np.bincount(part, weights=degree), component[first]
-    # The heaviest of each component comes first.
-    order = np.lexsort((first, -volume, whole))
+    volume, size, whole = np.bincount(part, weights=degree), np.bincount(part), component[first]
+    # The largest of each component comes first.
+    order = np.lexsort((first, -volume, -size, whole))
     is_main = np.zeros(first.size, dtype=bool)
     is_main[order[np.unique(whole[order], return_index=True)[1]]] = True
     return NearCuts(part.astype(np.int64), is_main)

@@ -303,7 +303,7 @@ class Graph:
         ----------
         steps
             The longest diffusion that is compared, ``2**max_scale_`` of a fitted model: a part may then hang on a
-            thicker thread if less than a tenth of its heat leaves within as many steps.
+            thicker thread if less than a twentieth of its heat leaves within as many steps.
 
         Returns
         -------

@@ -122,7 +122,11 @@ def _best_combination(symmetric: sp.csr_array, top: Float64, candidates: Float64
     """Return the combination of vectors, orthogonal to ``top``, with the largest Ritz value, that and its residual."""
     for _ in range(2):
         candidates = candidates - top @ (top.T @ candidates)
-        candidates = np.linalg.qr(candidates / np.linalg.norm(candidates, axis=0))[0]
+        candidates /= np.linalg.norm(candidates, axis=0)
+    # The mode may be a combination of the guesses; what is left of it would be rounding.
+    basis, sizes, _ = np.linalg.svd(candidates, full_matrices=False)
+    candidates = basis[:, sizes > 1e-6 * sizes[0]]
+    candidates = candidates - top @ (top.T @ candidates)
     moved = symmetric @ candidates
     # Of I - S, whose small values would drown in the rounding of values near 1.
     values, vectors = np.linalg.eigh(candidates.T @ (candidates - moved))
