@@ -414,7 +414,8 @@ def warn_of_near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_
     if cuts is None:
         return
     shares = cuts.shares(masses)
-    noticed = shares >= NOTICEABLE
+    # A single point is an outlier; `Graph.diagnose` counts those.
+    noticed = (shares >= NOTICEABLE) & (np.bincount(cuts.part) > 1)
     if not noticed.any():
         return
     affinity = graph.affinity

@@ -24,14 +24,16 @@ __all__ = ["NOTICEABLE", "NearCut", "NearCuts", "by_sweep", "find_near_cuts"]
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
-# A part hangs by a thread if all that joins it weighs less than THREAD against one of its points. A thicker one, up to
-# THIN, counts if less than PASSES of the part's heat leaves it in the longest diffusion compared: measures on different
-# sides are then within a twentieth of the largest distance, wherever on their side they are. Without THIN heat that
-# is compared after a few steps only, and gets nowhere, would seem held up by a cut.
-# Looked at with these limits: ten shapes, five blobs at ten distances, heavy tails, five cohorts. Parts of 1 % of the
-# points or more were found on the swiss roll with 15 neighbours (10 % each on 1e-5 and 2e-4 of a point) and between
-# blobs (20 % on 0.03) only; without NOTICEABLE, also a few outliers in nearly all data with tails.
-THREAD, THIN, PASSES = 0.01, 0.1, 0.05
+# A part hangs by a thread if all that joins it weighs less than THIN against one of its points, and less than PASSES of
+# its heat leaves in the longest diffusion compared: measures on different sides are then within a twentieth of the
+# largest distance, wherever on their side they are. Without THIN heat that is compared after a few steps only, and gets
+# nowhere, would seem held up by a cut. Below THREAD the time does not matter: such a part can push the scales that are
+# chosen up to the time in which it mixes, and then nothing else is seen.
+# Looked at with these limits: ten shapes, five blobs at ten distances, heavy tails, five cohorts. Parts with 1 % of the
+# points or more were found on the swiss roll with 15 neighbours only (10 % each, on 1e-5 and 2e-4 of a point).
+THREAD, THIN, PASSES = 1e-4, 0.01, 0.05
+# The longest diffusion if none is given; shapes and cohorts had 2^2 to 2^14.
+STEPS = 2**13
 # Share of the points, or of the masses, below which a part is not worth a word.
 NOTICEABLE = 0.01
 
@@ -108,7 +110,7 @@ def find_near_cuts(
     degree
         Its degree, ``(n_points,)``, positive.
     steps
-        The longest diffusion compared, if known.
+        The longest diffusion compared; None for 2^13.
     masses
         Of the points, ``(n_points,)``. If given, nothing may be found where no part has a `NOTICEABLE` share of them,
         in half of the time.
@@ -217,9 +219,7 @@ def _linkage(symmetric: sp.csr_array, degree: Float64, edges: _Edges) -> _Linkag
 def _limit(size: npt.NDArray[Any], steps: int | None) -> Float64:
     """Return the largest conductance of a part of so many points that hangs by a thread."""
     per_point = 1 / np.maximum(size, 1)
-    if steps is None:
-        return np.asarray(THREAD * per_point)
-    return np.asarray(np.maximum(THREAD * per_point, np.minimum(THIN * per_point, PASSES / steps)))
+    return np.asarray(np.maximum(THREAD * per_point, np.minimum(THIN * per_point, PASSES / (steps or STEPS))))
 
 
 def _parts(label: Int64, component: npt.NDArray[Any], degree: Float64) -> NearCuts:

@@ -302,8 +302,8 @@ class Graph:
         Parameters
         ----------
         steps
-            The longest diffusion that is compared, ``2**max_scale_`` of a fitted model: a part may then hang on a
-            thicker thread if less than a twentieth of its heat leaves within as many steps.
+            The longest diffusion that is compared, ``2**max_scale_`` of a fitted model: a part hangs by a thread if
+            hardly any of its heat leaves within as many. None for 2^13.
 
         Returns
         -------
