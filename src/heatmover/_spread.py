@@ -199,18 +199,19 @@ def _block_shifts(squared: Float64, codes: Int64, shares: Float64, block_of: Int
         return np.zeros_like(squared)
     n_groups, identity = int(codes.max()) + 1, np.eye(codes.size)
     design = np.hstack([np.eye(n_groups)[codes], np.eye(int(block_of.max()) + 1)[block_of]])
-    weights, fitted = shares, identity
+    weights: Float64 = shares
+    fitted: Float64 = identity
     for _ in range(FITS):
         weighted = design.T * weights
         products = weighted @ design
         # A common shift of all groups, against all blocks, changes nothing; a trace of ridge decides on one.
         products[np.diag_indices_from(products)] += RIDGE * products.diagonal().max()
-        fitted = np.linalg.solve(products, weighted)
+        fitted = np.asarray(np.linalg.solve(products, weighted), dtype=np.float64)
         left = identity - design @ fitted
         lengths = np.abs(((left @ squared) * left).sum(axis=1)) / 2
         weights = shares / np.sqrt(np.maximum(lengths, NEAREST))
-    shifts: Float64 = design[:, n_groups:] @ fitted[n_groups:]
-    return shifts - shifts.mean(axis=0)
+    shifts = design[:, n_groups:] @ fitted[n_groups:]
+    return np.asarray(shifts - shifts.mean(axis=0))
 
 
 def _between(squared: Float64, combinations: Float64) -> Float64:

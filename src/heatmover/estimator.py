@@ -405,7 +405,7 @@ def warn_of_near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_
     graph, operator
         The graph, and its operator in an order of its own.
     rows
-        Measures ``(n_measures, n_points)``, dense or CSR.
+        Measures ``(n_measures, n_nodes)``, dense or CSR.
     max_scale
         Heat is compared after at most ``2**max_scale`` steps.
     """
@@ -418,7 +418,7 @@ def warn_of_near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_
     noticed = (shares >= NOTICEABLE) & (np.bincount(cuts.part) > 1)
     if not noticed.any():
         return
-    affinity = graph.affinity
+    affinity = graph.node_affinity
     if operator.is_reordered:
         affinity = sp.csr_array(affinity[operator.order][:, operator.order])
     described = dict(cuts.describe(affinity, operator.symmetric, operator.degree))

@@ -108,7 +108,8 @@ def merge_edges(
             level[count] = bits[places[e]] >> np.uint64(48)
             parent[first] = second
             size[second] += size[first]
-            linked[first] = made = node[second] = count
+            linked[first] = node[second] = count
+            made = np.int64(count)
             count += 1
         inside[made] += 2 * weight
     return count

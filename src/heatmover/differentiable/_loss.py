@@ -240,7 +240,8 @@ class DiffusionEMDLoss(torch.nn.Module):
             places, how["n_neighbors"], bandwidth=width, neighbors=how["neighbors"], n_jobs=self._n_threads
         )
         operator = DiffusionOperator.from_graph(graph)
-        warn_of_near_cuts(graph, operator, np.full((1, graph.n_points), 1 / graph.n_points), self.scales[-1])
+        even = np.full((1, graph.n_points), 1 / graph.n_points)
+        warn_of_near_cuts(graph, operator, graph.gather(even), self.scales[-1])
         self._settle(graph, operator)
         if self._entry is not None:
             self._entry = self._make_entry(places)

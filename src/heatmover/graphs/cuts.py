@@ -197,7 +197,8 @@ def _sorted_edges(symmetric: sp.csr_array) -> _Edges:
     # S is an edge as the walk sees it, relative to what its ends have.
     data = np.ascontiguousarray(symmetric.data, dtype=np.float64)
     bits = data.view(np.uint64)
-    return _Edges(*sort_edges(symmetric.indptr, symmetric.indices, bits), data, bits)
+    rows, places = sort_edges(symmetric.indptr, symmetric.indices, bits)
+    return _Edges(rows, places, data, bits)
 
 
 def _linkage(symmetric: sp.csr_array, degree: Float64, edges: _Edges) -> _Linkage:
@@ -238,4 +239,4 @@ def _leaving(matrix: sp.csr_array, part: Int64, factor: Float64) -> Float64:
     across = np.flatnonzero(part[rows] != part[matrix.indices])
     rows, columns = rows[across], matrix.indices[across]
     weights = matrix.data[across] * factor[rows] * factor[columns]
-    return np.bincount(part[rows], weights, int(part.max()) + 1)
+    return np.asarray(np.bincount(part[rows], weights, int(part.max()) + 1), dtype=np.float64)
