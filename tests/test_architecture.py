@@ -30,6 +30,7 @@ LAYERS: list[set[str]] = [
         "statistics",
         "_permutations",
         "_samples",
+        "_spread",
         "calibration",
         "attribution",
         "metrics",

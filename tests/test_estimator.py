@@ -15,6 +15,8 @@ from sklearn.pipeline import make_pipeline
 
 import heatmover as hm
 from heatmover.errors import GraphWarning, InvalidInputError
+from heatmover.graphs.cuts import find_near_cuts
+from heatmover.graphs.spectrum import normalise
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +121,7 @@ def test_blocks_of_any_magnitude_give_no_nan(weights):
     assert np.isfinite(embedding).all()
 
 
+@pytest.mark.filterwarnings("ignore:Expected a graph that holds together:heatmover.GraphWarning")
 @pytest.mark.parametrize("ratio", [1e-3, 1e-6, 1e-10])
 def test_a_path_whose_weights_fall_keeps_its_mass(ratio):
     weights = ratio ** np.arange(11.0)
@@ -488,3 +491,31 @@ def test_levels_never_exceed_the_transport_of_their_own_ground_distance():
     exact = np.array([[ot.emd2(a, b, ground) for b in rows] for a in rows])
     assert (ours <= exact + 1e-9).all()
     assert (ours >= 0.3 * exact).all()
+
+
+def nearly_cut_roll():
+    data = hm.datasets.swiss_roll(10, points_per_measure=200, n_dimensions=3)
+    return data, hm.Graph.from_points(data.points, n_neighbors=15)
+
+
+def test_a_nearly_cut_graph_is_warned_of_with_numbers():
+    data, graph = nearly_cut_roll()
+    with pytest.warns(
+        GraphWarning, match=r"2 parts \(401 points, 20.1% of the measures' mass\) on the rest by a thread"
+    ):
+        model = hm.DiffusionEMD(graph).fit(data.measures())
+    with pytest.warns(GraphWarning, match=r"5.0e-06 in sum join the largest \(201 points\), and at most 2.8e-04"):
+        model.fit(data.measures())
+    # Measures that leave these parts alone do not care.
+    off = np.flatnonzero(~np.isin(np.arange(10), model_parts(graph, data)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hm.DiffusionEMD(graph).fit(data.measures().masses[off])
+
+
+def model_parts(graph, data):
+    """The measures that have mass in the two parts."""
+    symmetric, degree = normalise(graph.affinity, 1.0)
+    cuts = find_near_cuts(symmetric, degree, 2**12)
+    large = np.flatnonzero(~cuts.is_main & (np.bincount(cuts.part) > 100))
+    return np.flatnonzero(data.measures().masses @ np.isin(cuts.part, large))

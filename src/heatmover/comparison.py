@@ -87,7 +87,7 @@ class Comparison(ReadOnlyArrays):
     @cached_property
     def diagnosis(self) -> Diagnosis:
         """What the graph looks like to the heat, and advice; computed at the first request."""
-        return self.graph.diagnose()
+        return self.graph.diagnose(steps=2**self.model.max_scale_)
 
     def nearest(self, k: int = 10) -> tuple[Float64, npt.NDArray[np.int64]]:
         """Return the k nearest samples of each sample.

@@ -30,10 +30,11 @@ from heatmover.diffusion.planning import METHODS
 from heatmover.embedding import NORMS
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.graphs import Graph
+from heatmover.graphs.cuts import NOTICEABLE, find_near_cuts
 from heatmover.measures import Measures, check_measures
 from heatmover.preparation import Preparation, Settings, prepare
 
-__all__ = ["DiffusionEMD"]
+__all__ = ["DiffusionEMD", "warn_of_near_cuts"]
 
 DENSITIES = ("adjoint", "function")
 
@@ -185,6 +186,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             rng=check_random_state(self.random_state),
             n_threads=check_threads(self.n_jobs),
         )
+        warn_of_near_cuts(self.graph_, operator, rows, prepared.choice.max_scale)
         _warn_of_compression(prepared)
         self._prepared = prepared
         self.method_, self.method_reason_ = prepared.method, prepared.method_reason
@@ -397,6 +399,46 @@ def _warn_of_components(operator: DiffusionOperator, rows: Any) -> None:
         f"Expected a connected graph, found {operator.n_components} components ({int((sizes == 1).sum())} isolated "
         f"points) with {outside:.1%} of the measures' mass outside the largest; mass never moves between them. "
         "See graph.diagnose().",
+        GraphWarning,
+        stacklevel=3,
+    )
+
+
+def warn_of_near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_scale: int) -> None:
+    """Warn if parts of a component with a noticeable share of the measures' mass hang on the rest by a thread.
+
+    Parameters
+    ----------
+    graph, operator
+        The graph, and its operator in an order of its own.
+    rows
+        Measures ``(n_measures, n_nodes)``, dense or CSR.
+    max_scale
+        Heat is compared after at most ``2**max_scale`` steps.
+    """
+    masses = np.asarray(rows.sum(axis=0), dtype=np.float64).ravel()[operator.order]
+    cuts = find_near_cuts(operator.symmetric, operator.degree, 2**max_scale, masses)
+    if cuts is None:
+        return
+    shares = cuts.shares(masses)
+    # A single point is an outlier; `Graph.diagnose` counts those.
+    noticed = (shares >= NOTICEABLE) & (np.bincount(cuts.part) > 1)
+    if not noticed.any():
+        return
+    affinity = graph.node_affinity
+    if operator.is_reordered:
+        affinity = sp.csr_array(affinity[operator.order][:, operator.order])
+    described = dict(cuts.describe(affinity, operator.symmetric, operator.degree))
+    parts = [described[int(part)] for part in np.flatnonzero(noticed)]
+    largest = max(parts, key=lambda part: part.n_points)
+    count = "a part" if len(parts) == 1 else f"{len(parts)} parts"
+    warnings.warn(
+        f"Expected a graph that holds together, found {count} ({sum(part.n_points for part in parts)} points, "
+        f"{shares[noticed].sum():.1%} of the measures' mass) on the rest by a thread: affinities of "
+        f"{largest.affinity:.1e} in sum join the largest ({largest.n_points} points), and at most "
+        f"{min(largest.conductance * 2**max_scale, 1):.1e} of its heat leaves in 2^{max_scale} steps. Measures on "
+        "different sides look about as far apart as if nothing joined them. Use more neighbours, kernel='adaptive' or "
+        "a larger bandwidth; see graph.diagnose().",
         GraphWarning,
         stacklevel=3,
     )

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from heatmover._permutations import TestResult, null_distribution, p_value
 from heatmover._samples import check_at_most, check_distances, check_labels, check_numbers
+from heatmover._spread import score_distances
 from heatmover._validation import RandomState
 from heatmover.errors import InvalidInputError
 
@@ -70,7 +71,8 @@ def permanova(
     >>> alone.p_value < together.p_value, together.complete
     (True, True)
     """
-    squared, codes, names = _check_groups(distances, groups, units)
+    matrix, codes, names = _check_groups(distances, groups, units)
+    squared = matrix**2
     total = squared.sum() / (2 * len(codes))
 
     def explained(groupings: Int64) -> Float64:
@@ -92,12 +94,12 @@ def dispersion(
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> TestResult:
-    """Test whether groups are unequally spread around their centres (PERMDISP, Anderson 2006).
+    """Test whether groups are unequally spread: a robust test of homogeneous dispersions (after Anderson 2006).
 
-    Rearranged are the places of samples relative to the centre of their group, and new centres found: the groups then
-    differ no more in place, and centres are as uncertain as the observed ones. Distances to the centre of a group of n
-    samples are multiplied by ``sqrt(n / (n - 1))``, for a small group pulls its centre towards its members and would
-    seem tighter than it is (Stier et al. 2013). With units n counts units.
+    The spread of a group is the mean score ``d / (d + unit)`` of the distances d between its samples, the unit being
+    the median distance within groups: one remote sample counts as far, however remote it is. Groups may lie in
+    different places. For the rearrangements they are moved onto each other by their spatial medians, so that only
+    spread can differ. See decision record 18.
 
     Parameters
     ----------
@@ -107,8 +109,9 @@ def dispersion(
     Returns
     -------
     TestResult
-        ``statistic``: F of the distances to the own group's centre. ``effect``: largest over smallest mean distance
-        to the centre among groups, infinite if a group has no spread at all.
+        ``statistic``: F between groups of what each sample contributes to the spread of its group, twice its own mean
+        score less that of the group. ``effect``: largest over smallest typical distance between two samples of a group,
+        the distance whose score is the mean score; infinite if a group has no spread at all.
 
     Examples
     --------
@@ -118,22 +121,21 @@ def dispersion(
     >>> dispersion(abs(positions[:, None] - positions), np.repeat(["a", "b"], 30)).p_value
     0.001
     """
-    squared, codes, names = _check_groups(distances, groups, units)
+    matrix, codes, names = _check_groups(distances, groups, units)
     n_units = _units_per_group(codes, names, units, at_least=2)
-    correction = np.sqrt(n_units / (n_units - 1))
-    residuals = _around_centers(squared, codes)
-    # Residuals of small groups are too small by their correction, wherever they are put.
-    scaled = residuals * np.outer(correction[codes], correction[codes])
+    unit_of = np.arange(len(codes)) if units is None else check_labels("units", units, len(codes))[0]
+    block_of = None if within is None else check_labels("within", within, len(codes))[0]
+    scores, first = score_distances(matrix, codes, unit_of, block_of)
 
     def explained(groupings: Int64) -> Float64:
-        return _explained(_to_centers(scaled, groupings, correction), groupings, len(names))
+        return _explained(*_spreads(scores, groupings[:, first], len(names)))
 
     null, complete = null_distribution(explained, codes, within, units, n_permutations, random_state)
-    spread = _to_centers(residuals, codes[None], correction)
-    share = float(_explained(spread, codes[None], len(names))[0])
-    f = _f_statistic(np.append(share, null), len(codes), len(names))
-    means = np.bincount(codes, spread[0]) / np.bincount(codes)
-    effect = _ratio(float(means.max()), float(means.min()))
+    share = float(explained(codes[None])[0])
+    f = _f_statistic(np.append(share, null), int(n_units.sum()), len(names))
+    spreads = _spreads(scores, codes[None, first], len(names))[0][0]
+    typical = spreads / (1 - spreads)
+    effect = _ratio(float(typical.max()), float(typical.min()))
     return TestResult("dispersion", float(f[0]), effect, p_value(share, null), f[1:], complete, names)
 
 
@@ -173,8 +175,8 @@ def neighbor_enrichment(
     >>> result.p_value, round(result.statistic, 1)
     (0.001, 1.0)
     """
-    squared, codes, names = _check_groups(distances, groups, units)
-    near = _near(squared, units, k)
+    matrix, codes, names = _check_groups(distances, groups, units)
+    near = _near(matrix, units, k)
 
     def share(groupings: Int64) -> Float64:
         sums = _sums_inside(near, groupings, len(names))
@@ -289,48 +291,42 @@ def _f_statistic(explained: Float64, n_samples: int, n_groups: int) -> Float64:
     return np.divide(explained / (n_groups - 1), rest, out=np.full_like(explained, np.inf), where=rest > 0)
 
 
-def _around_centers(squared: Float64, codes: Int64) -> Float64:
-    """Return inner products of places relative to the centres of the groups, ``(n_samples, n_samples)``."""
-    means = (codes[:, None] == codes) / np.bincount(codes)[codes]
-    centered = squared - means @ squared
-    return np.asarray((centered - centered @ means) / -2)
+def _spreads(scores: Float64, groupings: Int64, n_groups: int) -> tuple[Float64, Float64, Int64]:
+    """Return the mean score within each group, the sum of squares of its members' contributions, and its size.
 
-
-def _to_centers(products: Float64, groupings: Int64, correction: Float64) -> Float64:
-    """Return the corrected distance of each sample to the centre of its group, ``(n_groupings, n_samples)``."""
-    squares = np.zeros(groupings.shape)
-    for group, factor in enumerate(correction):
+    All ``(n_groupings, n_groups)``. A mean over pairs varies, to first order, as a mean of contributions does: twice a
+    member's own mean score less that of the group (Hoeffding 1948).
+    """
+    sizes = _sizes(groupings, n_groups)
+    means, squares = np.empty(sizes.shape), np.empty(sizes.shape)
+    for group in range(n_groups):
         members = (groupings == group).astype(np.float64)
-        to_center = members @ products / members.sum(axis=1, keepdims=True)
-        of_center = (to_center * members).sum(axis=1, keepdims=True) / members.sum(axis=1, keepdims=True)
-        squares += members * factor**2 * (products.diagonal() - 2 * to_center + of_center)
-    # Of distances that no Euclidean space holds a square can be negative; its size is what counts (Anderson 2006). What
-    # rounding leaves of zero, as the largest distance is 1, would seem a spread of 1e-8.
-    return np.sqrt(np.where(np.abs(squares) > 1e-14, np.abs(squares), 0.0))
+        own = members @ scores / (sizes[:, group, None] - 1)
+        means[:, group] = (own * members).sum(axis=1) / sizes[:, group]
+        squares[:, group] = 4 * (members * (own - means[:, group, None]) ** 2).sum(axis=1)
+    return means, squares, sizes
 
 
-def _explained(values: Float64, groupings: Int64, n_groups: int) -> Float64:
-    """Return the share of the variance of values ``(n_groupings, n_samples)`` that lies between groups."""
-    means = values.mean(axis=1, keepdims=True)
-    centered = values - means
-    total = (centered**2).sum(axis=1)
-    sums = np.stack([np.where(groupings == g, centered, 0).sum(axis=1) for g in range(n_groups)], axis=1)
-    between = (sums**2 / _sizes(groupings, n_groups)).sum(axis=1)
-    # Values that are all equal but for rounding leave nothing to explain.
-    varies = total > (1e-12 * means[:, 0]) ** 2 * values.shape[1]
-    return np.asarray(np.divide(between, total, out=np.zeros(len(values)), where=varies))
+def _explained(means: Float64, squares: Float64, sizes: Int64) -> Float64:
+    """Return the share of the sum of squares that lies between groups, ``(n_groupings,)``."""
+    middle = (means * sizes).sum(axis=1, keepdims=True) / sizes.sum(axis=1, keepdims=True)
+    between = (sizes * (means - middle) ** 2).sum(axis=1)
+    total = between + squares.sum(axis=1)
+    # Scores that are all equal but for rounding leave nothing to explain.
+    varies = total > (1e-12 * middle[:, 0]) ** 2 * sizes[0].sum()
+    return np.asarray(np.divide(between, total, out=np.zeros(len(means)), where=varies))
 
 
-def _near(squared: Float64, units: Any | None, k: object) -> Float64:
+def _near(distances: Float64, units: Any | None, k: object) -> Float64:
     """Return how much each sample counts among the k nearest of other units: rows that sum to 1."""
-    others = squared.copy()
+    others = distances.copy()
     unit_of = np.arange(len(others)) if units is None else check_labels("units", units, len(others))[0]
     others[unit_of[:, None] == unit_of] = np.inf
     fewest = int(np.isfinite(others).sum(axis=1).min())
     count = check_at_most("k", k, fewest, "a sample has no more neighbours" + ("" if units is None else " elsewhere"))
     farthest = np.sort(others, axis=1)[:, count - 1 : count]
-    # Distances computed in float32 that differ by less are equal; squares differ by twice as much.
-    nearer, tied = others < farthest * (1 - 2e-6), np.abs(others - farthest) <= farthest * 2e-6
+    # Distances computed in float32 that differ by less are equal.
+    nearer, tied = others < farthest * (1 - 1e-6), np.abs(others - farthest) <= farthest * 1e-6
     left = count - nearer.sum(axis=1, keepdims=True)
     return np.asarray((nearer + tied * left / tied.sum(axis=1, keepdims=True)) / count)
 
@@ -358,7 +354,7 @@ def _ratio(large: float, small: float) -> float:
 
 
 def _check_groups(distances: npt.ArrayLike, groups: Any, units: Any | None) -> tuple[Float64, Int64, tuple[str, ...]]:
-    """Return squared distances in a unit that keeps them finite, codes of the groups and their names."""
+    """Return distances in a unit that keeps their squares finite, codes of the groups and their names."""
     matrix = check_distances(distances)
     codes, names = check_labels("groups", groups, len(matrix))
     if len(names) < 2:
@@ -366,7 +362,7 @@ def _check_groups(distances: npt.ArrayLike, groups: Any, units: Any | None) -> t
     if _units_per_group(codes, names, units, at_least=1).max() < 2:
         what = "samples" if units is None else "units"
         raise InvalidInputError(f"a group with at least two {what}", f"{len(names)} {what} in as many groups")
-    return (matrix / (matrix.max() or 1.0)) ** 2, codes, names
+    return matrix / (matrix.max() or 1.0), codes, names
 
 
 def _units_per_group(codes: Int64, names: tuple[str, ...], units: Any | None, *, at_least: int) -> Int64:

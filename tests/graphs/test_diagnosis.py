@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from scipy.sparse.csgraph import connected_components
 
+from heatmover.datasets import swiss_roll
+from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.graphs.diagnosis import diagnose
 
@@ -175,3 +177,53 @@ def test_a_diagnosis_is_a_frozen_value():
     assert result == Graph.from_grid((4,)).diagnose()
     with pytest.raises(FrozenInstanceError):
         result.n_points = 5
+
+
+@pytest.fixture(scope="module")
+def nearly_cut():
+    """A roll with 15 neighbours: 201 of its points hang on affinities of 5e-6."""
+    return Graph.from_points(swiss_roll(10, points_per_measure=200, n_dimensions=3).points, n_neighbors=15)
+
+
+def test_a_nearly_cut_graph_is_not_well(nearly_cut):
+    result = nearly_cut.diagnose()
+    assert (result.near_cuts[0].n_points, len(result.near_cuts)) == (201, 3)
+    assert result.near_cuts[0].affinity == pytest.approx(5e-6, rel=0.02)
+    assert result.near_cuts[0].conductance == pytest.approx(6.85e-8, rel=0.01)
+    assert "All is well" not in str(result)
+    assert "2 parts hang on the rest by a thread (the largest has 201 points, 10.1% of all" in str(result)
+
+
+def test_the_gap_of_a_nearly_cut_graph_is_a_bound_and_near_the_truth(nearly_cut):
+    """Without the parts as guesses Lanczos gives 1.7e-5."""
+    result, true = nearly_cut.diagnose(), dense_gap(nearly_cut.affinity.toarray())
+    assert true == pytest.approx(7.48e-8, rel=1e-3)
+    assert true * (1 - 1e-6) <= result.spectral_gap <= 1.01 * true
+    assert not result.converged
+    assert "Spectral gap at most 7.5e-08: everything mixes in 1.3e+07 steps or more." in str(result)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_gap_is_an_upper_bound_that_says_how_sure_it_is(seed):
+    points = np.random.default_rng(seed).uniform(size=(1_200, 2)) * [1, [2, 400][seed]]
+    affinity = Graph.from_points(points, 20).affinity
+    result, true = diagnose(affinity), dense_gap(affinity.toarray())
+    assert result.spectral_gap >= true * (1 - 1e-6)
+    assert result.spectral_gap - true <= result.spectral_gap_error + 1e-12
+    assert result.converged == (seed == 0)
+    if result.converged:
+        assert result.spectral_gap <= 1.2 * true
+
+
+def test_parts_of_few_points_are_figures_but_no_advice():
+    points = np.random.default_rng(0).normal(size=(500, 2))
+    points[:2] = [[5.0, 5.0], [5.1, 5.0]]
+    result = Graph.from_points(points, n_neighbors=20).diagnose()
+    assert result.n_components == 1
+    assert any(cut.n_points == 2 for cut in result.near_cuts)
+    assert not any("thread" in line for line in result.advice)
+
+
+def test_steps_are_a_whole_number(nearly_cut):
+    with pytest.raises(InvalidInputError, match="steps"):
+        nearly_cut.diagnose(steps=0)

@@ -16,7 +16,7 @@ from heatmover.differentiable._powers import Expansion, Support, powers
 from heatmover.diffusion.chebyshev import check_single
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.errors import InvalidInputError
-from heatmover.estimator import DiffusionEMD
+from heatmover.estimator import DiffusionEMD, warn_of_near_cuts
 from heatmover.graphs import Graph
 
 __all__ = ["DiffusionEMDLoss"]
@@ -239,7 +239,10 @@ class DiffusionEMDLoss(torch.nn.Module):
         graph = Graph.from_points(
             places, how["n_neighbors"], bandwidth=width, neighbors=how["neighbors"], n_jobs=self._n_threads
         )
-        self._settle(graph, DiffusionOperator.from_graph(graph))
+        operator = DiffusionOperator.from_graph(graph)
+        even = np.full((1, graph.n_points), 1 / graph.n_points)
+        warn_of_near_cuts(graph, operator, graph.gather(even), self.scales[-1])
+        self._settle(graph, operator)
         if self._entry is not None:
             self._entry = self._make_entry(places)
         return self

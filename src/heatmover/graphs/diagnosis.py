@@ -9,11 +9,18 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
+from heatmover.graphs.cuts import NOTICEABLE, NearCut, NearCuts, by_sweep, find_near_cuts
+from heatmover.graphs.spectrum import SlowMode, normalise, slowest_mode
+
 __all__ = ["Diagnosis", "diagnose"]
 
 # A point whose neighbours together weigh less than this against its own loop keeps its mass for more than
 # 2^13 steps: it is isolated for all practical purposes.
 WEAK = 1e-4
+# A gap known to this share is given as it is, any other as an upper bound.
+CONVERGED = 0.1
+# Indicators of parts that start the search for the slowest mode.
+MOST_GUESSES = 8
 # Heat that mixes within two steps has no geometry to tell; pure noise in 2,000 dimensions had a gap of 0.59.
 STRUCTURELESS = 0.5
 
@@ -38,11 +45,16 @@ class Diagnosis:
         Smallest, median and largest number of neighbours of a point.
     degree
         Smallest, median and largest sum of affinities of a point.
+    near_cuts
+        Parts of several points that hang on the rest of their component by a thread, the largest first: how many
+        points, which share of their heat leaves in a step (conductance), the affinity that joins them. Advice
+        mentions those with a hundredth of all points or more.
     spectral_gap
-        About 1 minus the second largest eigenvalue of the diffusion operator, of the largest component; its
-        inverse is the number of steps in which everything mixes.
+        An upper bound of 1 minus the second largest eigenvalue of the diffusion operator, of the largest component; its
+        inverse is the least number of steps in which everything mixes.
     spectral_gap_error
-        An eigenvalue lies within this distance of the one found.
+        An eigenvalue lies within this distance of the one found. If this is small against the gap, the gap is more than
+        a bound: it is right.
     lowest_eigenvalue
         About the smallest eigenvalue of the same operator; at -1 heat swings between two halves and never settles.
     advice
@@ -66,10 +78,23 @@ class Diagnosis:
     n_weak: int
     neighbors: tuple[int, float, int]
     degree: tuple[float, float, float]
+    near_cuts: tuple[NearCut, ...]
     spectral_gap: float
     spectral_gap_error: float
     lowest_eigenvalue: float
     advice: tuple[str, ...]
+
+    @property
+    def converged(self) -> bool:
+        """Whether the spectral gap is known to a tenth; if not it is an upper bound."""
+        return self.spectral_gap_error <= CONVERGED * self.spectral_gap
+
+    @property
+    def mixing_steps(self) -> float | None:
+        """Steps in which everything mixes, at least 1, or if not `converged` a lower bound; None if it never does."""
+        # Whichever end of the spectrum is nearer to 1 in size decides.
+        gap = min(self.spectral_gap, 1 + self.lowest_eigenvalue)
+        return max(1 / gap, 1.0) if gap > 1e-12 else None
 
     def __str__(self) -> str:
         low, median, high = self.neighbors
@@ -78,16 +103,20 @@ class Diagnosis:
             f"{self.n_points} points, {self.n_edges} edges, {parts}.",
             f"Neighbours per point: {low} to {high}, median {median:g}.",
         ]
-        # Whichever end of the spectrum is nearer to 1 in size decides.
-        gap = min(self.spectral_gap, 1 + self.lowest_eigenvalue)
-        if gap > 1e-9:
+        if self.mixing_steps is not None:
             what = "everything" if self.n_components == 1 else "the largest part"
-            lines.append(f"Spectral gap about {gap:.2g}: {what} mixes in about {max(1 / gap, 1):.0f} steps.")
+            steps = f"{self.mixing_steps:.0f}" if self.mixing_steps < 1e6 else f"{self.mixing_steps:.1e}"
+            if self.converged:
+                lines.append(f"Spectral gap about {1 / self.mixing_steps:.2g}: {what} mixes in about {steps} steps.")
+            else:
+                lines.append(
+                    f"Spectral gap at most {1 / self.mixing_steps:.2g}: {what} mixes in {steps} steps or more."
+                )
         return "\n".join([*lines, *(f"- {line}" for line in self.advice)] if self.advice else [*lines, "All is well."])
 
 
-def diagnose(affinity: sp.csr_array, *, recall: float = 1.0) -> Diagnosis:
-    """Diagnose a symmetric affinity, CSR ``(n_points, n_points)``; see `Diagnosis`."""
+def diagnose(affinity: sp.csr_array, *, recall: float = 1.0, steps: int | None = None) -> Diagnosis:
+    """Diagnose a symmetric affinity, CSR ``(n_points, n_points)``; see `Diagnosis` and `Graph.diagnose`."""
     n_points = affinity.shape[0]
     loops = affinity.diagonal()
     neighbors = np.diff(affinity.indptr) - (loops != 0)
@@ -96,7 +125,7 @@ def diagnose(affinity: sp.csr_array, *, recall: float = 1.0) -> Diagnosis:
     sizes = np.bincount(component)
     isolated = neighbors == 0
     weak = ~isolated & (degree - loops < WEAK * loops)
-    gap, error, lowest = _spectrum(affinity, component == np.argmax(sizes))
+    cuts, slow = _look_at_parts(affinity, ~isolated, component, steps)
     figures = {
         "n_points": n_points,
         "n_components": int(n_components),
@@ -108,10 +137,15 @@ def diagnose(affinity: sp.csr_array, *, recall: float = 1.0) -> Diagnosis:
         n_edges=int(neighbors.sum() // 2),
         neighbors=(int(neighbors.min()), float(np.median(neighbors)), int(neighbors.max())),
         degree=(float(degree.min()), float(np.median(degree)), float(degree.max())),
-        spectral_gap=gap,
-        spectral_gap_error=error,
-        lowest_eigenvalue=lowest,
-        advice=(*_advice(**figures, recall=recall), *_spectral_advice(n_points, gap, lowest)),
+        near_cuts=cuts,
+        spectral_gap=slow.gap,
+        spectral_gap_error=slow.error,
+        lowest_eigenvalue=slow.lowest,
+        advice=(
+            *_advice(**figures, recall=recall),
+            *_advice_on_cuts(cuts, n_points),
+            *_spectral_advice(n_points, slow.gap, slow.lowest),
+        ),
         **figures,
     )
 
@@ -157,14 +191,55 @@ def _spectral_advice(n_points: int, gap: float, lowest: float) -> list[str]:
     return lines
 
 
-def _spectrum(affinity: sp.csr_array, inside: npt.NDArray[np.bool_]) -> tuple[float, float, float]:
-    """Return one component's spectral gap, how near an eigenvalue is to the one found, and the lowest eigenvalue."""
-    from heatmover.graphs.spectrum import lanczos, normalise
+def _advice_on_cuts(cuts: tuple[NearCut, ...], n_points: int) -> list[str]:
+    cuts = tuple(cut for cut in cuts if cut.n_points >= NOTICEABLE * n_points)
+    if not cuts:
+        return []
+    many, largest = len(cuts), cuts[0]
+    parts = "A part hangs" if many == 1 else f"{many} parts hang"
+    which = "it has" if many == 1 else "the largest has"
+    return [
+        f"{parts} on the rest by a thread ({which} {largest.n_points} points, {largest.n_points / n_points:.1%} of "
+        f"all, joined by affinities of {largest.affinity:.1e} in sum; {largest.conductance:.1e} of its heat leaves in "
+        "a step): measures on different sides look about as far apart as if nothing joined them. Use more neighbours, "
+        "kernel='adaptive' or a larger bandwidth, or leave it if the groups are real."
+    ]
 
-    if inside.sum() < 2:
-        return 0.0, 0.0, 0.0
-    part = affinity if inside.all() else sp.csr_array(affinity[inside][:, inside])
+
+def _look_at_parts(
+    affinity: sp.csr_array, joined: npt.NDArray[np.bool_], component: npt.NDArray[np.int32], steps: int | None
+) -> tuple[tuple[NearCut, ...], SlowMode]:
+    """Return the near-cuts of all points with neighbours, and the slowest mode of the largest component."""
+    if not joined.any():
+        return (), SlowMode(0.0, 0.0, 0.0, np.zeros(1))
+    part = affinity if joined.all() else sp.csr_array(affinity[joined][:, joined])
     symmetric, degree = normalise(part, 1.0)
-    top = np.sqrt(degree / degree.sum())[:, None]
-    values, residuals = lanczos(symmetric, min(120, part.shape[0] - 1), deflate=top)
-    return float(1 - values[-1]), float(residuals[-1]), float(values[0])
+    cuts = find_near_cuts(symmetric, degree, steps)
+    where = component[joined]
+    largest = where == np.argmax(np.bincount(where))
+    within = (symmetric, degree) if largest.all() else normalise(sp.csr_array(part[largest][:, largest]), 1.0)
+    slow = slowest_mode(*within, None if cuts is None else _indicators(cuts, largest))
+    several = _several(cuts, part, symmetric, degree)
+    if not several:
+        inside = part if largest.all() else sp.csr_array(part[largest][:, largest])
+        several = _several(by_sweep(*within, slow.vector / np.sqrt(within[1]), steps), inside, *within)
+    return several, slow
+
+
+def _several(
+    cuts: NearCuts | None, affinity: sp.csr_array, symmetric: sp.csr_array, degree: npt.NDArray[np.float64]
+) -> tuple[NearCut, ...]:
+    """Return the parts of several points, the largest first."""
+    if cuts is None:
+        return ()
+    parts = [part for _, part in cuts.describe(affinity, symmetric, degree) if part.n_points > 1]
+    return tuple(sorted(parts, key=lambda part: (-part.n_points, part.conductance, part.affinity)))
+
+
+def _indicators(cuts: NearCuts, inside: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64] | None:
+    """Return the indicators of the largest parts within one component, without its main one."""
+    here = cuts.part[inside]
+    counts = np.bincount(here[~cuts.is_main[here]], minlength=cuts.is_main.size)
+    chosen = np.argsort(-counts, kind="stable")[:MOST_GUESSES]
+    chosen = chosen[counts[chosen] > 0]
+    return np.asarray(here[:, None] == chosen, dtype=np.float64) if chosen.size else None

@@ -306,13 +306,19 @@ class Graph:
             return masses
         return np.asarray((masses / np.bincount(self.place, minlength=self.n_nodes))[..., self.place])
 
-    def diagnose(self) -> Diagnosis:
+    def diagnose(self, *, steps: int | None = None) -> Diagnosis:
         """Look for what would make distances on this graph misleading, and say what to do.
+
+        Parameters
+        ----------
+        steps
+            The longest diffusion that is compared, ``2**max_scale_`` of a fitted model: a part hangs by a thread if
+            hardly any of its heat leaves within as many. None for 2^13.
 
         Returns
         -------
         Diagnosis
-            Components, isolated points, degrees, spectral gap, and advice in plain words; print it.
+            Components, isolated points, near-cuts, degrees, spectral gap, and advice in plain words; print it.
 
         Examples
         --------
@@ -321,7 +327,8 @@ class Graph:
         """
         from heatmover.graphs.diagnosis import diagnose
 
-        return diagnose(self.node_affinity, recall=self.construction.get("recall", 1.0))
+        longest = None if steps is None else check_integer("steps", steps, minimum=1)
+        return diagnose(self.node_affinity, recall=self.construction.get("recall", 1.0), steps=longest)
 
     def __repr__(self) -> str:
         how = self.construction

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
-__all__ = ["lanczos", "normalise", "relative"]
+__all__ = ["SlowMode", "lanczos", "normalise", "relative", "slowest_mode"]
 
 Float64 = npt.NDArray[np.float64]
 
@@ -22,6 +24,32 @@ PIECE = 2**16
 
 # Numbers that `lanczos` may keep (32 MB).
 MOST_REMEMBERED = 4_000_000
+
+# Up to this many points the slow end of the spectrum is computed densely, in 0.2 s: exact but for rounding.
+DENSE = 1_000
+# Beyond, this many steps of Lanczos: 0.7 s at 24,000 points.
+STEPS = 120
+
+
+class SlowMode(NamedTuple):
+    """What a connected graph forgets last.
+
+    Attributes
+    ----------
+    gap
+        1 minus the eigenvalue found: an upper bound of 1 minus the second largest one of S, whatever was found.
+    error
+        An eigenvalue of S lies within this distance of the one found.
+    lowest
+        About the smallest eigenvalue of S.
+    vector
+        The eigenvector found, ``(n_points,)``, of length one.
+    """
+
+    gap: float
+    error: float
+    lowest: float
+    vector: Float64
 
 
 def normalise(
@@ -115,31 +143,100 @@ def lanczos(
 
 
 def _lanczos(symmetric: sp.csr_array, steps: int, deflate: Float64 | None, ends_only: bool) -> tuple[Float64, Float64]:
+    values, _, residuals = _ritz(symmetric, steps, deflate, ends_only)
+    return values, residuals
+
+
+def slowest_mode(symmetric: sp.csr_array, degree: Float64, guesses: Float64 | None = None) -> SlowMode:
+    """Return the slowest mode of a connected graph of at least two points.
+
+    Parameters
+    ----------
+    symmetric, degree
+        S and d of `normalise`.
+    guesses
+        Functions on the points that are nearly constant along edges, ``(n_points, n_guesses)``, such as indicators of
+        parts that are nearly cut off: Lanczos alone is far from modes as slow as theirs.
+    """
+    top = np.sqrt(degree / degree.sum())[:, None]
+    if degree.size <= DENSE:
+        values, vectors = np.linalg.eigh(symmetric.toarray() - 3 * top * top.T)  # moves the constant mode to -2
+        rounding = degree.size * float(np.finfo(float).eps)
+        return SlowMode(max(float(1 - values[-1]), 0.0), rounding, float(values[1]), vectors[:, -1])
+    with threadpool_limits(1, user_api="blas"):
+        values, vectors, _ = _ritz(symmetric, STEPS, top, False)
+        mode = np.zeros(degree.size)
+        for (unit, _, _), share in zip(
+            _walk(symmetric, STEPS, top, _window(symmetric, STEPS)), vectors[:, -1], strict=False
+        ):
+            mode += share * unit
+        candidates = mode[:, None] if guesses is None else np.column_stack([mode, guesses * top])
+        vector, value, error = _best_combination(symmetric, top, candidates)
+    return SlowMode(max(1 - value, 0.0), error, float(values[0]), vector)
+
+
+def _best_combination(symmetric: sp.csr_array, top: Float64, candidates: Float64) -> tuple[Float64, float, float]:
+    """Return the combination of vectors, orthogonal to ``top``, with the largest Ritz value, that and its residual."""
+    for _ in range(2):
+        candidates = candidates - top @ (top.T @ candidates)
+        candidates /= np.linalg.norm(candidates, axis=0)
+    # The mode may be a combination of the guesses; what is left of it would be rounding.
+    basis, sizes, _ = np.linalg.svd(candidates, full_matrices=False)
+    candidates = basis[:, sizes > 1e-6 * sizes[0]]
+    candidates = candidates - top @ (top.T @ candidates)
+    moved = symmetric @ candidates
+    # Of I - S, whose small values would drown in the rounding of values near 1.
+    values, vectors = np.linalg.eigh(candidates.T @ (candidates - moved))
+    vector = candidates @ vectors[:, 0]
+    residual = float(np.linalg.norm(vector - moved @ vectors[:, 0] - values[0] * vector))
+    return vector, float(1 - values[0]), residual
+
+
+def _window(symmetric: sp.csr_array, steps: int) -> int:
+    """Return how many vectors to stay orthogonal to.
+
+    The recurrence needs only the last two; with all of them no eigenvalue is found twice, but the ends of the spectrum
+    are the same, and at a million points they took 500 MB and most of the time.
+    """
+    return 2 if steps * symmetric.shape[0] > MOST_REMEMBERED else steps
+
+
+def _ritz(
+    symmetric: sp.csr_array, steps: int, deflate: Float64 | None, ends_only: bool
+) -> tuple[Float64, Float64, Float64]:
+    """Return Ritz values, their vectors in the basis of Lanczos, and their residual norms."""
+    window = 2 if ends_only else _window(symmetric, steps)
+    found = [(diagonal, beside) for _, diagonal, beside in _walk(symmetric, steps, deflate, window)]
+    if not found:
+        return np.zeros(1), np.zeros((0, 1)), np.zeros(1)
+    diagonal, beside = np.array(found).T
+    matrix = np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1)
+    values, vectors = np.linalg.eigh(matrix)
+    return values, vectors, np.abs(vectors[-1]) * beside[-1]
+
+
+def _walk(
+    symmetric: sp.csr_array, steps: int, deflate: Float64 | None, window: int
+) -> Iterator[tuple[Float64, float, float]]:
+    """Yield the vectors of Lanczos with their diagonal entry of T and the one beside it; fewer if they span all."""
     # A fixed start: a spectrum is a fact about the graph and must not depend on a seed.
     vector = np.random.default_rng(20210718).standard_normal(symmetric.shape[0])
     known = np.zeros((vector.size, 0)) if deflate is None else deflate
-    # Vectors to stay orthogonal to. The recurrence needs only the last two; with all of them no eigenvalue is found
-    # twice, but the ends of the spectrum are the same, and at a million points they took 500 MB and most of the time.
-    window = 2 if ends_only or steps * vector.size > MOST_REMEMBERED else steps
     basis = np.zeros((window, vector.size))
-    diagonal, beside = np.zeros(steps), np.zeros(steps)
-    count = steps
+    length = _orthogonalise(vector, known, basis)
     for step in range(steps):
-        for _ in range(2):  # once leaves a remnant of what was just removed
-            vector -= known @ (known.T @ vector)
-            vector -= basis.T @ (basis @ vector)
-        length = np.linalg.norm(vector)
         if length < 1e-9:  # the Krylov space is exhausted: its Ritz values are eigenvalues
-            count = step
-            break
-        beside[step] = length
+            return
         unit = basis[step % window] = vector / length
         vector = symmetric @ unit
-        diagonal[step] = unit @ vector
-    if count == 0:
-        return np.zeros(1), np.zeros(1)
-    matrix = np.diag(diagonal[:count]) + np.diag(beside[1:count], 1) + np.diag(beside[1:count], -1)
-    values, vectors = np.linalg.eigh(matrix)
-    vector -= basis.T @ (basis @ vector)
-    last = 0.0 if count < steps else float(np.linalg.norm(vector))
-    return values, np.abs(vectors[-1]) * last
+        diagonal = float(unit @ vector)
+        length = _orthogonalise(vector, known, basis)
+        yield unit, diagonal, length if length >= 1e-9 else 0.0
+
+
+def _orthogonalise(vector: Float64, known: Float64, basis: Float64) -> float:
+    """Make a vector orthogonal to others, in place, and return its length."""
+    for _ in range(2):  # once leaves a remnant of what was just removed
+        vector -= known @ (known.T @ vector)
+        vector -= basis.T @ (basis @ vector)
+    return float(np.linalg.norm(vector))

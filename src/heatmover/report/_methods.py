@@ -36,7 +36,7 @@ TESTS = {
     "distance correlation": "distance correlation for numbers (Szekely et al., 2007)",
 }
 FURTHER = {
-    "dispersion": "unequal spread of groups by PERMDISP (Anderson, 2006)",
+    "dispersion": "unequal spread of groups by bounded distances within them, a robust PERMDISP (Anderson, 2006)",
     "neighbor enrichment": "whether a sample's nearest samples share its group",
     "smoothness": "smoothness over the graph of nearest samples (sum of squared differences along its edges)",
 }

@@ -70,14 +70,7 @@ def scales(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
 def graph(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
     """Return the diagnosis of the graph."""
     diagnosis = study.comparison.diagnosis
-    gap = min(diagnosis.spectral_gap, 1 + diagnosis.lowest_eigenvalue)
-    html = fill(
-        "graph.html",
-        diagnosis=diagnosis,
-        gap=gap,
-        mixing=max(1 / gap, 1) if gap > 1e-9 else None,
-        landmarks=study.comparison.landmark_loss,
-    )
+    html = fill("graph.html", diagnosis=diagnosis, landmarks=study.comparison.landmark_loss)
     return Section("graph", "Health of the graph", html)
 
 
