@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
+
+import numpy as np
 
 from heatmover.cohort._anndata import _obs_columns, _opened
 from heatmover.cohort._delimited import read_head
 from heatmover.cohort._open import KINDS, format_of, open_reader
+from heatmover.cohort._parquet import _is_nested
 from heatmover.cohort._parquet import _opened as _opened_parquet
-from heatmover.cohort._samples import _factorize
+from heatmover.cohort._samples import _factorize, number_pattern
 from heatmover.cohort._words import readable
 
 __all__ = ["Candidate", "candidates"]
 
 LIKELY = re.compile(r"sample|patient|donor|subject|specimen|individual|library|orig\.?ident|replicate|batch|_id$|^id$")
+# Columns to return, and those counted in one pass: a table of 100,000 columns must not be read as often.
+MOST, TOGETHER = 20, 50
 
 
 @final
@@ -31,48 +37,85 @@ class Candidate:
     median: float
 
 
-def candidates(file: str) -> list[Candidate]:
-    """Return the columns that could name the samples, the likeliest first.
+def candidates(file: str, *, most: int = MOST) -> list[Candidate]:
+    """Return the columns that could name the samples, the likeliest first, at most so many.
 
     A column of text or whole numbers with at least two values, which has two cells or more for each value on average.
     """
     columns = _columns(file)
-    found = []
-    for column in columns:
-        candidate = _candidate(column, _labels(file, column))
-        if candidate is not None:
-            found.append(candidate)
-    return sorted(found, key=lambda found: (not LIKELY.search(found.column.lower()), columns.index(found.column)))
+    order = sorted(range(len(columns)), key=lambda i: (not LIKELY.search(columns[i].lower()), i))
+    found: list[Candidate] = []
+    for start in range(0, len(order), TOGETHER):
+        group = [columns[i] for i in order[start : start + TOGETHER]]
+        found += [candidate for candidate in map(_Counts.candidate, _count(file, group)) if candidate is not None]
+        if len(found) >= most:
+            break
+    return found[:most]
 
 
 def _columns(file: str) -> list[str]:
+    """Return the columns of a file but for those that begin with measurements."""
     format = format_of(Path(file))
     with readable(file, KINDS[format]):
         if format == "csv":
-            return [name for name in read_head(file)[1] if name]
+            layout, head = read_head(file)
+            return [name for name, texts in head.items() if name and not _measured(texts, layout.decimal)]
         if format == "parquet":
             with _opened_parquet(file) as table:
-                return [str(name) for name in table.schema_arrow.names]
+                schema = table.schema_arrow
+                return [str(field.name) for field in schema if not _is_nested(field.type)]
         with _opened(file, format, None) as root:
             return _obs_columns(root)
 
 
-def _labels(file: str, column: str) -> list[Any]:
-    """Return the sample labels in blocks if this column were the sample's."""
-    opened = open_reader(file, sample_key=column, representation=None, annotations=[], cofactor=None, sample_sheet=None)
+def _measured(texts: Sequence[str], decimal: str) -> bool:
+    pattern = number_pattern(decimal)
+    return any(decimal in text and pattern.fullmatch(text.strip()) for text in texts)
+
+
+def _count(file: str, columns: Sequence[str]) -> list[_Counts]:
+    """Count the values of some columns in one pass over the file."""
+    opened = open_reader(
+        file, sample_key=columns[0], representation=None, annotations=list(columns[1:]), cofactor=None,
+        sample_sheet=None,
+    )  # fmt: skip
+    counts = [_Counts(column) for column in columns]
     with readable(file, opened.reader.kind):
-        return [labels for labels, _ in opened.reader.label_blocks()]
+        # Labels only: what else there is need not be read.
+        for labels, others, _ in replace(opened.reader, undecided=False).label_blocks():  # type: ignore[type-var]
+            for count in counts:
+                count.add(labels if count.column == columns[0] else others[count.column])
+    return counts
 
 
-def _candidate(column: str, blocks: Sequence[Any]) -> Candidate | None:
-    counts: dict[Any, int] = {}
-    for block in blocks:
-        codes, values = _factorize(block)
+@final
+class _Counts:
+    """How many cells have each value of a column."""
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+        self._counts: Counter[Any] = Counter()
+        self._out = False
+
+    def add(self, block: Any) -> None:
+        """Take in the values of more cells."""
+        if self._out:
+            return
+        try:
+            codes, values = _factorize(block)
+        except TypeError:  # lists and the like
+            self._out = True
+            return
         if any(isinstance(value, float) and value != int(value) for value in values[:1000]):
-            return None  # measurements
-        for code in codes[codes >= 0].tolist():
-            counts[values[code]] = counts.get(values[code], 0) + 1
-    sizes = sorted(counts.values())
-    if len(sizes) < 2 or sum(sizes) < 2 * len(sizes):
-        return None
-    return Candidate(column, len(sizes), sizes[0], float(sizes[len(sizes) // 2]))
+            self._out = True  # measurements
+            self._counts.clear()
+            return
+        sizes = np.bincount(codes[codes >= 0], minlength=len(values)).tolist()
+        self._counts.update(dict(zip(values, sizes, strict=True)))
+
+    def candidate(self) -> Candidate | None:
+        """Return the column if it could name the samples."""
+        sizes = sorted(size for size in self._counts.values() if size)
+        if self._out or len(sizes) < 2 or sum(sizes) < 2 * len(sizes):
+            return None
+        return Candidate(self.column, len(sizes), sizes[0], float(sizes[len(sizes) // 2]))

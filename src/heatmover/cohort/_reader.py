@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LABEL_ROWS", "Block", "Columns", "Reader", "as_float", "spans"]
+__all__ = ["LABEL_ROWS", "Block", "Columns", "NotFeatures", "Numbers", "Reader", "as_float", "spans"]
 
 # A dense float array or a SciPy CSR array, one row per cell.
 Block = Any
 # Annotation columns of some cells: NumPy arrays, pandas Categoricals or Series, all of one length.
 Columns = Mapping[str, Any]
+# The undecided features of the same cells, ``(n_rows, n_features)`` with NaN where one is missing; None without them.
+Numbers = npt.NDArray[np.float64] | None
 
 # Rows of labels and annotations read at once: 20 columns of strings in so many rows take about 100 MB.
 LABEL_ROWS = 65_536
+
+
+class NotFeatures(Exception):  # noqa: N818 - no error: the labels are then read again
+    """Columns that were taken for features turn out to be annotations."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.columns = tuple(columns)
+        super().__init__(*self.columns)
 
 
 class Reader(Protocol):
@@ -32,18 +42,22 @@ class Reader(Protocol):
 
     @property
     def undecided(self) -> bool:
-        """Whether a feature may turn out to be a variable of the samples; then `label_blocks` includes them."""
+        """Whether a feature may turn out to be a variable of the samples; then `label_blocks` yields them."""
 
     @property
-    def textual(self) -> bool:
-        """Whether the file has no types, so that numbers among the annotations are still text."""
+    def decimal(self) -> str:
+        """Mark of decimals if the file has no types, so that numbers among the annotations are still text; or empty."""
+
+    @property
+    def unused(self) -> Mapping[str, str]:
+        """Columns that are neither features nor annotations, and why."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know about this file."""
 
-    def label_blocks(self) -> Iterator[tuple[Any, Columns]]:
-        """Yield the sample labels and the annotation columns of consecutive cells."""
+    def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
+        """Yield the sample labels, the annotation columns and the undecided features of consecutive cells."""
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
         """Yield the values of the cells ``start`` to ``stop`` in order, at most ``size`` rows at a time."""
