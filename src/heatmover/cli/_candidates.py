@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
-from heatmover.cohort._anndata import _obs_columns, _opened
-from heatmover.cohort._delimited import read_head
-from heatmover.cohort._open import KINDS, format_of, open_reader
-from heatmover.cohort._parquet import _is_nested
+from heatmover.cohort._anndata import _obs_columns, _opened, open_anndata
+from heatmover.cohort._delimited import DelimitedReader, read_head
+from heatmover.cohort._open import KINDS, format_of
+from heatmover.cohort._parquet import ParquetReader, _is_nested
 from heatmover.cohort._parquet import _opened as _opened_parquet
+from heatmover.cohort._reader import Reader
 from heatmover.cohort._samples import _factorize, number_pattern
 from heatmover.cohort._words import readable
 
@@ -75,14 +76,19 @@ def _measured(texts: Sequence[str], decimal: str) -> bool:
 
 def _count(file: str, columns: Sequence[str]) -> list[_Counts]:
     """Count the values of some columns in one pass over the file."""
-    opened = open_reader(
-        file, sample_key=columns[0], representation=None, annotations=list(columns[1:]), cofactor=None,
-        sample_sheet=None,
-    )  # fmt: skip
-    counts = [_Counts(column) for column in columns]
-    with readable(file, opened.reader.kind):
-        # Labels only: what else there is need not be read.
-        for labels, others, _ in replace(opened.reader, undecided=False).label_blocks():  # type: ignore[type-var]
+    # What the features would be is of no interest yet: labels only.
+    format, counts = format_of(Path(file)), [_Counts(column) for column in columns]
+    with readable(file, KINDS[format]):
+        reader: Reader
+        if format == "csv":
+            reader = DelimitedReader(file, read_head(file)[0], columns[0], (), tuple(columns[1:]), undecided=False)
+        elif format == "parquet":
+            reader = ParquetReader(file, columns[0], (), tuple(columns[1:]), undecided=False)
+        else:
+            reader = open_anndata(
+                file, format, None, sample_key=columns[0], representation=None, annotations=columns[1:]
+            )
+        for labels, others, _ in reader.label_blocks():
             for count in counts:
                 count.add(labels if count.column == columns[0] else others[count.column])
     return counts

@@ -20,6 +20,7 @@ from heatmover.cohort._stored import (
     missing_chunks,
     read_columns,
     read_rows,
+    told,
     without_copies,
 )
 from heatmover.cohort._words import distinct, find, find_all, listed, quoted, quoted_path
@@ -105,14 +106,15 @@ def open_anndata(
             wanted = list(find_all(annotations, columns, "every annotation to be a column of obs"))
         key, positions = _choose_representation(root, representation)
         element = _element(root, key)
-        notes = _check(root, key, element)
+        missing, notes = list(_check(root, key, element)), ()
         if _in_file(root):
             # A column of a kind that anndata may come to write is no reason to refuse the others.
-            odd = [name for name in wanted if annotations is None and not _flat(root["obs"][name])]
-            wanted = [name for name in wanted if name not in set(odd)]
+            odd = [name for name in wanted if annotations is None and not _known(root["obs"][name])]
+            wanted = [name for name in wanted if name not in frozenset(odd)]
             for name in (sample_key, *wanted):
-                notes += _check_column(root, name)
-            notes += (f"Columns of obs that are no lists of values, and were not read: {listed(odd)}.",) if odd else ()
+                missing += _check_column(root, name)
+            notes = (f"Columns of obs of a kind that is not known, and were not read: {listed(odd)}.",) if odd else ()
+            notes += told(missing)
         features = _feature_names(root, key, element)
         if positions is not None:
             features = tuple(features[i] for i in positions)
@@ -122,8 +124,8 @@ def open_anndata(
 
 
 def _check(root: Any, key: str, element: Any) -> tuple[str, ...]:
-    """Raise if a matrix contradicts itself or the tables beside it; return what is odd about it."""
-    shape, n_cells, notes = _matrix_shape(element), _length(root, "obs"), ()
+    """Raise if a matrix contradicts itself or the tables beside it; return which parts of it are not stored."""
+    shape, n_cells = _matrix_shape(element), _length(root, "obs")
     if len(shape) != 2:
         raise InvalidInputError(f"{key} to be a matrix of cells by features", f"an array of shape {shape}")
     if shape[0] != n_cells:
@@ -142,15 +144,15 @@ def _check(root: Any, key: str, element: Any) -> tuple[str, ...]:
         parts = {key: element}
     else:
         check_sparse_memory(element, key)
-        return notes
+        return ()
     return tuple(note for name, part in parts.items() if hasattr(part, "chunks") for note in missing_chunks(part, name))
 
 
 def _check_column(root: Any, name: str) -> tuple[str, ...]:
-    """Raise if a column of obs has another length than obs; return what is odd about it."""
+    """Raise if a column of obs is no list, or of another length than obs; return which parts of it are not stored."""
     element, n_cells, shown = root["obs"][name], _length(root, "obs"), f"obs column {quoted(name)}"
-    if not _flat(element):
-        raise InvalidInputError(f"{shown} to be a list of values", f"what is stored as {_encoding(element) or 'a group'}")
+    if not _known(element):
+        raise InvalidInputError(f"{shown} of a known kind", quoted(_encoding(element) or "a group"))
     if not hasattr(element, "keys"):
         parts = [element]
     elif _encoding(element) == "categorical":
@@ -160,15 +162,17 @@ def _check_column(root: Any, name: str) -> tuple[str, ...]:
         parts = [element["values"], element["mask"]]
     for part in parts:
         check_length(part, n_cells, shown, "obs has")
+        if len(part.shape) != 1:
+            raise InvalidInputError(f"{shown} to be a list", f"an array of shape {tuple(part.shape)}", CONTRADICTION)
     return tuple(note for part in parts for note in missing_chunks(part, shown))
 
 
-def _flat(element: Any) -> bool:
-    """Tell whether a column of obs is a list of values in a form that is known here."""
+def _known(element: Any) -> bool:
+    """Tell whether a column of obs is stored in a way that is known here."""
     if hasattr(element, "keys"):
         encoding = _encoding(element)
         return encoding == "categorical" or encoding.startswith("nullable-")
-    return len(element.shape) == 1 and element.dtype.kind != "V"
+    return bool(element.dtype.kind != "V")
 
 
 def _length(root: Any, table: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, final
 
 import numpy as np
@@ -131,17 +132,21 @@ def open_parquet(
     )
 
 
+@cache
+def _types() -> Any:
+    return import_extra("pyarrow", package="pyarrow", extra="cohort").types
+
+
 def _is_number(kind: Any) -> bool:
-    types = import_extra("pyarrow", package="pyarrow", extra="cohort").types
-    return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_decimal(kind))
+    return bool(_types().is_floating(kind) or _types().is_integer(kind) or _types().is_decimal(kind))
 
 
 def _is_whole(kind: Any) -> bool:
-    return bool(import_extra("pyarrow", package="pyarrow", extra="cohort").types.is_integer(kind))
+    return bool(_types().is_integer(kind))
 
 
 def _is_nested(kind: Any) -> bool:
-    return bool(import_extra("pyarrow", package="pyarrow", extra="cohort").types.is_nested(kind))
+    return bool(_types().is_nested(kind))
 
 
 def _long(values: npt.NDArray[np.float64]) -> bool:
@@ -156,8 +161,8 @@ def _opened(path: str) -> Any:
 
 def _number(column: Any) -> npt.NDArray[Any]:
     """Return a column of numbers; decimals become floats."""
-    types = import_extra("pyarrow", package="pyarrow", extra="cohort").types
-    return np.asarray((column.cast("float64") if types.is_decimal(column.type) else column).to_numpy(zero_copy_only=False))
+    floats = column.cast("float64") if _types().is_decimal(column.type) else column
+    return np.asarray(floats.to_numpy(zero_copy_only=False))
 
 
 def _values(column: Any) -> Any:

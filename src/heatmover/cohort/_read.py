@@ -27,6 +27,8 @@ from heatmover.errors import InvalidInputError
 
 __all__ = ["read_cohort"]
 
+# Values that may be in memory for the passes of principal components.
+HELD_BYTES = 1 << 28
 # Why a column of numbers is no feature.
 WHOLE, CONSTANT = "whole numbers", "the same in all cells of each sample"
 # Distances in more dimensions than this are mostly noise, and the neighbour search slows down.
@@ -339,7 +341,13 @@ def _project(
     if n_components > most:
         raise InvalidInputError(f"n_components to be at most {most}, the cells or features", str(n_components))
     progress.stage("principal components", 1)
-    found = principal_components(lambda: _blocks(reader, moments.count), moments.mean, scale, n_components, generator)
+    # Several passes: what is small is read once, for a wide table is slow to read.
+    small = 8 * moments.count * moments.mean.size <= HELD_BYTES
+    held = list(_blocks(reader, moments.count)) if small else None
+    found = principal_components(
+        lambda: _blocks(reader, moments.count) if held is None else iter(held), moments.mean, scale, n_components,
+        generator,
+    )  # fmt: skip
     total = float((moments.squares / scale**2).sum()) / moments.count
     return replace(found, explained=found.explained / total if total else found.explained)
 

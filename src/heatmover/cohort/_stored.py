@@ -29,6 +29,7 @@ __all__ = [
     "missing_chunks",
     "read_columns",
     "read_rows",
+    "told",
     "without_copies",
 ]
 
@@ -170,28 +171,37 @@ def complete(array: Any, name: str) -> Any:
     grid, absent = _grid(array), _absent(array)
     if absent and not (grid == (1,) and array.shape[0] == 1):
         raise InvalidInputError(
-            f"all of {name}", f"that {_counted(array, absent)} not stored", "the file is incomplete; write it again"
+            f"all of {name}", f"{_counted(array, absent)} not stored", "the file is incomplete; write it again"
         )
     return array
 
 
 def missing_chunks(array: Any, name: str) -> tuple[str, ...]:
-    """Return a sentence if chunks of an array are not stored, which then reads as the value of empty ones."""
+    """Return which chunks of an array are not stored, if any; they read as a value that stands for empty ones."""
     absent = _absent(array)
     if not absent:
         return ()
-    places = "; ".join(_extent(array, place) for place in absent[:EXTENTS_SHOWN])
-    more = "; ..." if len(absent) > EXTENTS_SHOWN else ""
+    places = " and ".join(_extent(array, place) for place in absent[:EXTENTS_SHOWN])
+    more = " and more" if len(absent) > EXTENTS_SHOWN else ""
     fill = _text(array.fillvalue if hasattr(array, "fillvalue") else array.fill_value)
+    return (f"{name}, {places}{more} ({_counted(array, absent)}, as {quoted(fill) if not fill else fill})",)
+
+
+def told(missing: Sequence[str]) -> tuple[str, ...]:
+    """Return one sentence about all chunks that are not stored."""
+    if not missing:
+        return ()
+    shown = "; ".join(missing[:EXTENTS_SHOWN])
+    more = f"; and of {len(missing) - EXTENTS_SHOWN} more arrays" if len(missing) > EXTENTS_SHOWN else ""
     return (
-        f"{name}: {_counted(array, absent)} not stored and read as {quoted(fill) if not fill else fill} "
-        f"({places}{more}). That is right only if nothing else was there when it was written.",
+        f"Chunks that are not stored were read as empty: {shown}{more}. "
+        "That is right only if nothing else was in them when the file was written.",
     )
 
 
 def _counted(array: Any, absent: Sequence[tuple[int, ...]]) -> str:
     total = math.prod(_grid(array))
-    return f"{len(absent):,}{' or more' if total > MOST_CHUNKS else ''} of {total:,} chunks are"
+    return f"{len(absent):,}{' or more' if total > MOST_CHUNKS else ''} of {total:,} chunks"
 
 
 def _grid(array: Any) -> tuple[int, ...]:
