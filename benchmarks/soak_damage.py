@@ -127,10 +127,8 @@ def write_parquet(folder: Path, *, checksums: bool) -> Path:
 
 def write_csv(folder: Path, form: str) -> Path:
     frame = make_frame()
-    if form == "commas":
-        text = frame.to_csv(index=False, sep=";", decimal=",")
-    else:
-        text = frame.to_csv(index=False)
+    marks = {"sep": ";", "decimal": ","} if form == "commas" else {"sep": ",", "decimal": "."}
+    text = frame.to_csv(index=False, **marks)
     path = folder / ("cells.csv.gz" if form == "gz" else "cells.csv")
     path.write_bytes(gzip.compress(text.encode(), mtime=0) if form == "gz" else text.encode())
     return path
@@ -191,7 +189,9 @@ def random_damage(path: Path, rng: np.random.Generator) -> str:
     file = files[rng.integers(len(files))]
     content = bytearray(file.read_bytes())
     size = len(content)
-    way = rng.choice(["flip", "flip", "flip", "bytes", "bytes", "zeros", "ones", "cut", "insert", "remove", "swap", "lose"])
+    way = rng.choice(
+        ["flip", "flip", "flip", "bytes", "bytes", "zeros", "ones", "cut", "insert", "remove", "swap", "lose"]
+    )
     at = int(rng.integers(max(size, 1)))
     run = int(min(size - at, rng.integers(1, 65)))
     if way == "lose" and path.is_dir():
@@ -291,7 +291,9 @@ def damage_group(root: Any, rng: np.random.Generator, put: Callable[[Any, str, A
         return f"a code is {wrong}"
     if way == "kind":
         values = root[name][...]
-        changed = values.astype(rng.choice(["f8", "i8", "c16"])) if values.dtype.kind in "iuf" else np.zeros(values.shape)
+        changed = (
+            values.astype(rng.choice(["f8", "i8", "c16"])) if values.dtype.kind in "iuf" else np.zeros(values.shape)
+        )
         put(root, name, changed)
         return f"{name} of kind {changed.dtype}"
     if way == "gone":
@@ -306,7 +308,9 @@ def damage_group(root: Any, rng: np.random.Generator, put: Callable[[Any, str, A
     if rng.random() < 0.5:
         del root[owner].attrs[key]
         return f"{owner}.{key} gone"
-    root[owner].attrs[key] = ["csr_matrix", "csc_matrix", "dataframe", "categorical", "x", 3, [3, 3], ["age"]][rng.integers(8)]
+    root[owner].attrs[key] = ["csr_matrix", "csc_matrix", "dataframe", "categorical", "x", 3, [3, 3], ["age"]][
+        rng.integers(8)
+    ]
     return f"{owner}.{key} changed"
 
 
@@ -335,7 +339,9 @@ def _replace_zarr(root: Any, name: str, values: Any) -> None:
 
 def _damage_metadata(path: Path, rng: np.random.Generator) -> str:
     """Change one value of one JSON file of a store."""
-    files = [file for file in files_of(path) if file.name in ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")]
+    files = [
+        file for file in files_of(path) if file.name in ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
+    ]
     file = files[rng.integers(len(files))]
     content = json.loads(file.read_text())
     value = [None, 3, [], {}, "x", -1, 10**12, [10**12], [0], True, [10**9, 10**9]][rng.integers(11)]
@@ -384,7 +390,25 @@ def damage_csv(path: Path, rng: np.random.Generator) -> str:
     row = int(rng.integers(0, len(lines)))
     fields = lines[row].split(delimiter)
     place = int(rng.integers(len(fields)))
-    bad = ['"', "", ".", "-", "#N/A", "None", "1,5", "1.5", "NA", "1e999", "nan", "inf", "0x1F", "\0", "\ufeff", "'", "007"]
+    bad = [
+        '"',
+        "",
+        ".",
+        "-",
+        "#N/A",
+        "None",
+        "1,5",
+        "1.5",
+        "NA",
+        "1e999",
+        "nan",
+        "inf",
+        "0x1F",
+        "\0",
+        "\ufeff",
+        "'",
+        "007",
+    ]
     way = rng.choice(["field", "field", "field", "drop", "add", "line", "twice"])
     word = bad[rng.integers(len(bad))]
     if way == "field":
@@ -613,7 +637,8 @@ def plain_table(table: dict[str, Any]) -> dict[str, Any]:
         and not any(isinstance(value, bool) for value in list(table[name]))
         and any(value is not None for value in columns[name])
     ]
-    fractions = [name for name in numbers if any(abs(value or 0) < np.inf and (value or 0) % 1 for value in columns[name])]
+    finite = {name: [value for value in columns[name] if abs(value or 0) < np.inf] for name in numbers}
+    fractions = [name for name in numbers if any((value or 0) % 1 for value in finite[name])]
     features = [name for name in columns if name in (fractions or numbers)]
     points = np.array([[np.nan if value is None else value for value in columns[name]] for name in features]).T
     divided["varying"] = sorted(set(divided["varying"]) - set(features))
@@ -813,7 +838,9 @@ def cases(n_random: int, n_structured: int, formats: list[str], seed: int = 0) -
     shares = np.array([SHARES[format] for format in formats], dtype=float)
     for kind, count in (("structured", n_structured), ("random", n_random)):
         # The same formats for the first cases, however many follow.
-        chosen = np.random.default_rng([seed, kind == "random"]).choice(len(formats), size=count, p=shares / shares.sum())
+        chosen = np.random.default_rng([seed, kind == "random"]).choice(
+            len(formats), size=count, p=shares / shares.sum()
+        )
         for number, format in enumerate(chosen.tolist()):
             yield Case(formats[format], kind, seed * 10**6 + number)
 

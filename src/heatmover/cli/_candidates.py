@@ -18,6 +18,7 @@ from heatmover.cohort._parquet import ParquetReader, _is_nested
 from heatmover.cohort._parquet import _opened as _opened_parquet
 from heatmover.cohort._reader import Reader
 from heatmover.cohort._samples import _factorize, number_pattern
+from heatmover.cohort._stored import check_heaps
 from heatmover.cohort._words import readable
 
 __all__ = ["Candidate", "candidates"]
@@ -65,6 +66,8 @@ def _columns(file: str) -> list[str]:
             with _opened_parquet(file) as table:
                 schema = table.schema_arrow
                 return [str(field.name) for field in schema if not _is_nested(field.type)]
+        if format == "h5ad":
+            check_heaps(file)
         with _opened(file, format, None) as root:
             return _obs_columns(root)
 

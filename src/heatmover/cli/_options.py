@@ -39,8 +39,9 @@ __all__ = [
 
 # The names of the options that decide the numbers, those of `Settings`.
 DECISIVE = (
-    "file", "sample_key", "rep", "annotation", "sample_sheet", "standardize", "components", "cofactor", "color", "block", "cells",
-    "min_cells",     "allow_parts", "neighbors", "landmarks", "missing", "permutations", "seed", "threads",
+    "file", "sample_key", "rep", "annotation", "sample_sheet", "standardize", "components", "cofactor", "color",
+    "block", "cells", "min_cells", "allow_parts", "neighbors", "landmarks", "missing", "permutations", "seed",
+    "threads",
 )  # fmt: skip
 INPUT, TESTS, METHOD, RUN = "Input", "Variables of samples", "Method", "Output and run"
 LARGE = "Cells that do not fit into memory"

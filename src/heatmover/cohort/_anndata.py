@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from heatmover._validation import import_extra
 from heatmover.cohort._reader import LABEL_ROWS, Block, Columns, Numbers, as_float, spans
 from heatmover.cohort._stored import (
+    check_heaps,
     check_length,
     check_sparse,
     check_sparse_memory,
@@ -98,6 +99,8 @@ def open_anndata(
     annotations: Sequence[str] | None,
 ) -> AnnDataReader:
     """Return a reader after checking every name against the file."""
+    if format == "h5ad":
+        check_heaps(path)
     with _opened(path, format, adata) as root:
         columns = _obs_columns(root)
         find(sample_key, columns, "sample_key to be a column of obs")
@@ -106,7 +109,8 @@ def open_anndata(
             wanted = list(find_all(annotations, columns, "every annotation to be a column of obs"))
         key, positions = _choose_representation(root, representation)
         element = _element(root, key)
-        missing, notes = list(_check(root, key, element)), ()
+        missing = list(_check(root, key, element))
+        notes: tuple[str, ...] = ()
         if _in_file(root):
             # A column of a kind that anndata may come to write is no reason to refuse the others.
             odd = [name for name in wanted if annotations is None and not _known(root["obs"][name])]

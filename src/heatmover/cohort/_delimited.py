@@ -186,9 +186,7 @@ def open_delimited(
     mixtures = {name: _mixture(texts, layout.decimal) for name, texts in head.items()}
     # What is named as a feature has its text found and placed later; without a known value anything is possible.
     numeric = [
-        name
-        for name, found in mixtures.items()
-        if not found.texts or (found.numbers and representation is not None)
+        name for name, found in mixtures.items() if not found.texts or (found.numbers and representation is not None)
     ]
     division = divide(
         list(head),
@@ -264,14 +262,10 @@ def read_head(path: str, rows: int | None = HEAD_ROWS) -> tuple[Layout, dict[str
 
 def _decimal(columns: Mapping[str, Sequence[str]], path: str) -> tuple[str, str]:
     """Return the mark of decimals, and a number that has it, or raise if commas may mean thousands as well."""
-    commas = []
-    for texts in columns.values():
-        for text in texts:
-            if POINT_NUMBER.fullmatch(text):
-                return ".", ""
-            if "," in text and COMMA_NUMBER.fullmatch(text):
-                commas.append(text.strip())
-    if not commas:
+    fields = [text for texts in columns.values() for text in texts if "," in text or "." in text]
+    commas = [text.strip() for text in fields if COMMA_NUMBER.fullmatch(text)]
+    # The few among the many are text in a column of numbers, which is found and placed.
+    if len(commas) <= sum(1 for text in fields if POINT_NUMBER.fullmatch(text)):
         return ".", ""
     if all(THOUSANDS.fullmatch(text) for text in commas):
         raise InvalidInputError(

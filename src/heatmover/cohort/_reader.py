@@ -21,8 +21,8 @@ Numbers = npt.NDArray[np.float64] | None
 LABEL_ROWS = 65_536
 
 
-class NotFeatures(Exception):  # noqa: N818 - no error: the labels are then read again
-    """Columns that were taken for features turn out to be annotations."""
+class NotFeatures(Exception):
+    """Columns that were taken for features turn out to be annotations; no error, the labels are read again."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)

@@ -47,7 +47,9 @@ class Mixture:
         counts = np.bincount(codes[codes >= 0], minlength=len(uniques))
         kinds = np.array([_kind(str(value).strip(), pattern) for value in uniques], dtype=np.int8)
         numbers, texts, padded = (int(counts[kinds == kind].sum()) for kind in (NUMERIC, VERBAL, PADDED))
-        self.numbers, self.texts, self.padded = self.numbers + numbers, self.texts + texts + padded, self.padded + padded
+        self.numbers += numbers
+        self.texts += texts + padded
+        self.padded += padded
         if texts and self.row < 0:
             place = int(np.argmax((codes >= 0) & np.append(kinds == VERBAL, False)[codes]))
             self.row, self.value = row + place, str(uniques[int(codes[place])])
@@ -112,7 +114,7 @@ class Undecided:
     def constant(self, order: Sequence[int]) -> dict[str, list[object]]:
         """Return one value per sample, None where it is missing, of every column that is constant within samples."""
         places = np.flatnonzero(~self.varies[self._open])
-        columns = self._first[np.ix_(list(order), places)].T.tolist()
+        columns = self._first[np.ix_(np.array(order, dtype=np.intp), places)].T.tolist()
         return {
             str(name): [None if value != value else value for value in column]
             for name, column in zip(self.names[self._open[places]], columns, strict=True)

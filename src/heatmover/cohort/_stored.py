@@ -7,8 +7,10 @@ length that contradicts another shifts values to other cells. Both are cheap to 
 from __future__ import annotations
 
 import math
+import mmap
 import os
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,11 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover.cohort._reader import Block, as_float, spans
-from heatmover.cohort._words import quoted
+from heatmover.cohort._words import quoted, quoted_path
 from heatmover.errors import InvalidInputError
 
 __all__ = [
+    "check_heaps",
     "check_length",
     "check_sparse",
     "check_sparse_memory",
@@ -38,6 +41,10 @@ STORED_VALUES = 2_000_000
 EXTENTS_SHOWN = 3
 # Up to so many chunks each is looked for; a store that claims more has had its shape damaged, or they are counted.
 MOST_CHUNKS = 1_000_000
+# Files up to this size are searched for heaps, which takes a second for a few gigabytes that are in the cache.
+SCANNED_BYTES = 8_000_000_000
+# How a heap of version 1 begins, and an object in it: its number, other fields, its length.
+HEAP, HEAP_OBJECT = b"GCOL\x01\0\0\0", struct.Struct("<H6sQ")
 Ints = npt.NDArray[np.integer[Any]]
 
 
@@ -49,6 +56,40 @@ def check_length(element: Any, length: int, name: str, of: str) -> None:
         raise InvalidInputError(
             f"{length:,} rows in {name}, as many as {of}", found, "the file contradicts itself; write it again"
         )
+
+
+# --- heaps of text ---
+
+
+def check_heaps(path: str) -> None:
+    """Raise if a heap of text in an HDF5 file is damaged so that the library would follow it forever.
+
+    Text lies in heaps: objects one after the other, each with its length. Where one is zero the library, of version
+    2.0 at least, stays at the same place, and no signal can stop it. The objects are followed here in the same way.
+    """
+    with Path(path).open("rb") as stream:
+        if not 0 < os.fstat(stream.fileno()).st_size <= SCANNED_BYTES:
+            return
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            start = content.find(HEAP)
+            while start >= 0:
+                _check_heap(content, start, path)
+                start = content.find(HEAP, start + len(HEAP))
+
+
+def _check_heap(content: mmap.mmap, start: int, path: str) -> None:
+    place = start + 16
+    end = start + int.from_bytes(content[start + 8 : place], "little")
+    while place + HEAP_OBJECT.size <= min(end, len(content)):
+        number, _, size = HEAP_OBJECT.unpack_from(content, place)
+        # The free space behind the last object counts its own header; objects are filled up to eight bytes.
+        step = size if number == 0 else HEAP_OBJECT.size + -(-size // 8) * 8
+        if not HEAP_OBJECT.size <= step <= end - place:
+            raise InvalidInputError(
+                f"a complete h5ad file in {quoted_path(path)}", f"a damaged heap of text at byte {start:,}",
+                "copy the file again from where it came, or write it again",
+            )  # fmt: skip
+        place += step
 
 
 # --- sparse matrices ---
@@ -184,7 +225,7 @@ def missing_chunks(array: Any, name: str) -> tuple[str, ...]:
     places = " and ".join(_extent(array, place) for place in absent[:EXTENTS_SHOWN])
     more = " and more" if len(absent) > EXTENTS_SHOWN else ""
     fill = _text(array.fillvalue if hasattr(array, "fillvalue") else array.fill_value)
-    return (f"{name}, {places}{more} ({_counted(array, absent)}, as {quoted(fill) if not fill else fill})",)
+    return (f"{name}, {places}{more} ({_counted(array, absent)}, as {fill or quoted(fill)})",)
 
 
 def told(missing: Sequence[str]) -> tuple[str, ...]:
@@ -222,8 +263,7 @@ def _absent(array: Any) -> list[tuple[int, ...]]:
     grid = _grid(array)
     places: Iterator[tuple[int, ...]] = np.ndindex(*grid)
     if hasattr(array, "store_path"):
-        stored = _files(array)
-        absent = (place for place in places if array.metadata.encode_chunk_key(place) not in stored)
+        absent = _zarr_absent(array, places)
     else:
         present = _hdf5_chunks(array)
         absent = (place for place in places if place not in present)
@@ -231,9 +271,37 @@ def _absent(array: Any) -> list[tuple[int, ...]]:
     return list(absent if few else islice(absent, EXTENTS_SHOWN + 1))
 
 
-def _files(array: Any) -> set[str]:
-    """Return the names of the files of a zarr array, relative to it."""
+def _zarr_absent(array: Any, places: Iterable[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
     folder = Path(array.store_path.store.root) / array.store_path.path
+    stored, blosc = _files(folder), _is_blosc(array.metadata)
+    for place in places:
+        key = array.metadata.encode_chunk_key(place)
+        if key not in stored:
+            yield place
+        elif blosc:
+            _check_blosc(folder / key)
+
+
+def _is_blosc(metadata: Any) -> bool:
+    """Tell whether files of chunks are as Blosc wrote them."""
+    last = metadata.codecs[-1] if hasattr(metadata, "codecs") else metadata.compressor
+    return "blosc" in type(last).__name__.lower()
+
+
+def _check_blosc(file: Path) -> None:
+    """Raise unless a chunk is as long as it says: numcodecs believes it and reads behind the end of a short one."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        header = stream.read(16)
+    if len(header) < 16 or int.from_bytes(header[12:], "little") != size:
+        raise InvalidInputError(
+            f"a complete chunk in {quoted_path(str(file))}", f"another length than it states, {size:,} bytes",
+            "the store is damaged; write it again",
+        )  # fmt: skip
+
+
+def _files(folder: Path) -> set[str]:
+    """Return the names of the files in a folder and those below it, relative to it."""
     names: set[str] = set()
     for place, _, files in os.walk(folder):
         above = Path(place).relative_to(folder).as_posix()
