@@ -627,7 +627,7 @@ def plain_variables(columns: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 def plain_table(table: dict[str, Any]) -> dict[str, Any]:
-    """Divide the columns of a table; features are those of numbers that vary, without whole ones if there are others."""
+    """Divide the columns of a table; features are numbers that vary, without whole ones if there are others."""
     columns = {name: plain(values) for name, values in table.items()}
     divided = plain_variables(columns)
     numbers = [

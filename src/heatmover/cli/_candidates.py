@@ -13,12 +13,12 @@ import numpy as np
 
 from heatmover.cohort._anndata import _obs_columns, _opened, open_anndata
 from heatmover.cohort._delimited import DelimitedReader, read_head
+from heatmover.cohort._hdf5 import check_heaps
 from heatmover.cohort._open import KINDS, format_of
 from heatmover.cohort._parquet import ParquetReader, _is_nested
 from heatmover.cohort._parquet import _opened as _opened_parquet
 from heatmover.cohort._reader import Reader
 from heatmover.cohort._samples import _factorize, number_pattern
-from heatmover.cohort._stored import check_heaps
 from heatmover.cohort._words import readable
 
 __all__ = ["Candidate", "candidates"]

@@ -11,9 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from heatmover._validation import import_extra
+from heatmover.cohort._hdf5 import check_heaps, check_object
 from heatmover.cohort._reader import LABEL_ROWS, Block, Columns, Numbers, as_float, spans
 from heatmover.cohort._stored import (
-    check_heaps,
     check_length,
     check_sparse,
     check_sparse_memory,
@@ -191,7 +191,7 @@ def _index(root: Any, table: str) -> Any:
     group = root[table]
     if hasattr(group, "dtype"):  # as anndata before 0.7 wrote it
         raise InvalidInputError(f"{table} as anndata 0.7 and later write it", "one array", "write the file again")
-    found = group[_text(group.attrs["_index"])]
+    found = group[_text(_attributes(group)["_index"])]
     if hasattr(found, "keys"):  # nullable strings
         found = found["values"]
     if len(found.shape) != 1:
@@ -218,7 +218,7 @@ def _obs_columns(root: Any) -> list[str]:
     if not _in_file(root):
         return [str(name) for name in root.obs.columns]
     obs = root.get("obs")
-    if obs is None or not hasattr(obs, "keys") or "column-order" not in obs.attrs:
+    if obs is None or not hasattr(obs, "keys") or "column-order" not in _attributes(obs):
         raise InvalidInputError(
             "an AnnData file with a table of cells (obs) as anndata 0.7 and later write it",
             f"{listed(sorted(root)) or 'nothing'} at the top of {quoted_path(str(_place(root)))}",
@@ -267,8 +267,15 @@ def _element(root: Any, key: str) -> Any:
 
 
 def _encoding(element: Any) -> str:
-    attributes: Any = getattr(element, "attrs", {})
-    return _text(attributes.get("encoding-type", ""))
+    return _text(_attributes(element).get("encoding-type", ""))
+
+
+def _attributes(element: Any) -> Any:
+    """Return the attributes of what is stored in a file; nothing for what is in memory."""
+    found = getattr(element, "attrs", {})
+    if hasattr(element, "id") and hasattr(element, "file"):  # HDF5
+        check_object(element)
+    return found
 
 
 def _matrix_shape(element: Any) -> tuple[int, ...]:

@@ -262,9 +262,14 @@ class SampleTable:
 def _factorize(values: Any) -> tuple[npt.NDArray[np.intp], list[Any]]:
     """Return each value's position among the distinct values, -1 for a missing one, and the distinct values."""
     pandas = import_extra("pandas", package="pandas", extra="cohort")
-    if isinstance(values, np.ndarray) and values.dtype.kind in "USTO":
-        # Equal numbers of different types, such as 1 and True, are one value to pandas; text is never equal to them.
-        values = np.asarray([None if is_missing(value) else value for value in values.tolist()], dtype=object)
+    kind = values.dtype
+    if isinstance(kind, pandas.StringDtype) or (isinstance(kind, np.dtype) and kind.kind in "USTO"):
+        # Not by pandas, to which text ends at a NUL, so that "a" and "a\0b" are one.
+        places: dict[Any, int] = {}
+        codes = np.array([places.setdefault(value, len(places)) for value in values.tolist()], dtype=np.intp)
+        known = np.array([not is_missing(value) for value in places], dtype=bool)
+        distinct = [value for value, keep in zip(places, known, strict=True) if keep]
+        return np.where(known, np.cumsum(known) - 1, -1)[codes], distinct
     codes, uniques = pandas.factorize(values)
     return np.asarray(codes), list(uniques)
 

@@ -7,9 +7,7 @@ length that contradicts another shifts values to other cells. Both are cheap to 
 from __future__ import annotations
 
 import math
-import mmap
 import os
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -19,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover.cohort._hdf5 import check_text
 from heatmover.cohort._reader import Block, as_float, spans
 from heatmover.cohort._words import quoted, quoted_path
 from heatmover.errors import InvalidInputError
 
 __all__ = [
-    "check_heaps",
     "check_length",
     "check_sparse",
     "check_sparse_memory",
@@ -41,10 +39,6 @@ STORED_VALUES = 2_000_000
 EXTENTS_SHOWN = 3
 # Up to so many chunks each is looked for; a store that claims more has had its shape damaged, or they are counted.
 MOST_CHUNKS = 1_000_000
-# Files up to this size are searched for heaps, which takes a second for a few gigabytes that are in the cache.
-SCANNED_BYTES = 8_000_000_000
-# How a heap of version 1 begins, and an object in it: its number, other fields, its length.
-HEAP, HEAP_OBJECT = b"GCOL\x01\0\0\0", struct.Struct("<H6sQ")
 Ints = npt.NDArray[np.integer[Any]]
 
 
@@ -56,40 +50,6 @@ def check_length(element: Any, length: int, name: str, of: str) -> None:
         raise InvalidInputError(
             f"{length:,} rows in {name}, as many as {of}", found, "the file contradicts itself; write it again"
         )
-
-
-# --- heaps of text ---
-
-
-def check_heaps(path: str) -> None:
-    """Raise if a heap of text in an HDF5 file is damaged so that the library would follow it forever.
-
-    Text lies in heaps: objects one after the other, each with its length. Where one is zero the library, of version
-    2.0 at least, stays at the same place, and no signal can stop it. The objects are followed here in the same way.
-    """
-    with Path(path).open("rb") as stream:
-        if not 0 < os.fstat(stream.fileno()).st_size <= SCANNED_BYTES:
-            return
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            start = content.find(HEAP)
-            while start >= 0:
-                _check_heap(content, start, path)
-                start = content.find(HEAP, start + len(HEAP))
-
-
-def _check_heap(content: mmap.mmap, start: int, path: str) -> None:
-    place = start + 16
-    end = start + int.from_bytes(content[start + 8 : place], "little")
-    while place + HEAP_OBJECT.size <= min(end, len(content)):
-        number, _, size = HEAP_OBJECT.unpack_from(content, place)
-        # The free space behind the last object counts its own header; objects are filled up to eight bytes.
-        step = size if number == 0 else HEAP_OBJECT.size + -(-size // 8) * 8
-        if not HEAP_OBJECT.size <= step <= end - place:
-            raise InvalidInputError(
-                f"a complete h5ad file in {quoted_path(path)}", f"a damaged heap of text at byte {start:,}",
-                "copy the file again from where it came, or write it again",
-            )  # fmt: skip
-        place += step
 
 
 # --- sparse matrices ---
@@ -260,6 +220,8 @@ def _absent(array: Any) -> list[tuple[int, ...]]:
     """Return the chunks that are not stored, by their place in the grid; of very many, the first."""
     if not math.prod(array.shape):
         return []
+    if not hasattr(array, "store_path"):
+        check_text(array)
     grid = _grid(array)
     places: Iterator[tuple[int, ...]] = np.ndindex(*grid)
     if hasattr(array, "store_path"):
