@@ -12,10 +12,10 @@ from typing import Any, final
 import numpy as np
 
 from heatmover.cohort._anndata import _obs_columns, _opened, open_anndata
-from heatmover.cohort._delimited import DelimitedReader, read_head
+from heatmover.cohort._delimited import HEAD_FIELDS, DelimitedReader, read_head
 from heatmover.cohort._hdf5 import check_heaps
 from heatmover.cohort._open import KINDS, format_of
-from heatmover.cohort._parquet import ParquetReader, _is_nested
+from heatmover.cohort._parquet import ParquetReader, _is_nested, _is_number, _is_whole, _number
 from heatmover.cohort._parquet import _opened as _opened_parquet
 from heatmover.cohort._reader import Reader
 from heatmover.cohort._samples import _factorize, number_pattern
@@ -64,12 +64,27 @@ def _columns(file: str) -> list[str]:
             return [name for name, texts in head.items() if name and not _measured(texts, layout.decimal)]
         if format == "parquet":
             with _opened_parquet(file) as table:
-                schema = table.schema_arrow
-                return [str(field.name) for field in schema if not _is_nested(field.type)]
+                return _unmeasured(table)
         if format == "h5ad":
             check_heaps(file)
         with _opened(file, format, None) as root:
             return _obs_columns(root)
+
+
+def _unmeasured(table: Any) -> list[str]:
+    """Return the columns of a Parquet file that are not nested and do not begin with fractions."""
+    kinds = dict(zip(table.schema_arrow.names, table.schema_arrow.types, strict=True))
+    flat = [name for name, kind in kinds.items() if not _is_nested(kind)]
+    head = next(table.iter_batches(max(1, HEAD_FIELDS // max(len(flat), 1)), columns=flat), None)
+    if head is None:
+        return flat
+    columns = dict(zip(head.schema.names, head.columns, strict=True))
+    floats = {name for name in flat if _is_number(kinds[name]) and not _is_whole(kinds[name])}
+    return [name for name in flat if name not in floats or not _fractional(_number(columns[name]))]
+
+
+def _fractional(values: Any) -> bool:
+    return bool((np.isfinite(values) & (values != np.floor(values))).any())
 
 
 def _measured(texts: Sequence[str], decimal: str) -> bool:
