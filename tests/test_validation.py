@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
+import heatmover as hm
 from heatmover._validation import (
     check_finite,
     check_integer,
@@ -220,3 +221,12 @@ def test_memory_in_bytes(memory, size):
 def test_memory_refuses(bad):
     with pytest.raises(InvalidInputError, match="Expected memory to be a number of bytes or text such as '2 GB'"):
         check_memory(bad)
+
+
+@pytest.mark.parametrize("place", ["indptr", "indices"])
+@pytest.mark.parametrize("use", [hm.Graph.from_affinity, hm.measures_from_weights, hm.pairwise_distances])
+def test_a_sparse_matrix_that_contradicts_itself_reaches_no_compiled_code(use, place):
+    matrix = sp.csr_array(np.eye(6) + 1.0)
+    getattr(matrix, place)[3] = 10**6
+    with pytest.raises(InvalidInputError, match="a sparse matrix that fits together"):
+        use(matrix)

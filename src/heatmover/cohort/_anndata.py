@@ -10,13 +10,12 @@ from typing import Any, final
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._validation import import_extra
+from heatmover._validation import check_sparse, import_extra
 from heatmover.cohort._hdf5 import check_heaps, check_object
 from heatmover.cohort._reader import LABEL_ROWS, Block, Columns, Numbers, as_float, spans
 from heatmover.cohort._stored import (
     check_length,
-    check_sparse,
-    check_sparse_memory,
+    check_stored,
     complete,
     missing_chunks,
     read_columns,
@@ -138,7 +137,7 @@ def _check(root: Any, key: str, element: Any) -> tuple[str, ...]:
         raise InvalidInputError(f"{n_features:,} columns in X, as many as var has rows", f"{shape[1]:,}", CONTRADICTION)
     encoding = _encoding(element)
     if encoding in SPARSE:
-        check_sparse(element, key)
+        check_stored(element, key)
         parts = {f"{part} of {key}": element[part] for part in ("data", "indices", "indptr")}
     elif encoding == "dataframe":
         parts = {f"{name} of {key}": element[name] for name in map(_text, element.attrs["column-order"])}
@@ -147,7 +146,7 @@ def _check(root: Any, key: str, element: Any) -> tuple[str, ...]:
     elif hasattr(element, "attrs"):
         parts = {key: element}
     else:
-        check_sparse_memory(element, key)
+        check_sparse(key, element)
         return ()
     return tuple(note for name, part in parts.items() if hasattr(part, "chunks") for note in missing_chunks(part, name))
 
@@ -282,7 +281,7 @@ def _matrix_shape(element: Any) -> tuple[int, ...]:
     """Return the shape of a stored matrix: an array, a sparse matrix or a table."""
     encoding = _encoding(element)
     if encoding in SPARSE:
-        return check_sparse(element, "X" if element.name == "/X" else quoted(element.name))
+        return check_stored(element, "X" if element.name == "/X" else quoted(element.name))
     if encoding == "dataframe":
         index = element[_text(element.attrs["_index"])]
         return int(index.shape[0]), len(element.attrs["column-order"])

@@ -24,8 +24,7 @@ from heatmover.errors import InvalidInputError
 
 __all__ = [
     "check_length",
-    "check_sparse",
-    "check_sparse_memory",
+    "check_stored",
     "complete",
     "missing_chunks",
     "read_columns",
@@ -55,7 +54,7 @@ def check_length(element: Any, length: int, name: str, of: str) -> None:
 # --- sparse matrices ---
 
 
-def check_sparse(group: Any, name: str) -> tuple[int, int]:
+def check_stored(group: Any, name: str) -> tuple[int, int]:
     """Return the shape of a sparse matrix in a file, after what can be checked without reading all of it."""
     by_rows = _text(group.attrs["encoding-type"]) == "csr_matrix"
     shape = tuple(int(side) for side in np.asarray(group.attrs["shape"]).ravel())
@@ -81,18 +80,6 @@ def check_sparse(group: Any, name: str) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-def check_sparse_memory(matrix: Any, name: str) -> None:
-    """Raise if a SciPy sparse matrix in memory contradicts itself."""
-    if not hasattr(matrix, "check_format"):
-        return
-    try:
-        matrix.check_format(full_check=True)
-    except ValueError as error:
-        raise InvalidInputError(
-            f"{name} to be a sparse matrix that fits together", str(error), "make it anew from its rows and columns"
-        ) from error
-
-
 def read_rows(group: Any, name: str, start: int, stop: int) -> Iterator[sp.csr_array]:
     """Yield the rows of a matrix stored by rows, a few million values at a time, each checked before it is used."""
     n_columns = int(np.asarray(group.attrs["shape"]).ravel()[1])
@@ -110,7 +97,7 @@ def read_rows(group: Any, name: str, start: int, stop: int) -> Iterator[sp.csr_a
 
 def read_columns(group: Any, name: str) -> sp.csr_array:
     """Return a matrix stored by columns, by rows; it must be read as a whole."""
-    n_rows, n_columns = check_sparse(group, name)
+    n_rows, n_columns = check_stored(group, name)
     pointers = _pointers(group, name, 0, n_columns, n_rows)
     data, indices = _values(group, name, 0, int(pointers[-1]), n_rows)
     return without_copies(sp.csc_array((data, indices, pointers), shape=(n_rows, n_columns)).tocsr())

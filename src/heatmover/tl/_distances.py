@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._validation import check_sparse
 from heatmover.cohort import read_cohort
 from heatmover.cohort._anndata import DEFAULT_REPRESENTATION
 from heatmover.cohort._read import MOST_COLUMNS
-from heatmover.cohort._stored import check_sparse_memory
 from heatmover.cohort._words import find, listed, quoted
 from heatmover.comparison import compare
 from heatmover.errors import InvalidInputError
@@ -182,7 +182,7 @@ def _connectivities(adata: Any, key: str) -> Any:
 
 
 def _square(affinity: Any) -> Any:
-    check_sparse_memory(affinity, "the connectivities")
+    check_sparse("the connectivities", affinity)
     return sp.csr_array(affinity) if sp.issparse(affinity) else affinity
 
 
