@@ -112,6 +112,9 @@ def test_a_variable_of_samples_that_is_text_for_one_value_is_told(tmp_path):
     cohort = read(tmp_path, [table()[0], *rows])
     assert cohort.variable("age").tolist() == ["50", "61", ".", "47"]
     assert any("'age' is read as text because of '.' (sample 'c')" in warning for warning in cohort.warnings)
+    (tmp_path / "sheet.csv").write_text("sample,dose\na,1\nb,2\nc,-\nd,4\n")
+    cohort = read(tmp_path, [table()[0], *rows], sample_sheet=tmp_path / "sheet.csv")
+    assert any("'dose' is read as text because of '-' (sample 'c')" in warning for warning in cohort.warnings)
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", ","])

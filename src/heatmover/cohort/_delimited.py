@@ -92,7 +92,8 @@ class DelimitedReader:
 
     def choose(self, features: tuple[str, ...]) -> DelimitedReader:
         """Return a reader of these features only."""
-        return replace(self, features=features, undecided=False)
+        # Without what is not needed to read: the reader is sent to workers.
+        return replace(self, features=features, undecided=False, unused={}, suspects=())
 
     def demote(self, columns: Collection[str]) -> DelimitedReader:
         """Return a reader for which these features are annotations."""

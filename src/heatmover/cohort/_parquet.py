@@ -73,7 +73,8 @@ class ParquetReader:
 
     def choose(self, features: tuple[str, ...]) -> ParquetReader:
         """Return a reader of these features only."""
-        return replace(self, features=features, undecided=False)
+        # Without what is not needed to read: the reader is sent to workers.
+        return replace(self, features=features, undecided=False, unused={})
 
     def demote(self, columns: Collection[str]) -> ParquetReader:
         """Return a reader for which these features are annotations."""

@@ -20,7 +20,7 @@ from heatmover.cohort._open import Opened, open_reader
 from heatmover.cohort._parquet import NESTED
 from heatmover.cohort._projection import Moments, Projection, principal_components
 from heatmover.cohort._reader import Block, NotFeatures, Reader
-from heatmover.cohort._samples import SampleTable, check_variable, from_text, table_of
+from heatmover.cohort._samples import Mixture, SampleTable, _factorize, check_variable, from_text, table_of
 from heatmover.cohort._table import NAMED, TEXT
 from heatmover.cohort._words import find, listed, quoted, readable
 from heatmover.errors import InvalidInputError
@@ -153,7 +153,7 @@ def read_cohort(
     left = [name for name, why in unused.items() if why == WHOLE]
     warnings = (
         *_remarks(names, codes, reader, moments, standardize), *_left_out(left),
-        *_nearly_numbers(variables, table, names), *reader.notes,
+        *_nearly_numbers(variables, names, reader, opened.sheet or ()), *reader.notes,
     )  # fmt: skip
     samples = table_of(names, sample_key or "sample", variables)
     return Cohort(names, codes, features, samples, varying, warnings, opened.source, reader, projection, unused)
@@ -219,15 +219,19 @@ def _unused(undecided: Reader, reader: Reader, table: SampleTable, named: Collec
 
 
 def _nearly_numbers(
-    variables: Mapping[str, Sequence[object]], table: SampleTable, names: Sequence[str]
+    variables: Mapping[str, Sequence[object]], names: Sequence[str], reader: Reader, sheet: Collection[str]
 ) -> Iterator[str]:
-    """Yield the variables of samples that are text because of a few values."""
-    for name, mixture in table.mixtures.items():
-        if mixture.mostly_numbers and name in variables:
-            sample = names[list(map(str, variables[name])).index(mixture.value)]
+    """Yield the variables of samples that were read from text and are text because of a few values."""
+    for name, values in variables.items():
+        if name not in sheet and not reader.decimal:
+            continue
+        mixture = Mixture()
+        codes, uniques = _factorize(np.array([*values, None], dtype=object)[:-1])
+        mixture.add(codes, uniques, "." if name in sheet else reader.decimal, 0)
+        if mixture.mostly_numbers:
             yield (
-                f"{quoted(name)} is read as text because of {quoted(mixture.value)} (sample {quoted(sample)}); "
-                "write NA where a value is missing."
+                f"{quoted(name)} is read as text because of {quoted(mixture.value)} (sample "
+                f"{quoted(names[mixture.row])}); write NA where a value is missing."
             )
 
 
