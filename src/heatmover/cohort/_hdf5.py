@@ -25,8 +25,8 @@ __all__ = ["check_heaps", "check_object", "check_text"]
 
 # Files up to this size are searched for heaps, which takes a second for a few gigabytes that are in the cache.
 SEARCHED_BYTES = 8_000_000_000
-# How a heap of version 1 begins, and an object in it: its number, other fields, its length.
-HEAP, HEAP_OBJECT = b"GCOL\x01\0\0\0", struct.Struct("<H6sQ")
+# How a heap of version 1 begins, and an object in it: its number and its length.
+HEAP, HEAP_OBJECT = b"GCOL\x01\0\0\0", struct.Struct("<H6xQ")
 # A reference to text.
 REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("number", "<u4")])
 READ_BYTES = 1 << 24
@@ -48,13 +48,13 @@ def check_heaps(path: str) -> None:
 
 
 def _check_heap(content: mmap.mmap, start: int, path: str) -> None:
-    place = start + 16
-    end = start + int.from_bytes(content[start + 8 : place], "little")
-    while place + HEAP_OBJECT.size <= min(end, len(content)):
-        number, _, size = HEAP_OBJECT.unpack_from(content, place)
+    length = min(int.from_bytes(content[start + 8 : start + 16], "little"), len(content) - start)
+    heap, place, header = content[start : start + length], 16, HEAP_OBJECT.size
+    while place + header <= length:
+        number, size = HEAP_OBJECT.unpack_from(heap, place)
         # The free space behind the last object counts its own header; objects are filled up to eight bytes.
-        step = size if number == 0 else HEAP_OBJECT.size + -(-size // 8) * 8
-        if not HEAP_OBJECT.size <= step <= end - place:
+        step = header + ((size + 7) & ~7) if number else size
+        if step < header or step > length - place:
             raise _damaged(path, f"a heap of text at byte {start:,} whose parts do not fit together")
         place += step
 

@@ -59,6 +59,8 @@ NUMERIC, VERBAL, PADDED = range(3)
 
 
 def _kind(text: str, pattern: re.Pattern[str]) -> int:
+    if text[:1].isalpha() and text[:1] not in "iI":  # no number begins so; there may be as many names as cells
+        return VERBAL
     if pattern.fullmatch(text) and not long_name(text):
         return NUMERIC
     return PADDED if text.isascii() and text.isdigit() else VERBAL
