@@ -330,3 +330,12 @@ def test_chunks_of_histograms_name_their_samples_alike():
 def test_a_sample_twice_in_an_index_is_refused():
     with pytest.raises(InvalidInputError, match="each sample once in the index, found 'b' more than once"):
         by_name(pd.Series([1, 2, 3], index=["a", "b", "b"]), ("a", "b"))
+
+
+@pytest.mark.parametrize("place", ["indptr", "indices"])
+@pytest.mark.parametrize("use", [hm.Graph.from_affinity, hm.measures_from_weights, hm.pairwise_distances])
+def test_a_sparse_matrix_that_contradicts_itself_reaches_no_compiled_code(use, place):
+    matrix = sp.csr_array(np.eye(6) + 1.0)
+    getattr(matrix, place)[3] = 10**6
+    with pytest.raises(InvalidInputError, match="a sparse matrix that fits together"):
+        use(matrix)

@@ -33,6 +33,7 @@ def input_record(cohort: Cohort) -> dict[str, Any]:
         "cells": cohort.n_cells,
         "dimensions": list(cohort.features),
         "varying": dict(cohort.varying),
+        "unused": dict(cohort.unused),
     }
 
 

@@ -237,3 +237,15 @@ def import_extra(module: str, *, package: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(package, extra) from error
+
+
+def check_sparse(name: str, matrix: Any) -> None:
+    """Raise if pointers or indices of a SciPy sparse matrix are out of range: compiled code would follow them."""
+    if not hasattr(matrix, "check_format"):
+        return
+    try:
+        matrix.check_format(full_check=True)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"{name} to be a sparse matrix that fits together", str(error), "make it anew from its rows and columns"
+        ) from error

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._validation import FloatArray, check_finite, check_matrix, check_real, check_threads
+from heatmover._validation import FloatArray, check_finite, check_matrix, check_real, check_sparse, check_threads
 from heatmover.errors import EmbeddingWarning, InvalidInputError
 
 __all__ = ["pairwise_distances"]
@@ -193,6 +193,7 @@ def _warn_of_measures(embedding: Any, other: Any | None) -> None:
 def _sparse_rows(name: str, rows: Any) -> sp.csr_array:
     """Return rows as CSR in float64, each feature at most once per row and in ascending order, or raise."""
     matrix = rows if sp.issparse(rows) else check_matrix(name, rows)
+    check_sparse(name, matrix)
     if matrix.ndim != 2 or min(matrix.shape) == 0:
         raise InvalidInputError(f"{name} to have at least one row and one column", f"shape {matrix.shape}")
     sparse = sp.csr_array(matrix, dtype=check_real(name, matrix.dtype))

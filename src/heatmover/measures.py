@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._validation import LabelNames, as_array, check_finite, check_matrix, check_real
+from heatmover._validation import LabelNames, as_array, check_finite, check_matrix, check_real, check_sparse
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Measures", "measures_from_labels", "measures_from_weights"]
@@ -191,6 +191,7 @@ def _as_rows(measures: Any) -> Any:
         measures = measures.masses
     if not sp.issparse(measures):
         return check_matrix("measures (n_measures, n_points)", measures, dtype=np.float64, finite=False)
+    check_sparse("measures", measures)
     if measures.ndim != 2 or min(measures.shape) == 0:
         raise InvalidInputError("measures of shape (n_measures, n_points)", f"shape {measures.shape}")
     rows = sp.csr_array(measures, dtype=check_real("measures", measures.dtype))

@@ -15,6 +15,8 @@ import pandas as pd
 import pytest
 
 import heatmover as hm
+from heatmover._progress import SILENT
+from heatmover.cli._settings import Settings
 from heatmover.cohort import read_cohort
 from heatmover.results import FILES
 from heatmover.study import study_cohort
@@ -373,3 +375,23 @@ def test_help_has_groups_and_examples(cli):
     ):
         assert option in text
     assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_what_is_a_feature_and_what_is_not_is_said(make, tmp_path, cli, plain_report):
+    frame = make.frame()
+    frame["score"] = np.arange(len(frame)) + 0.5
+    frame = frame.astype({"score": object})
+    frame.loc[7, "score"] = "."
+    path, arguments = tmp_path / "cells.csv", ("-s", "sample", "-o", tmp_path / "out", "--permutations", 9)
+    frame.to_csv(path, index=False)
+    cli.fails_with(cli.run("compare", path, *arguments), r"column 'score', found '\.' in row 7; .* --annotation")
+    cli.fails_with(cli.run("doctor", path, "-s", "sample"), r"'score', found '\.' in row 7")
+    result = cli.run("compare", path, *arguments, "--annotation", "score")
+    assert result.exit_code == 0, result.output
+    assert "3 features: 'CD4', 'CD8', 'CD19'; no features: " in " ".join(result.stdout.split())
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["input"]["dimensions"] == ["CD4", "CD8", "CD19"]
+    assert record["input"]["unused"]["score"] == "named as an annotation"
+    assert record["input"]["unused"]["age"] == "the same in all cells of each sample"
+    for named in ({"cells": "score"}, {"annotation": ("score",)}):
+        assert Settings(str(path), "sample", **named).read(SILENT).features == ("CD4", "CD8", "CD19")

@@ -120,3 +120,48 @@ def test_spillover_that_was_not_applied_is_told(folder, make):
     make.fcs(folder / "q.fcs", np.ones((3, 3)), MARKERS, metadata={"spillover": "2,CD4,CD8,1,0.1,0,1"})
     (note,) = read_cohort(folder).warnings
     assert "spillover matrix, which was not applied" in note
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"$P2", b"$P9", "it describes the channels '1', '3', '4', '9' of 4"),
+        (b"$BYTEORD/1,2,3,4", b"$BYTEORD/3,4,1,2", "$BYTEORD is '3,4,1,2'"),
+        (b"$MODE/L", b"$MODE/C", "$MODE is 'c'"),
+        (b"$DATATYPE/F", b"$DATATYPE/A", "$DATATYPE is 'a'"),
+        (b"$DATATYPE/F", b"$DATATYPE/?", "$DATATYPE is '?'"),
+        (b"$PAR/4", b"$PAR/9", "p2.fcs"),
+        (b"$PAR/4", b"$PAR/x", "p2.fcs"),
+    ],
+)
+def test_a_file_that_says_what_cannot_be(old, new, message, folder):
+    """Channels would get the names of others, numbers other bytes."""
+    content = (folder / "p2.fcs").read_bytes()
+    assert old in content
+    (folder / "p2.fcs").write_bytes(content.replace(old, new))
+    with pytest.raises(InvalidInputError) as caught:
+        read_cohort(folder)
+    assert message in str(caught.value)
+    assert "p2.fcs" in str(caught.value)
+
+
+def test_a_number_of_cells_that_was_damaged_asks_for_no_memory(folder):
+    content = (folder / "p2.fcs").read_bytes()
+    start = content.index(b"$TOT/")
+    stop = content.index(b"/", start + 5)
+    count = b"9" * 12
+    # The text is longer then; what it says of the data is read before that is.
+    header = content[:18] + b"%8d" % (int(content[18:26]) + 12 - (stop - start - 5)) + content[26:start]
+    (folder / "p2.fcs").write_bytes(header + b"$TOT/" + count + content[stop:])
+    with pytest.raises(InvalidInputError, match="999999999999 cells in a file of"):
+        read_cohort(folder)
+
+
+@pytest.mark.parametrize("delimiter", [b"(", b"[", b"+", b"?"])
+def test_what_is_no_pattern_is_no_foreign_error(delimiter, folder):
+    content = (folder / "p2.fcs").read_bytes()
+    start, stop = int(content[10:18]), int(content[18:26])
+    text = content[start : stop + 1].replace(b"/", delimiter)
+    (folder / "p2.fcs").write_bytes(content[:start] + text + content[stop + 1 :])
+    with pytest.raises(InvalidInputError, match=r"p2\.fcs"):
+        read_cohort(folder)

@@ -24,6 +24,7 @@ def compare(
     *,
     sample_key: options.SampleKey = None,
     rep: options.Rep = None,
+    annotation: options.AnnotationColumn = None,
     sample_sheet: options.SampleSheet = None,
     standardize: options.Standardize = False,
     components: options.Components = None,

@@ -20,7 +20,7 @@ from heatmover.cli._terminal import clean, fail, output, watched
 from heatmover.cli._words import in_options
 from heatmover.cohort import Cohort
 from heatmover.cohort._open import format_of
-from heatmover.cohort._words import listed
+from heatmover.cohort._words import listed, unused
 from heatmover.examination import kind_of
 from heatmover.study import SMALL_SAMPLE, choose_variables
 
@@ -36,7 +36,8 @@ def diagnose_file(settings: Settings, quiet: bool) -> list[str]:
         _show_candidates(settings.file, quiet)
     with watched(quiet) as progress:
         # Without the variables asked for: they are looked at later, and all of them.
-        cohort = replace(settings, color=(), block=None).read(progress)
+        asked = [*settings.annotation, *settings.color, *([] if settings.block is None else [settings.block])]
+        cohort = replace(settings, color=(), block=None, annotation=tuple(asked)).read(progress)
         checkup = check_up(cohort, settings, progress)
         tested = len(settings.color or choose_variables(cohort, cohort.samples, None, None))
         cost = estimate(cohort, settings, checkup.points, checkup.codes, n_variables=tested, progress=progress)
@@ -88,7 +89,9 @@ def _facts(cohort: Cohort, checkup: Checkup) -> Iterator[tuple[str, str]]:
         f"{cohort.n_cells:,}; per sample {sizes.min():,} to {sizes.max():,}, median {np.median(sizes):,.0f}; "
         f"{few} samples below {SMALL_SAMPLE}, {single} of a single cell",
     )
-    yield "features", f"{cohort.n_dimensions}: {listed(cohort.features, most=4)}; no missing values"
+    yield "features", f"{cohort.n_dimensions:,}: {listed(cohort.features, most=4)}; no missing values"
+    if cohort.unused:
+        yield "", unused(cohort.unused)
     drawn = "" if len(checkup.points) == cohort.n_cells else f" among {len(checkup.points):,} cells drawn"
     yield "", f"{len(checkup.constant)} constant, {checkup.n_copies:,} copies of another cell{drawn}"
     if checkup.diagnosis is not None:

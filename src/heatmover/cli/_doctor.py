@@ -21,6 +21,7 @@ def doctor(
     *,
     sample_key: options.SampleKey = None,
     rep: options.Rep = None,
+    annotation: options.AnnotationColumn = None,
     sample_sheet: options.SampleSheet = None,
     standardize: options.Standardize = False,
     components: options.Components = None,

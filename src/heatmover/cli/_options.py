@@ -12,6 +12,7 @@ from heatmover.errors import InvalidInputError
 __all__ = [
     "DECISIVE",
     "AllowParts",
+    "AnnotationColumn",
     "Block",
     "Cells",
     "Cofactor",
@@ -37,8 +38,9 @@ __all__ = [
 
 # The names of the options that decide the numbers, those of `Settings`.
 DECISIVE = (
-    "file", "sample_key", "rep", "sample_sheet", "standardize", "components", "cofactor", "color", "block", "cells",
-    "min_cells",     "allow_parts", "neighbors", "landmarks", "missing", "permutations", "seed", "threads",
+    "file", "sample_key", "rep", "annotation", "sample_sheet", "standardize", "components", "cofactor", "color",
+    "block", "cells", "min_cells", "allow_parts", "neighbors", "landmarks", "missing", "permutations", "seed",
+    "threads",
 )  # fmt: skip
 INPUT, TESTS, METHOD, RUN = "Input", "Variables of samples", "Method", "Output and run"
 LARGE = "Cells that do not fit into memory"
@@ -63,6 +65,13 @@ Rep = Annotated[
     typer.Option(
         "--rep", "-r", metavar="NAMES", rich_help_panel=INPUT,
         help="Where cells are near: a key of obsm or X; or columns, channels or genes, with commas between them.",
+    ),
+]  # fmt: skip
+AnnotationColumn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--annotation", metavar="COLUMN", rich_help_panel=INPUT, show_default=False,
+        help="Column of a table that is no feature, whatever it holds; again for more.",
     ),
 ]  # fmt: skip
 SampleSheet = Annotated[

@@ -32,6 +32,7 @@ class Settings:
     file: str
     sample_key: str | None = None
     rep: tuple[str, ...] = ()
+    annotation: tuple[str, ...] = ()
     sample_sheet: str | None = None
     standardize: bool = False
     components: int | Literal["all"] | None = None
@@ -65,6 +66,7 @@ class Settings:
             sample_key=self.sample_key,
             representation=self._representation(),
             required=[*self.color, *([] if self.block is None else [self.block])],
+            no_features=[*self.annotation, *([] if self.cells is None else [self.cells])],
             sample_sheet=self.sample_sheet,
             standardize=self.standardize,
             n_components=self.components,
@@ -128,6 +130,7 @@ def settings_of(asked: Mapping[str, Any]) -> Settings:
         **{
             **asked,
             "rep": parse_names("--rep", asked["rep"] or ()),
+            "annotation": tuple(asked["annotation"] or ()),
             "color": tuple(asked["color"] or ()),
             "components": parse_count("--components", asked["components"], COMPONENT_WORDS),
             "landmarks": parse_count("--landmarks", asked["landmarks"], LANDMARK_WORDS),

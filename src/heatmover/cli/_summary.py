@@ -12,6 +12,7 @@ from rich.text import Text
 
 from heatmover.cli._terminal import clean
 from heatmover.cli._words import in_options
+from heatmover.cohort._words import listed, unused
 from heatmover.examination import Finding, label
 from heatmover.measures import is_missing
 from heatmover.results import EVERY
@@ -128,6 +129,10 @@ def _some_of_each(groups: list[str]) -> list[int]:
 
 def _facts(study: Study) -> Iterator[tuple[str, str]]:
     diagnosis, model = study.comparison.diagnosis, study.comparison.model
+    source = study.record.get("input")
+    if source:
+        left = f"; {unused(source['unused'])}" if source.get("unused") else ""
+        yield "cells", clean(f"{len(source['dimensions']):,} features: {listed(source['dimensions'], most=4)}{left}.")
     advice = " ".join(diagnosis.advice) or "All is well."
     yield "graph", f"{str(diagnosis).splitlines()[0]} {in_options(advice)}"
     yield "scales", f"The coarsest is {model.max_scale_}: {model.max_scale_reason_}."

@@ -30,7 +30,7 @@ OPTIONS = {
 EVERYDAY = {"cells", "checkpoint", "cofactor", "landmarks", "memory", "resume"}
 # What has no option says how to do it in Python, or is left out.
 PHRASES = {
-    "name it in annotations, or name the columns wanted in representation": "name the columns wanted in representation",
+    "name it in annotations, or name": "name it in --annotation, or name",
     "Use kernel='adaptive' or a larger bandwidth if they are not outliers.": (
         "If they are not outliers, make the graph in Python: Graph.from_points(points, kernel='adaptive')."
     ),

@@ -45,7 +45,7 @@ def read_annotation(reader: Reader, name: str) -> tuple[npt.NDArray[np.int32], t
 def _blocks(reader: Any, name: str) -> Iterator[Any]:
     # Only this column is read, not all annotations that the file has.
     narrow = replace(reader, annotations=(name,))
-    yield from (columns[name] for _, columns in narrow.label_blocks())
+    yield from (columns[name] for _, columns, _ in narrow.label_blocks())
 
 
 def encode(blocks: Iterable[Any]) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:

@@ -53,6 +53,8 @@ class Cohort:
         What the user should know, in sentences.
     source
         Where it was read from.
+    unused
+        Columns of a table, or channels, that are no features though nobody chose the features, and why.
 
     Examples
     --------
@@ -83,6 +85,7 @@ class Cohort:
     source: Source
     _reader: Reader
     _projection: Projection = field(default_factory=Projection)
+    unused: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.codes.flags.writeable = False

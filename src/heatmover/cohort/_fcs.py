@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from heatmover._validation import import_extra
-from heatmover.cohort._reader import Block, Columns, spans
+from heatmover.cohort._reader import LABEL_ROWS, Block, Columns, Numbers, spans
 from heatmover.cohort._source import fcs_files
-from heatmover.cohort._words import distinct, find, listed, quoted, readable
+from heatmover.cohort._words import distinct, find, find_all, listed, quoted, readable
 from heatmover.errors import InvalidInputError
 
 __all__ = ["FcsReader", "match_sheet", "open_fcs"]
 
 # When a cell passed the laser says nothing about the cell.
 NO_FEATURES = {"time"}
+# The parser takes any other order for that of the machine.
+BYTE_ORDERS = ("1,2,3,4", "4,3,2,1", "1,2", "2,1") + (("1,2,3,4,5,6,7,8",) if sys.byteorder == "little" else ())
+TIME = "when a cell was measured"
 
 
 @final
@@ -35,17 +40,19 @@ class FcsReader:
     cofactor: float | None
     notes: tuple[str, ...] = ()
     undecided: bool = False
-    textual: bool = False
+    decimal: str = ""
+    unused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
         """What the file is, in words."""
         return "folder of FCS files"
 
-    def label_blocks(self) -> Iterator[tuple[Any, Columns]]:
+    def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
         """Yield the sample labels, file by file; annotations are in the sample sheet."""
         for name, count in zip(self.names, self.counts, strict=True):
-            yield np.full(count, name, dtype=object), {}
+            for start, stop in spans(0, count, LABEL_ROWS):
+                yield np.full(stop - start, name, dtype=object), {}, None
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
         """Yield the values of a range of cells; one file at a time is in memory."""
@@ -68,7 +75,7 @@ class FcsReader:
             channels = channel_names(data, file)
             if values.shape != (count, len(channels)):
                 raise ValueError(f"{values.shape[0]} cells where the header says {count}")
-            values = values[:, [channels.index(name) for name in self.features]]
+            values = values[:, list(find_all(self.features, channels, f"the channels of {quoted(file)}").values())]
         # Cytometers measure in single precision; the doubles of the parser would only take twice the memory.
         values = values if self.cofactor is None else np.arcsinh(values / self.cofactor)
         return np.ascontiguousarray(values, dtype=np.float32)
@@ -98,7 +105,11 @@ def open_fcs(
     notes: tuple[str, ...] = ()
     if any(key in header.text for header in headers for key in ("spill", "spillover")):
         notes = ("The FCS files carry a spillover matrix, which was not applied; compensate them first if needed.",)
-    return FcsReader(folder, tuple(files), tuple(names), tuple(counts), features, cofactor, notes), variables
+    unused = {} if representation is not None else {name: TIME for name in channels[0] if name.lower() in NO_FEATURES}
+    return (
+        FcsReader(folder, tuple(files), tuple(names), tuple(counts), features, cofactor, notes, unused=unused),
+        variables,
+    )
 
 
 def _parsed(path: str, *, only_text: bool) -> Any:
@@ -106,10 +117,26 @@ def _parsed(path: str, *, only_text: bool) -> Any:
     with readable(path, "FCS file"), Path(path).open("rb") as stream:
         if stream.read(3) != b"FCS":
             raise ValueError("it does not begin with 'FCS'")
-        try:
-            return flowio.FlowData(stream, only_text=only_text)
-        except flowio.FlowIOException as error:
-            raise ValueError(str(error)) from error
+        with warnings.catch_warnings():
+            # Of an unknown order of bytes and the like, which are errors here.
+            warnings.simplefilter("ignore", UserWarning)
+            data = flowio.FlowData(stream, only_text=only_text)
+        _check_text(data)
+        return data
+
+
+def _check_text(data: Any) -> None:
+    """Raise if what a file says of itself does not fit together, or is of a kind that the parser takes for another."""
+    # A damaged number of a channel would shift the names of all channels behind it.
+    if sorted(data.channels) != list(range(1, data.channel_count + 1)):
+        raise ValueError(f"it describes the channels {listed(sorted(data.channels))} of {data.channel_count}")
+    for key, known in (("mode", "l"), ("datatype", "ifd"), ("byteord", BYTE_ORDERS)):
+        found = data.text[key].strip().lower()
+        if found not in known:
+            raise ValueError(f"its ${key.upper()} is {quoted(found)}, not one of {', '.join(known)}")
+    # A value takes at least a byte; the length of the file bounds what a damaged number of cells can ask for.
+    if not 0 <= data.event_count * data.channel_count <= data.file_size:
+        raise ValueError(f"{data.event_count} cells in a file of {data.file_size} bytes")
 
 
 def _count(header: Any, file: str) -> int:
@@ -141,7 +168,8 @@ def _common_channels(
     if not features:
         raise InvalidInputError("at least one channel besides Time", f"none in {quoted(files[0])}")
     for file, names in zip(files, channels, strict=True):
-        absent = [name for name in features if name not in names]
+        own = set(names)
+        absent = [name for name in features if name not in own]
         if absent:
             raise InvalidInputError(
                 "the same channels in every FCS file",
@@ -166,7 +194,8 @@ def match_sheet(files: Sequence[str], sheet: Mapping[str, Sequence[str | None]])
         )
     rows = [known[name] for name in named]
     distinct([files[row] for row in rows], "files in the sample sheet")
-    absent = [file for place, file in enumerate(files) if place not in set(rows)]
+    listed_rows = set(rows)
+    absent = [file for place, file in enumerate(files) if place not in listed_rows]
     if absent:
         raise InvalidInputError("every FCS file to be in the sample sheet", f"{listed(absent)} not in it")
     order = np.argsort(rows)

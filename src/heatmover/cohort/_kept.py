@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
-from heatmover.cohort._reader import Block, Columns, Reader
+from heatmover.cohort._reader import Block, Columns, Numbers, Reader
 
 __all__ = ["KeptReader"]
 
@@ -49,11 +49,16 @@ class KeptReader:
         return self.inner.undecided
 
     @property
-    def textual(self) -> bool:
-        """Whether the file has no types."""
-        return self.inner.textual
+    def decimal(self) -> str:
+        """Mark of decimals if the file has no types; or empty."""
+        return self.inner.decimal
 
-    def label_blocks(self) -> Iterator[tuple[Any, Columns]]:
+    @property
+    def unused(self) -> Mapping[str, str]:
+        """Columns that are neither features nor annotations, and why."""
+        return self.inner.unused
+
+    def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
         """Yield the labels of all cells, also of those left out; `read_cohort` has done with them before."""
         return self.inner.label_blocks()
 

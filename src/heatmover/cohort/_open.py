@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -59,6 +59,7 @@ def open_reader(
     annotations: Sequence[str] | None,
     cofactor: float | None,
     sample_sheet: str | None,
+    no_features: Collection[str] = (),
 ) -> Opened:
     """Return the reader of a path or of an AnnData object."""
     memory = hasattr(path, "obs") and hasattr(path, "obsm")
@@ -87,14 +88,14 @@ def open_reader(
             "representation": representation,
             "annotations": annotations,
         }
-        return Opened(_reader(path, place, format, named), source, sample_key, sheet, None)
+        return Opened(_reader(path, place, format, named, no_features), source, sample_key, sheet, None)
 
 
-def _reader(path: Any, place: str, format: str, named: dict[str, Any]) -> Reader:
+def _reader(path: Any, place: str, format: str, named: dict[str, Any], no_features: Collection[str]) -> Reader:
     if format == "csv":
-        return open_delimited(place, **named)
+        return open_delimited(place, no_features=no_features, **named)
     if format == "parquet":
-        return open_parquet(place, **named)
+        return open_parquet(place, no_features=no_features, **named)
     return open_anndata(place, format, path if format == "AnnData" else None, **named)
 
 

@@ -160,8 +160,9 @@ def principal_components(
     """
     standard, n_columns = Projection(mean, scale), mean.size
     width = n_columns if n_columns <= MOST_EXACT_COLUMNS else min(n_columns, n_components + EXTRA_DIRECTIONS)
-    basis = np.eye(n_columns)
-    if width < n_columns:
+    if width == n_columns:
+        basis = np.eye(n_columns)
+    else:
         basis = np.linalg.qr(random_state.normal(size=(n_columns, width)))[0]
         for _ in range(POWER_PASSES):
             basis = np.linalg.qr(_covariance_times(standard, blocks, basis))[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,16 +14,23 @@ import scipy.sparse as sp
 from heatmover._progress import SILENT, Progress
 from heatmover._validation import RandomState, check_integer, check_number, check_option, check_random_state
 from heatmover.cohort._cohort import Cohort, block_rows
+from heatmover.cohort._delimited import not_a_number
 from heatmover.cohort._kept import KeptReader
 from heatmover.cohort._open import Opened, open_reader
+from heatmover.cohort._parquet import NESTED
 from heatmover.cohort._projection import Moments, Projection, principal_components
-from heatmover.cohort._reader import Block, Reader
-from heatmover.cohort._samples import SampleTable, check_variable, from_text, table_of
+from heatmover.cohort._reader import Block, NotFeatures, Reader
+from heatmover.cohort._samples import Mixture, SampleTable, _factorize, check_variable, from_text, table_of
+from heatmover.cohort._table import NAMED, TEXT
 from heatmover.cohort._words import find, listed, quoted, readable
 from heatmover.errors import InvalidInputError
 
 __all__ = ["read_cohort"]
 
+# Values that may be in memory for the passes of principal components.
+HELD_BYTES = 1 << 28
+# Why a column of numbers is no feature.
+WHOLE, CONSTANT = "whole numbers", "the same in all cells of each sample"
 # Distances in more dimensions than this are mostly noise, and the neighbour search slows down.
 MOST_COLUMNS = 100
 
@@ -35,6 +42,7 @@ def read_cohort(
     representation: str | Sequence[str] | None = None,
     annotations: Sequence[str] | None = None,
     required: Sequence[str] = (),
+    no_features: Sequence[str] = (),
     sample_sheet: str | os.PathLike[str] | None = None,
     standardize: bool = False,
     n_components: int | Literal["all"] | None = None,
@@ -63,6 +71,9 @@ def read_cohort(
         Columns that may describe samples; default every column that is not a feature.
     required
         Variables of samples that must be there, in the file or the sample sheet; checked before any value is read.
+    no_features
+        Columns of a table that are no features, whatever they hold. Those in ``annotations`` and ``required`` are none
+        anyway. Text in any other column that is mostly numbers is an error, which tells where it is.
     sample_sheet
         A .csv or .tsv file with one row per sample and its variables: by the column ``sample_key``, or for FCS
         files by a column of file names. Where it and the annotations share a name, the sheet counts.
@@ -109,11 +120,12 @@ def read_cohort(
     generator = check_random_state(random_state)
     opened = open_reader(
         path, sample_key=sample_key, representation=representation, annotations=annotations, cofactor=cofactor,
-        sample_sheet=None if sample_sheet is None else os.fspath(sample_sheet),
+        sample_sheet=None if sample_sheet is None else os.fspath(sample_sheet), no_features={*required, *no_features},
     )  # fmt: skip
     with readable(opened.source.path, opened.reader.kind):
-        table, names, codes = _label(opened)
-        reader, variables, varying = _decide(opened.reader, table)
+        undecided, table, names, codes = _label(opened)
+        named = {*(annotations or ()), *required, *no_features, *(opened.sheet or ())}
+        reader, variables, varying = _decide(undecided, table, named)
         if opened.sheet is not None:
             sheet = _by_name(names, opened)
             variables |= sheet
@@ -137,29 +149,50 @@ def read_cohort(
     features = reader.features
     if projection.components is not None:
         features = tuple(f"PC{number}" for number in range(1, projection.components.shape[1] + 1))
-    left = [name for name in opened.reader.features if name in varying and opened.reader.undecided]
-    warnings = (*_remarks(names, codes, reader, moments, standardize), *_left_out(left), *reader.notes)
+    unused = _unused(undecided, reader, table, {*required, *no_features, *(annotations or ())})
+    left = [name for name, why in unused.items() if why == WHOLE]
+    warnings = (
+        *_remarks(names, codes, reader, moments, standardize), *_left_out(left),
+        *_nearly_numbers(variables, names, reader, opened.sheet or ()), *reader.notes,
+    )  # fmt: skip
     samples = table_of(names, sample_key or "sample", variables)
-    return Cohort(names, codes, features, samples, varying, warnings, opened.source, reader, projection)
+    return Cohort(names, codes, features, samples, varying, warnings, opened.source, reader, projection, unused)
 
 
-def _label(opened: Opened) -> tuple[SampleTable, tuple[str, ...], npt.NDArray[np.int32]]:
+def _label(opened: Opened) -> tuple[Reader, SampleTable, tuple[str, ...], npt.NDArray[np.int32]]:
+    """Read the labels; return also the reader, for which some features may have turned out to be annotations."""
     reader = opened.reader
-    table = SampleTable(opened.sample_key, reader.features if reader.undecided else ())
-    for labels, columns in reader.label_blocks():
-        table.add(labels, columns)
-    names, codes = table.finish()
-    return table, names, codes
+    while True:
+        table = SampleTable(
+            opened.sample_key, reader.features if reader.undecided else (),
+            whole=getattr(reader, "whole", ()), decimal=reader.decimal,
+        )  # fmt: skip
+        try:
+            for labels, columns, numbers in reader.label_blocks():
+                table.add(labels, columns, numbers)
+        except NotFeatures as found:
+            reader = reader.demote(frozenset(found.columns))  # type: ignore[attr-defined]
+            continue
+        return reader, table, *table.finish()
 
 
-def _decide(reader: Reader, table: SampleTable) -> tuple[Reader, dict[str, list[object]], dict[str, int]]:
+def _decide(
+    reader: Reader, table: SampleTable, named: Collection[str]
+) -> tuple[Reader, dict[str, list[object]], dict[str, int]]:
     """Divide the columns into features and variables of samples, now that it is known what varies."""
-    variables, varying = table.variables(textual=reader.textual), table.varying
+    variables, varying = table.variables(), table.varying
     if not reader.undecided:
         return reader, variables, varying
+    for name, mixture in table.mixtures.items():
+        if mixture.mostly_numbers and name in varying and name not in named:
+            raise not_a_number(name, mixture)
+    suspects = frozenset(getattr(reader, "suspects", ()))
+    variables = {name: values for name, values in variables.items() if name not in suspects}
+    varying = {name: count for name, count in varying.items() if name not in suspects}
     features = tuple(name for name in reader.features if name in varying)
     # Among measurements a column of whole numbers is a label or an identifier, such as a cluster's number.
-    measured = tuple(name for name in features if name in table.fractional)
+    fractional = table.fractional
+    measured = tuple(name for name in features if name in fractional)
     features = measured or features
     if not features:
         raise InvalidInputError(
@@ -167,8 +200,39 @@ def _decide(reader: Reader, table: SampleTable) -> tuple[Reader, dict[str, list[
             f"none among {listed(reader.features)}",
             "name the features in representation",
         )
-    chosen = reader.choose(features)
-    return chosen, variables, {name: count for name, count in varying.items() if name not in features}
+    taken = frozenset(features)
+    return reader.choose(features), variables, {name: count for name, count in varying.items() if name not in taken}
+
+
+def _unused(undecided: Reader, reader: Reader, table: SampleTable, named: Collection[str]) -> dict[str, str]:
+    """Return the columns that are no features, and why, if the features were not named by the user."""
+    if not undecided.undecided:
+        return dict(undecided.unused)
+    features, varying = frozenset(reader.features), table.varying
+    found = dict(undecided.unused)
+    for name in getattr(undecided, "annotations", ()):
+        found[name] = NAMED if name in named else NESTED if name in table.odd else TEXT
+    for name in undecided.features:
+        if name not in features:
+            found[name] = WHOLE if name in varying else CONSTANT
+    return found
+
+
+def _nearly_numbers(
+    variables: Mapping[str, Sequence[object]], names: Sequence[str], reader: Reader, sheet: Collection[str]
+) -> Iterator[str]:
+    """Yield the variables of samples that were read from text and are text because of a few values."""
+    for name, values in variables.items():
+        if name not in sheet and not reader.decimal:
+            continue
+        mixture = Mixture()
+        codes, uniques = _factorize(np.array([*values, None], dtype=object)[:-1])
+        mixture.add(codes, uniques, "." if name in sheet else reader.decimal, 0)
+        if mixture.mostly_numbers:
+            yield (
+                f"{quoted(name)} is read as text because of {quoted(mixture.value)} (sample "
+                f"{quoted(names[mixture.row])}); write NA where a value is missing."
+            )
 
 
 def _by_name(names: Sequence[str], opened: Opened) -> dict[str, list[object]]:
@@ -186,7 +250,8 @@ def _by_name(names: Sequence[str], opened: Opened) -> dict[str, list[object]]:
     absent = [name for name in names if name not in place]
     if absent:
         raise InvalidInputError("every sample to be in the sample sheet", f"{listed(absent)} not in it")
-    empty = [name for name in rows if name not in set(names)]
+    known = set(names)
+    empty = [name for name in rows if name not in known]
     if empty:
         raise InvalidInputError("cells of every sample in the sample sheet", f"0 cells of {listed(empty)}")
     return {column: from_text([values[place[name]] for name in names]) for column, values in sheet.items()}
@@ -280,7 +345,13 @@ def _project(
     if n_components > most:
         raise InvalidInputError(f"n_components to be at most {most}, the cells or features", str(n_components))
     progress.stage("principal components", 1)
-    found = principal_components(lambda: _blocks(reader, moments.count), moments.mean, scale, n_components, generator)
+    # Several passes: what is small is read once, for a wide table is slow to read.
+    small = 8 * moments.count * moments.mean.size <= HELD_BYTES
+    held = list(_blocks(reader, moments.count)) if small else None
+    found = principal_components(
+        lambda: _blocks(reader, moments.count) if held is None else iter(held), moments.mean, scale, n_components,
+        generator,
+    )  # fmt: skip
     total = float((moments.squares / scale**2).sum()) / moments.count
     return replace(found, explained=found.explained / total if total else found.explained)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,15 +10,25 @@ import numpy.typing as npt
 
 from heatmover._validation import as_array
 
-__all__ = ["LABEL_ROWS", "Block", "Columns", "Reader", "as_float", "spans"]
+__all__ = ["LABEL_ROWS", "Block", "Columns", "NotFeatures", "Numbers", "Reader", "as_float", "spans"]
 
 # A dense float array or a SciPy CSR array, one row per cell.
 Block = Any
 # Annotation columns of some cells: NumPy arrays, pandas Categoricals or Series, all of one length.
 Columns = Mapping[str, Any]
+# The undecided features of the same cells, ``(n_rows, n_features)`` with NaN where one is missing; None without them.
+Numbers = npt.NDArray[np.float64] | None
 
 # Rows of labels and annotations read at once: 20 columns of strings in so many rows take about 100 MB.
 LABEL_ROWS = 65_536
+
+
+class NotFeatures(Exception):
+    """Columns that were taken for features turn out to be annotations; no error, the labels are read again."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.columns = tuple(columns)
+        super().__init__(*self.columns)
 
 
 class Reader(Protocol):
@@ -34,18 +44,22 @@ class Reader(Protocol):
 
     @property
     def undecided(self) -> bool:
-        """Whether a feature may turn out to be a variable of the samples; then `label_blocks` includes them."""
+        """Whether a feature may turn out to be a variable of the samples; then `label_blocks` yields them."""
 
     @property
-    def textual(self) -> bool:
-        """Whether the file has no types, so that numbers among the annotations are still text."""
+    def decimal(self) -> str:
+        """Mark of decimals if the file has no types, so that numbers among the annotations are still text; or empty."""
+
+    @property
+    def unused(self) -> Mapping[str, str]:
+        """Columns that are neither features nor annotations, and why."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know about this file."""
 
-    def label_blocks(self) -> Iterator[tuple[Any, Columns]]:
-        """Yield the sample labels and the annotation columns of consecutive cells."""
+    def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
+        """Yield the sample labels, the annotation columns and the undecided features of consecutive cells."""
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
         """Yield the values of the cells ``start`` to ``stop`` in order, at most ``size`` rows at a time."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from heatmover.errors import HeatmoverError, InvalidInputError
 
-__all__ = ["distinct", "find", "listed", "quoted", "readable"]
+__all__ = ["distinct", "find", "find_all", "listed", "quoted", "readable", "unused"]
 
 # A message stays one sentence even if a sample's name is a page long.
 LONGEST_NAME = 60
@@ -28,7 +27,15 @@ def listed(names: Iterable[object], *, most: int = 5) -> str:
     return shown if len(every) <= most else f"{shown} and {len(every) - most} more"
 
 
-def find(name: str, known: Sequence[str], what: str) -> str:
+def unused(columns: Mapping[str, str]) -> str:
+    """Return in words which columns are no features, by the reasons that are given for each."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in columns.items():
+        reasons.setdefault(why, []).append(name)
+    return "no features: " + "; ".join(f"{listed(names, most=4)} ({why})" for why, names in reasons.items())
+
+
+def find(name: str, known: Collection[str], what: str) -> str:
     """Return ``name`` if it is among the known names, or raise with the nearest of them."""
     if name in known:
         return name
@@ -38,6 +45,14 @@ def find(name: str, known: Sequence[str], what: str) -> str:
     if near:
         raise InvalidInputError(what, f"{quoted(name)} (did you mean {quoted(folded[near[0]])}?)")
     raise InvalidInputError(what, quoted(name), f"there are {listed(known)}" if known else "there are none")
+
+
+def find_all(names: Iterable[str], known: Iterable[str], what: str) -> dict[str, int]:
+    """Return the place of each name among the known names; one that is not there is an error, as in `find`."""
+    place: dict[str, int] = {}
+    for position, name in enumerate(known):
+        place.setdefault(name, position)
+    return {name: place[find(name, place, what)] for name in names}
 
 
 def distinct(names: Sequence[str], what: str, advice: str = "") -> None:
@@ -53,25 +68,38 @@ def readable(path: str, kind: str) -> Iterator[None]:
     """Turn what a library says about a broken file into one sentence that names the file."""
     try:
         yield
-    except (HeatmoverError, MemoryError):
+    except HeatmoverError:
         raise
+    except MemoryError as error:
+        # Files are read in blocks of some megabytes, so it is the file that asks for more.
+        raise InvalidInputError(
+            f"a {kind} that can be read in blocks",
+            f"that {quoted_path(path)} needs more memory than there is{_reason(error, ' (', ')')}",
+            "it may be damaged",
+        ) from error
     except PermissionError as error:
         raise InvalidInputError(f"a readable {kind}", f"no permission to read {quoted_path(path)}") from error
     except FileNotFoundError as error:
         raise InvalidInputError(f"a readable {kind}", f"that {quoted_path(path)} is not there") from error
-    except (OSError, ValueError, KeyError, TypeError, EOFError, ArithmeticError, RuntimeError) as error:
-        raise broken(path, kind, error) from error
-    except (AttributeError, IndexError, NotImplementedError, zlib.error) as error:
+    except Exception as error:
+        # Whatever a parser raises: struct.error, csv.Error and re.error are no relatives of each other.
         raise broken(path, kind, error) from error
 
 
 def broken(path: str, kind: str, error: BaseException) -> InvalidInputError:
     """Return the error for a file that cannot be understood, with the library's reason cut to one line."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    reason = lines[0][:200].rstrip(" .")
     return InvalidInputError(
-        f"a complete {kind}", f"that {quoted_path(path)} cannot be read ({reason})", "it may be truncated or damaged"
+        f"a complete {kind}",
+        f"that {quoted_path(path)} cannot be read ({_reason(error) or type(error).__name__})",
+        "it may be truncated or damaged",
     )
+
+
+def _reason(error: BaseException, before: str = "", after: str = "") -> str:
+    lines = str(error).strip().splitlines()
+    # Bytes of a damaged file may be part of what a library says.
+    shown = "".join(letter if letter.isprintable() else "?" for letter in lines[0][:200]).rstrip(" .") if lines else ""
+    return f"{before}{shown}{after}" if shown else ""
 
 
 def quoted_path(path: str) -> str:

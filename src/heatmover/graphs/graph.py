@@ -22,6 +22,7 @@ from heatmover._validation import (
     check_option,
     check_random_state,
     check_real,
+    check_sparse,
     check_threads,
 )
 from heatmover.errors import GraphWarning, InvalidInputError
@@ -371,6 +372,7 @@ def _check_neighbors(n_neighbors: object, points: npt.NDArray[Any]) -> int:
 def _check_affinity(affinity: Any) -> sp.csr_array:
     if not sp.issparse(affinity):
         affinity = check_matrix("affinity", affinity, finite=False)
+    check_sparse("affinity", affinity)
     if affinity.ndim != 2 or affinity.shape[0] != affinity.shape[1]:
         raise InvalidInputError("a square affinity (n_points, n_points)", f"shape {affinity.shape}")
     if affinity.shape[0] == 0:

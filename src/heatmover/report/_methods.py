@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from heatmover.cohort._words import listed, unused
 from heatmover.comparison import Comparison
 from heatmover.report._templates import shortened
 from heatmover.study import Study
@@ -76,11 +77,15 @@ def references(paragraphs: tuple[str, ...]) -> list[str]:
 
 def _samples(study: Study) -> str:
     comparison, source = study.comparison, study.record.get("input")
-    dimensions = f", described by {_count(len(source['dimensions']), 'feature')}," if source else ""
+    dimensions = ""
+    if source:
+        named = listed(source["dimensions"])
+        dimensions = f", described by {_count(len(source['dimensions']), 'feature')} ({named}),"
+    left = f" Other columns were {unused(source['unused'])}." if source and source.get("unused") else ""
     return (
         f"{len(comparison.names):,} samples with {int(comparison.sizes.sum()):,} cells in total{dimensions} were "
         "compared by Diffusion Earth Mover's Distances (Tong et al., 2021) as implemented in heatmover "
-        f"{study.record['versions'].get('heatmover', '')}."
+        f"{study.record['versions'].get('heatmover', '')}.{left}"
     )
 
 

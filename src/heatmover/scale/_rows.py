@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._validation import check_matrix, import_extra
-from heatmover.cohort._words import quoted_path
+from heatmover.cohort._stored import missing_chunks, told
+from heatmover.cohort._words import quoted_path, readable
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Rows", "Span", "check_new", "cut", "open_array", "tile_rows"]
@@ -47,6 +49,10 @@ class Rows:
             path = _local_path(embedding)
         else:
             embedding = check_matrix("embedding", embedding)
+        if path:
+            with readable(path, "zarr array"):
+                for sentence in told(missing_chunks(embedding, "the embedding")):
+                    warnings.warn(sentence, UserWarning, stacklevel=4)
         if embedding.ndim != 2 or embedding.dtype.kind != "f" or min(embedding.shape) == 0:
             raise InvalidInputError(
                 "an embedding (n_samples, n_features) of floats", f"shape {embedding.shape} of type {embedding.dtype}"
@@ -71,8 +77,7 @@ def open_array(path: str) -> Any:
     zarr = import_extra("zarr", package="zarr", extra="cohort")
     try:
         return zarr.open_array(path, mode="r")
-    # What a library says of files that are something else is of every kind.
-    except Exception as error:
+    except Exception as error:  # whatever zarr says of a description that is none
         raise InvalidInputError("the path of a zarr array", f"none at {quoted_path(path)}") from error
 
 
@@ -96,7 +101,8 @@ def _local_path(array: Any) -> str:
 
 
 def _read(path: str, span: Span) -> npt.NDArray[np.floating[Any]]:
-    return np.asarray(open_array(path)[slice(*span)])
+    with readable(path, "zarr array"):
+        return np.asarray(open_array(path)[slice(*span)])
 
 
 def tile_rows(rows: Rows, memory: int, n_workers: int) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -16,7 +16,7 @@ from heatmover._progress import Progress
 from heatmover.cohort import Cohort
 from heatmover.cohort._delimited import DelimitedReader
 from heatmover.cohort._projection import Projection
-from heatmover.cohort._reader import Block, Columns, spans
+from heatmover.cohort._reader import Block, Columns, Numbers, spans
 from heatmover.scale._checkpoint import UNFINISHED, explain_full_disk
 
 __all__ = ["seekable"]
@@ -32,14 +32,15 @@ class CopyReader:
     dtype: str
     notes: tuple[str, ...] = ()
     undecided: bool = False
-    textual: bool = False
+    decimal: str = ""
+    unused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
         """What the file is, in words."""
         return "copy of a table of text"
 
-    def label_blocks(self) -> Iterator[tuple[Any, Columns]]:
+    def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
         """Yield nothing: the labels are known."""
         return iter(())
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._validation import check_sparse
 from heatmover.cohort import read_cohort
 from heatmover.cohort._anndata import DEFAULT_REPRESENTATION
 from heatmover.cohort._read import MOST_COLUMNS
@@ -181,6 +182,7 @@ def _connectivities(adata: Any, key: str) -> Any:
 
 
 def _square(affinity: Any) -> Any:
+    check_sparse("the connectivities", affinity)
     return sp.csr_array(affinity) if sp.issparse(affinity) else affinity
 
 
