@@ -346,7 +346,7 @@ def test_names_of_an_earlier_fit_are_forgotten(cloud, rows):
 
     model = hm.DiffusionEMD(cloud, max_scale=1).fit(pd.DataFrame(rows, columns=[f"c{i}" for i in range(N_POINTS)]))
     model.fit()
-    assert model.get_feature_names_out()[0] == "scale0_x0"
+    assert model.get_feature_names_out()[0] == f"scale0_x{cloud.first[0]}"
     assert model.transform(rows).shape == (len(rows), 2 * N_POINTS)
 
 
