@@ -102,8 +102,7 @@ def without_links(monkeypatch):
     monkeypatch.setattr(_exchange, "_has_links", lambda folder: False)
 
 
-@pytest.mark.parametrize("start", ["fresh", "own files", "old"])
-@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize(("start", "links"), [("fresh", True), ("own files", True), ("old", True), ("old", False)])
 def test_killed_at_every_step_the_folder_is_of_one_run(tmp_path, monkeypatch, start, links):
     if not links:
         without_links(monkeypatch)

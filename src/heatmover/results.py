@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import stat
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -83,7 +84,7 @@ def result_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
 
 def _begin(out: Path, force: bool) -> Run:
     """Return a new run, or raise if its results cannot be put there or another run is about to put its own."""
-    standing = _check_place(out, force=True)
+    standing = _standing(out)
     purpose = os.path.realpath(out)
     with _told(out):
         beside = out.absolute().parent
@@ -95,7 +96,7 @@ def _begin(out: Path, force: bool) -> Run:
             if standing == out:
                 settle(out)
             _check_alone(standing, out, purpose, force)
-            _check_place(out, force)
+            _check_free(out, force)
             return Run(standing, purpose)
 
 
@@ -124,7 +125,7 @@ def _deliver_once(run: Run, out: Path, force: bool) -> bool:
             return False
         if stands:
             settle(out)
-        _check_place(out, force)
+        _check_free(out, force)
         if stands:
             exchange(run, out, EVERY)
         else:
@@ -151,41 +152,44 @@ def _unwritable(place: Path, error: OSError) -> InvalidInputError:
     )
 
 
-def _check_place(out: Path, force: bool) -> Path:
-    """Return the nearest folder that stands already, or raise if the results cannot be put there."""
+def _standing(out: Path) -> Path:
+    """Return the nearest folder that stands already, or raise if something else is in its way."""
     try:
-        standing = next(folder for folder in (out, *out.absolute().parents) if _stands(folder))
-        leads = standing.exists()
-        present = [name for name in EVERY if _stands(out / name)] if standing.is_dir() else []
-        others = [name for name in present if not ((out / name).is_file() or (out / name).is_symlink())]
+        standing = next(folder for folder in (out, *out.absolute().parents) if _mode(folder))
+        is_folder, leads = standing.is_dir(), standing.exists()
     except OSError as error:  # a name too long, a folder that may not be entered
         raise _unwritable(out, error) from error
-    if not standing.is_dir():
+    if not is_folder:
         raise InvalidInputError(
             "--out to name a folder",
             f"the {'file' if leads else 'broken link'} {quoted_path(str(standing))} in its way",
             "choose another --out",
         )
-    if present and not force:
+    return standing
+
+
+def _check_free(out: Path, force: bool) -> None:
+    """Raise if results are in a folder that is guarded and must not, or cannot, be replaced."""
+    modes = {name: mode for name in EVERY if (mode := _mode(out / name))}
+    if modes and not force:
         raise InvalidInputError(
             f"no results in {quoted_path(str(out))} yet",
-            ", ".join(present),
+            ", ".join(modes),
             "use --force to replace them, or another --out",
         )
+    others = [name for name, mode in modes.items() if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode))]
     if others:
         raise InvalidInputError(
             f"files in {quoted_path(str(out))}", f"folders called {', '.join(others)}", "choose another --out"
         )
-    return standing
 
 
-def _stands(path: Path) -> bool:
-    """Return whether anything is at a path, be it a link that leads nowhere."""
+def _mode(path: Path) -> int:
+    """Return what is at a path, be it a link that leads nowhere, as the system tells it; 0 for nothing."""
     try:
-        path.lstat()
+        return path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
+        return 0
 
 
 def write_results(
