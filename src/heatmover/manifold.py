@@ -272,7 +272,7 @@ def smoothness(
     >>> positions = np.linspace(0, 1, 40)
     >>> result = smoothness(abs(positions[:, None] - positions), np.repeat(["early", "late"], 20), k=3)
     >>> result.p_value, round(result.statistic, 2)
-    (0.001, 0.09)
+    (0.001, 0.07)
     """
     matrix = check_distances(distances)
     count = _check_neighbors(k, len(matrix))
