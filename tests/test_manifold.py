@@ -297,3 +297,18 @@ def test_a_given_matrix_stays_as_it_is():
     classical_scaling(distances)
     diffusion_map(distances, k=3)
     assert (distances == before).all()
+
+
+@pytest.mark.parametrize("signal", ["labels", "numbers"])
+def test_the_order_of_tied_samples_decides_nothing(signal):
+    """Ties that the smaller index wins made sorted groups neighbours of themselves."""
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        places = rng.poisson(0.5, size=(16, 2)).astype(float)
+        variable = np.repeat(["a", "b"], 8) if signal == "labels" else np.arange(16.0)
+        order = rng.permutation(16)
+        one = smoothness(apart(places), variable, k=3, n_permutations=1)
+        other = smoothness(apart(places[order]), variable[order], k=3, n_permutations=1)
+        assert other.statistic == pytest.approx(one.statistic)
+        dense = sample_graph(apart(places), k=3).toarray()
+        np.testing.assert_allclose(sample_graph(apart(places[order]), k=3).toarray(), dense[np.ix_(order, order)])

@@ -25,7 +25,13 @@ def k_nearest(distances, i, k):
 
 
 def edges(distances, k):
-    return {frozenset((i, j)) for i in range(len(distances)) for j in k_nearest(distances, i, k)}
+    """Pairs of which one is among the k nearest of the other, or as far as the k-th."""
+    pairs = set()
+    for i in range(len(distances)):
+        others = [j for j in range(len(distances)) if j != i]
+        farthest = sorted(distances[i][j] for j in others)[k - 1]
+        pairs |= {frozenset((i, j)) for j in others if distances[i][j] <= farthest}
+    return pairs
 
 
 def line_distances(*positions):

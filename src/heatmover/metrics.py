@@ -100,8 +100,8 @@ def laplacian_smoothness(
     Parameters
     ----------
     distances
-        (n_measures, n_measures). A measure is not its own neighbour; of equal distances the smaller index is
-        nearer.
+        (n_measures, n_measures). A measure is not its own neighbour; all that are as far as the k-th nearest are
+        neighbours too, so that no order of measures decides.
     signal
         Numbers, (n_measures,) or (n_measures, n_signals): an outcome, a share of cells. Categories have to be
         coded first, one column per category.
@@ -130,7 +130,7 @@ def laplacian_smoothness(
     1.5
     """
     matrix = _check_square("distances", distances)
-    near = _near(matrix, _check_k(k, len(matrix)))
+    near = neighbors_with_ties(matrix, _check_k(k, len(matrix)))
     columns = _check_signal(signal, len(matrix))
     first, second = np.nonzero(np.triu(near | near.T))
     if normalize:
@@ -146,6 +146,18 @@ def laplacian_smoothness(
         expected = 2 * first.size * columns.var(axis=0, ddof=1)
         values = np.divide(values, expected, out=np.zeros_like(values), where=values > 0)
     return values if np.ndim(signal) == 2 else float(values[0])
+
+
+def neighbors_with_ties(distances: Floats, k: int) -> npt.NDArray[np.bool_]:
+    """Return, in each row, which others are among the k nearest or as far as the k-th, (n_measures, n_measures).
+
+    Were ties broken by the order of measures, groups that are sorted would be neighbours of themselves.
+    """
+    others = distances.copy()
+    np.fill_diagonal(others, np.inf)
+    farthest = np.sort(others, axis=1)[:, k - 1 : k]
+    # Distances computed in float32 that differ by less are equal.
+    return np.asarray(others <= farthest + 1e-6 * np.abs(farthest))
 
 
 def _near(distances: Floats, k: int) -> npt.NDArray[np.bool_]:

@@ -166,3 +166,15 @@ def test_it_is_imported_late_and_names_its_extra():
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "heatmover[torch]" in output
+
+
+def test_a_nearly_cut_graph_is_warned_of_when_made_and_when_rebuilt():
+    rng = np.random.default_rng(0)
+    near = np.vstack([rng.normal(size=(60, 2)), rng.normal(size=(60, 2)) + 5])
+    far = np.vstack([near[:60], near[60:] + 10])
+    graph = hm.Graph.from_points(near, n_neighbors=70)
+    loss = DiffusionEMDLoss(graph, max_scale=5)
+    with pytest.warns(GraphWarning, match=r"60 points, 50.0% of the measures' mass\) on the rest by a thread"):
+        loss.rebuild(far)
+    with pytest.warns(GraphWarning, match="by a thread"):
+        DiffusionEMDLoss(hm.Graph.from_points(far, n_neighbors=70, bandwidth=2.0), max_scale=5)
