@@ -64,6 +64,5 @@ def test_every_option_exists_and_every_argument_has_one():
 
 def test_what_has_no_option_is_told_in_python():
     assert "in Python, embed them with DiffusionEMD(graph)" in in_options("; embed them with DiffusionEMD(graph).fit")
-    assert in_options("name it in annotations, or name the columns wanted in representation.").startswith(
-        "name the col"
-    )
+    told = in_options("name it in no_features, or name the columns wanted in representation.")
+    assert told == "name it in --annotation, or name the columns wanted in --rep."

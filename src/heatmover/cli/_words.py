@@ -18,6 +18,7 @@ OPTIONS = {
     "n_jobs": "--threads",
     "n_neighbors": "--neighbors",
     "n_permutations": "--permutations",
+    "no_features": "--annotation",
     "on_missing": "--missing",
     "random_state": "--seed",
     "representation": "--rep",
@@ -30,7 +31,6 @@ OPTIONS = {
 EVERYDAY = {"cells", "checkpoint", "cofactor", "landmarks", "memory", "resume"}
 # What has no option says how to do it in Python, or is left out.
 PHRASES = {
-    "name it in annotations, or name": "name it in --annotation, or name",
     "Use kernel='adaptive' or a larger bandwidth if they are not outliers.": (
         "If they are not outliers, make the graph in Python: Graph.from_points(points, kernel='adaptive')."
     ),

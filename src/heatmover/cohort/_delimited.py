@@ -155,7 +155,7 @@ def not_a_number(name: str, mixture: Mixture) -> InvalidInputError:
     return InvalidInputError(
         f"numbers in the column {quoted(name)}",
         f"{quoted(mixture.value)} in row {mixture.row}",
-        "write NA where a value is missing, name it in annotations, or name the columns wanted in representation",
+        "write NA where a value is missing, name it in no_features, or name the columns wanted in representation",
     )
 
 
