@@ -70,6 +70,8 @@ def check_matrix(
         array = as_array(name, values)
         if array.dtype.kind == "O":
             array = array.astype(np.float64)
+    except InvalidInputError:
+        raise
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"{name} to be a 2-d array of numbers", f"{type(values).__name__}: {error}") from error
     if not np.issubdtype(array.dtype, np.floating):
