@@ -111,6 +111,8 @@ def _listed(name: str, labels: Any, n_samples: int) -> list[Any]:
         # A list of mixed types would be made text by NumPy, or numbers, and a missing label the text "nan".
         listed = isinstance(labels, list | tuple) and array.dtype.kind not in "mM"
         array = np.asarray(labels, dtype=object) if listed or array.dtype.kind in "OU" else array
+    except InvalidInputError:
+        raise
     except ValueError as error:  # lists of different lengths
         raise InvalidInputError(expected, f"{type(labels).__name__}: {error}") from error
     if array.shape != (n_samples,):

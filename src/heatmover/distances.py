@@ -137,6 +137,7 @@ def _are_measures(rows: Any) -> bool:
     """Return whether all sparse rows are non-negative and sum to one."""
     if rows.ndim != 2 or rows.nnz == 0 or rows.dtype.kind not in "fiub":
         return False
+    check_sparse("embedding", rows)
     masses = sp.csr_array(rows)
     with np.errstate(over="ignore", invalid="ignore"):
         sums = np.asarray(masses.sum(axis=1), dtype=np.float64)
