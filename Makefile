@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
+# Processes that share the tests, file by file; each core one.
+JOBS ?= auto
 
 BIN := $(VENV)/bin
 
@@ -26,7 +28,7 @@ test: $(VENV)/.installed-test browser ## ruff, mypy and pytest (PYTEST_FLAGS="--
 	run $(BIN)/ruff format --check .; \
 	run $(BIN)/mypy; \
 	if [ $$failed = 1 ]; then echo "A check above failed, so this run will fail whatever the tests say."; fi; \
-	run $(BIN)/python -m pytest $(PYTEST_FLAGS); \
+	run $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 12 $(PYTEST_FLAGS); \
 	exit $$failed
 
 # The report is tested in a real browser. Where none can be installed its tests are skipped, or fail if CI or
