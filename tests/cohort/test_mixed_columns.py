@@ -188,8 +188,11 @@ def test_long_whole_numbers_are_names(tmp_path):
 
 
 def test_text_does_not_end_at_a_nul(tmp_path):
-    (tmp_path / "cells.csv").write_bytes(b"sample,x\na,1.5\na\0b,2.5\na,3.5\na\0b,4.5\n")
-    assert read_cohort(tmp_path / "cells.csv", sample_key="sample").sizes.tolist() == [2, 2]
+    (tmp_path / "cells.csv").write_bytes(b"sample,type,x\na,T,1.5\na,T\0b,2.5\nb,T,3.5\nb,T\0b,4.5\n")
+    cohort = read_cohort(tmp_path / "cells.csv", sample_key="sample")
+    assert cohort.annotation("type")[1] == ("T", "T\0b")
+    with pytest.raises(InvalidInputError, match="NUL"):
+        read_cohort(tmp_path / "cells.csv", sample_key="type")
 
 
 def test_values_that_cannot_be_compared_are_left_out(frame, make):
