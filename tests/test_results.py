@@ -20,7 +20,7 @@ from heatmover.errors import InvalidInputError, MissingExtraError
 from heatmover.results import EVERY, FILES, check_extras, plain, result_folder, storable, write_results
 from heatmover.study import study_comparison
 
-ODD_NAMES = ["a/b", "line\nbreak", "é ∑", "[red]x[/red]", "\x1b[31m", "nul\0here"]
+ODD_NAMES = ["a/b", "line\nbreak", "é ∑", "[red]x[/red]", "\x1b[31m", "bell\x07here"]
 
 
 def contents(folder):

@@ -20,7 +20,7 @@ HOSTILE_NAMES = (
     "</script><img src=x onerror=alert(1)>",
     '"\'`quotes\\ onmouseover=alert(1) x="',
     "x" * 5000,
-    "Zoë 样本 🧬 \u202egnp.exe \u0000",
+    "Zoë 样本 🧬 \u202egnp.exe \u0001",
     "{{ 7 * 7 }} {% include 'page.html' %}",
     "<b>bold</b> &amp; &lt;i&gt; <!-- comment",
     "$\\alpha$ %{x} <extra></extra>",

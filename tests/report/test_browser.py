@@ -113,7 +113,9 @@ def test_hover_over_the_heatmap_tells_both_names_and_their_distance(reader, page
     assert names[order[2]] in text
     assert names[order[5]] in text
     told = float(text.split("distance ")[1])
-    assert told == pytest.approx(distances[order[2], order[5]], abs=1e-4 * distances.max())
+    # Four digits are shown, of distances in steps of 1/65535 of the largest.
+    shown = distances[order[2], order[5]]
+    assert told == pytest.approx(shown, rel=0, abs=5e-4 * shown + distances.max() / 65535)
 
 
 def test_a_sample_is_found_by_part_of_its_name(reader, pages):
