@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from heatmover import pairwise_distances
 from heatmover.baselines import cluster_tree, grid_emd, quad_tree
 from heatmover.baselines.trees import build_cluster_tree, build_grid_tree
+from heatmover.distances import l1_distances
 from heatmover.errors import InvalidInputError
 
 
@@ -165,7 +165,7 @@ def test_the_distance_is_transport_along_the_tree(build, points, depth):
     masses = random_masses(5, len(points))
     costs = np.array([[path_length(tree, i, j) for j in range(len(points))] for i in range(len(points))])
     expected = [[ot.emd2(a, b, costs / costs.max()) * costs.max() for b in masses] for a in masses]
-    distances = pairwise_distances(tree.embed(sp.csr_array(masses)))
+    distances = l1_distances(tree.embed(sp.csr_array(masses)))
     np.testing.assert_allclose(distances, expected, rtol=1e-7, atol=1e-9 * costs.max())
 
 
@@ -178,7 +178,7 @@ def test_indicators_are_as_far_apart_as_their_path_is_long(seed, n_points, n_dim
         if tree.lengths.size == 0:
             assert len(np.unique(points, axis=0)) == 1
             continue
-        distances = pairwise_distances(tree.embed(sp.eye_array(n_points, format="csr")))
+        distances = l1_distances(tree.embed(sp.eye_array(n_points, format="csr")))
         paths = [[path_length(tree, i, j) for j in range(n_points)] for i in range(n_points)]
         np.testing.assert_allclose(distances, paths, atol=1e-9)
 
@@ -189,7 +189,7 @@ def test_the_method_is_the_mean_over_its_trees(method):
     count = "n_shifts" if method is grid_emd else "n_trees"
     features = method.embed(points, masses, **{count: 7})
     assert sp.issparse(features)
-    np.testing.assert_allclose(method(points, masses, **{count: 7}), pairwise_distances(features), rtol=1e-12)
+    np.testing.assert_allclose(method(points, masses, **{count: 7}), l1_distances(features), rtol=1e-12)
     first = method.embed(points, masses, **{count: 1})
     np.testing.assert_allclose(first.toarray() / 7, features[:, : first.shape[1]].toarray(), rtol=1e-12)
 
