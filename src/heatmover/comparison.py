@@ -305,7 +305,7 @@ def compare(
     Examples
     --------
     >>> import heatmover as hm
-    >>> data = hm.datasets.ring(6, points_per_measure=40)
+    >>> data = hm.datasets.gaussians(6, points_per_measure=40)
     >>> result = hm.compare(data.points, data.labels, n_neighbors=10)
     >>> result.names, result.distances.shape
     (('0', '1', '2', '3', '4', '5'), (6, 6))

@@ -66,7 +66,7 @@ class DiffusionEMDLoss(torch.nn.Module):
     >>> import torch
     >>> import heatmover as hm
     >>> from heatmover.differentiable import DiffusionEMDLoss
-    >>> data = hm.datasets.ring(2, points_per_measure=60)
+    >>> data = hm.datasets.gaussians(2, points_per_measure=60)
     >>> loss = DiffusionEMDLoss(hm.Graph.from_points(data.points, n_neighbors=10), max_scale=6)
     >>> first, second = torch.tensor(data.measures().masses.toarray())
     >>> points = torch.tensor(data.points, requires_grad=True)
@@ -169,7 +169,7 @@ class DiffusionEMDLoss(torch.nn.Module):
         >>> import torch
         >>> import heatmover as hm
         >>> from heatmover.differentiable import DiffusionEMDLoss
-        >>> points = hm.datasets.ring(1, points_per_measure=100).points
+        >>> points = hm.datasets.gaussians(1, points_per_measure=100).points
         >>> loss = DiffusionEMDLoss(hm.Graph.from_points(points, n_neighbors=10), points=points, max_scale=6)
         >>> cloud = torch.tensor(points[:20] + 0.01, requires_grad=True)
         >>> target = torch.full((100,), 0.01, dtype=torch.float64)
