@@ -198,6 +198,7 @@ def test_affinities_without_their_digits_are_refused():
     assert hm.Graph.from_affinity(np.eye(3) + 1e-310).n_edges == 3
 
 
+@pytest.mark.filterwarnings("ignore::heatmover.errors.GraphWarning")
 @pytest.mark.parametrize("method", ["auto", "chebyshev", "spectral", "interpolative", "exact"])
 @pytest.mark.parametrize("ratio", [0.3, 0.1, 1e-2, 1e-6, 1e-10])
 def test_uneven_affinities_give_the_right_densities_or_a_refusal(ratio, method):
@@ -219,6 +220,7 @@ def test_uneven_affinities_give_the_right_densities_or_a_refusal(ratio, method):
         assert error < 0.02, (scale, error)
 
 
+@pytest.mark.filterwarnings("ignore::heatmover.errors.GraphWarning")
 def test_an_uneven_graph_is_not_walked_for_ever():
     weights = 1e-8 ** np.arange(5.0)
     graph = hm.Graph.from_affinity(np.diag(weights, 1) + np.diag(weights, -1))

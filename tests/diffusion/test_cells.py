@@ -38,7 +38,7 @@ def edge_lengths(operator):
 
 
 def farthest_first(operator, first, count):
-    """Labels and centres by brute force: the next centre is the farthest point, the one of least index if several."""
+    """Labels and centres by brute force, in the graph's order: the next centre is the first of the farthest rows."""
     lengths = edge_lengths(operator)
     centres, distances = [first], [distances_from(lengths, first)]
     while len(centres) < count:
@@ -49,7 +49,9 @@ def farthest_first(operator, first, count):
     # The earliest of equally near centres; but a centre is its own, even at distance zero from another.
     labels = np.argmin(distances, axis=0)
     labels[centres] = np.arange(count)
-    return labels, centres
+    placed = np.empty_like(labels)
+    placed[operator.order] = labels
+    return placed, operator.order[centres]
 
 
 def cells_of(graph, counts, seed=0):
