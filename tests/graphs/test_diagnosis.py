@@ -130,7 +130,9 @@ def test_a_graph_without_structure_is_said():
 
 def test_copies_are_one_node():
     points = np.vstack([np.zeros((40, 2)), np.random.default_rng(0).normal(size=(60, 2))])
-    assert Graph.from_points(points, n_neighbors=10).diagnose().n_points == 61
+    found = Graph.from_points(points, n_neighbors=10).diagnose()
+    assert (found.n_points, found.n_copies) == (61, 39)
+    assert str(found).startswith("61 different points of 100, ")
     assert "copies" not in str(Graph.from_points(points, n_neighbors=45).diagnose())
 
 

@@ -168,6 +168,6 @@ def _advice(cohort: Cohort, settings: Settings, dominant: tuple[str, float] | No
             f"--min-cells {SMALL_SAMPLE} leaves them out."
         )
     if copied > 0.05:
-        yield f"{copied:.0%} of the cells are copies of another: rounded values make neighbours arbitrary."
+        yield f"{copied:.0%} of the cells are copies of another and share its node. Were rows or files read twice?"
     if cohort.n_dimensions > 60:
         yield f"{cohort.n_dimensions} dimensions are mostly noise to a neighbour search: --components 50 reduces them."

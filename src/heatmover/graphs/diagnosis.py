@@ -32,7 +32,7 @@ class Diagnosis:
     Attributes
     ----------
     n_points, n_edges
-        Size.
+        Size: different points, and edges between them.
     n_components
         Connected components; mass never passes from one to another.
     largest_component
@@ -59,6 +59,8 @@ class Diagnosis:
         About the smallest eigenvalue of the same operator; at -1 heat swings between two halves and never settles.
     advice
         What to do, most important first; empty if all is well.
+    n_copies
+        Points that are equal to another and share its node.
 
     Examples
     --------
@@ -83,6 +85,7 @@ class Diagnosis:
     spectral_gap_error: float
     lowest_eigenvalue: float
     advice: tuple[str, ...]
+    n_copies: int = 0
 
     @property
     def converged(self) -> bool:
@@ -99,8 +102,10 @@ class Diagnosis:
     def __str__(self) -> str:
         low, median, high = self.neighbors
         parts = "one component" if self.n_components == 1 else f"{self.n_components} components"
+        copies = f" different points of {self.n_points + self.n_copies}"
+        points = f"{self.n_points}{copies if self.n_copies else ' points'}"
         lines = [
-            f"{self.n_points} points, {self.n_edges} edges, {parts}.",
+            f"{points}, {self.n_edges} edges, {parts}.",
             f"Neighbours per point: {low} to {high}, median {median:g}.",
         ]
         if self.mixing_steps is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -329,7 +329,8 @@ class Graph:
         from heatmover.graphs.diagnosis import diagnose
 
         longest = None if steps is None else check_integer("steps", steps, minimum=1)
-        return diagnose(self.node_affinity, recall=self.construction.get("recall", 1.0), steps=longest)
+        found = diagnose(self.node_affinity, recall=self.construction.get("recall", 1.0), steps=longest)
+        return replace(found, n_copies=self.n_points - self.n_nodes)
 
     def __repr__(self) -> str:
         how = self.construction
