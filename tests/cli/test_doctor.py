@@ -103,7 +103,7 @@ def test_advice(make, tmp_path, doctor):
     text = flowing(doctor(path, "-s", "sample").stdout)
     assert "'CD4' has 100% of the variance and decides nearly alone who is near: use --standardize" in text
     assert "1 constant, 60 copies of another cell" in text
-    assert "copies of another: rounded values" in text
+    assert "copies of another and share its node" in text
     assert "decides nearly alone" not in flowing(doctor(path, "-s", "sample", "--standardize").stdout)
 
 
