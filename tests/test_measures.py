@@ -148,7 +148,9 @@ def test_missing_labels_are_refused(labels):
 
 
 @pytest.mark.parametrize(
-    "labels", [[], "abc", 3, None, [["a"], ["b"]], pd.DataFrame({"sample": ["a", "b"]}), {"a", "b"}], ids=repr
+    "labels",
+    [[], "abc", 3, None, [["a"], ["b"]], pd.DataFrame({"sample": ["a", "b"]}), {"a", "b"}],
+    ids=lambda labels: type(labels).__name__,
 )
 def test_labels_of_another_shape_are_refused(labels):
     with pytest.raises(InvalidInputError, match=r"one label per point, shape \(n_points,\)"):
