@@ -284,7 +284,9 @@ DOORS = {
 
 @pytest.mark.parametrize("call", DOORS.values(), ids=DOORS)
 def test_no_door_lays_masked_values_open(call):
-    with pytest.raises(InvalidInputError, match=r"^Expected [\w (),]+ without masked values, found \d+ masked; fill or drop|missing"):
+    with pytest.raises(
+        InvalidInputError, match=r"^Expected [\w (),]+ without masked values, found \d+ masked; fill or drop|missing"
+    ):
         call()
 
 

@@ -209,7 +209,9 @@ def test_characters_that_html_does_not_allow_are_spelled_out(data_of):
     names = [f"{character}name{number}" for number, character in enumerate([*ILLEGAL[1:], "\udc80"])]
     rng = np.random.default_rng(0)
     comparison = hm.compare(rng.normal(size=(2 * len(names), 2)), np.repeat(names, 2), n_neighbors=8)
-    page = render(study_comparison(comparison, {"bell\x07": rng.normal(size=len(names))}, n_permutations=9), title="a\0b")
+    page = render(
+        study_comparison(comparison, {"bell\x07": rng.normal(size=len(names))}, n_permutations=9), title="a\0b"
+    )
     assert not [character for character in [*ILLEGAL, "\udc80"] if character in page]
     assert "<h1>a\\x00b</h1>" in page
     assert "\\x7fname" in page
