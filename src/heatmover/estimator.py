@@ -30,7 +30,7 @@ from heatmover.diffusion.planning import METHODS
 from heatmover.embedding import NORMS
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.graphs import Graph
-from heatmover.graphs.cuts import NOTICEABLE, find_near_cuts
+from heatmover.graphs.cuts import FEWEST, NOTICEABLE, find_near_cuts
 from heatmover.measures import Measures, check_measures
 from heatmover.preparation import Preparation, Settings, prepare
 
@@ -421,8 +421,7 @@ def warn_of_near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_
     if cuts is None:
         return
     shares = cuts.shares(masses)
-    # A single point is an outlier; `Graph.diagnose` counts those.
-    noticed = (shares >= NOTICEABLE) & (np.bincount(cuts.part) > 1)
+    noticed = (shares >= NOTICEABLE) & (np.bincount(cuts.part) >= FEWEST)
     if not noticed.any():
         return
     affinity = graph.node_affinity

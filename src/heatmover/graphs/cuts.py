@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-__all__ = ["NOTICEABLE", "NearCut", "NearCuts", "by_sweep", "find_near_cuts"]
+__all__ = ["FEWEST", "NOTICEABLE", "NearCut", "NearCuts", "by_sweep", "find_near_cuts"]
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -36,6 +36,8 @@ THREAD, THIN, PASSES = 1e-4, 0.01, 0.05
 STEPS = 2**13
 # Share of the points, or of the masses, below which a part is not worth a word.
 NOTICEABLE = 0.01
+# Fewer points are outliers, not a part of the data; in graphs of 30 points a pair has 7 % of them.
+FEWEST = 5
 
 
 @final
@@ -90,6 +92,7 @@ class NearCuts:
         symmetric, degree
             As in `find_near_cuts`.
         """
+        degree = _in_range(degree)
         sizes, volume = np.bincount(self.part), np.bincount(self.part, weights=degree)
         leaving = _leaving(symmetric, self.part, np.sqrt(degree))
         joining = _leaving(affinity, self.part, np.ones_like(degree))
@@ -122,7 +125,7 @@ def find_near_cuts(
     """
     from heatmover._compiled.merges import large_sets_merge, lowest_marked
 
-    edges = _sorted_edges(symmetric)
+    degree, edges = _in_range(degree), _sorted_edges(symmetric)
     if masses is not None and not large_sets_merge(
         edges.rows, edges.places, symmetric.indices, masses.copy(), NOTICEABLE * float(masses.sum())
     ):
@@ -153,12 +156,12 @@ def by_sweep(symmetric: sp.csr_array, degree: Float64, mode: Float64, steps: int
     mode
         A function on the points that changes slowly along edges, ``(n_points,)``.
     """
-    order = np.argsort(mode, kind="stable")
+    degree, order = _in_range(degree), np.argsort(mode, kind="stable")
     place = np.empty(order.size, dtype=np.int64)
     place[order] = np.arange(order.size)
     edges = sp.coo_array(sp.triu(symmetric, 1))
     rows, columns = edges.coords
-    weights = edges.data * np.sqrt(degree[rows] * degree[columns])
+    weights = edges.data * np.sqrt(degree)[rows] * np.sqrt(degree)[columns]
     first, last = np.minimum(place[rows], place[columns]), np.maximum(place[rows], place[columns])
     cut = np.cumsum(np.bincount(first, weights, order.size) - np.bincount(last, weights, order.size))[:-1]
     volume, size = np.cumsum(degree[order])[:-1], np.arange(1, order.size)
@@ -215,6 +218,11 @@ def _linkage(symmetric: sp.csr_array, degree: Float64, edges: _Edges) -> _Linkag
     values[:n_points, 0], values[:, 1], values[:n_points, 2] = degree, inside[:count], 1
     sum_upwards(up[:count], values)
     return _Linkage(up[:count], level[:count], *np.ascontiguousarray(values.T))
+
+
+def _in_range(degree: Float64) -> Float64:
+    """Return degrees up to 1; their unit, which may be as small as a float can be, does not matter."""
+    return np.asarray(degree / degree.max())
 
 
 def _limit(size: npt.NDArray[Any], steps: int | None) -> Float64:

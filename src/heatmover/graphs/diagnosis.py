@@ -9,7 +9,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-from heatmover.graphs.cuts import NOTICEABLE, NearCut, NearCuts, by_sweep, find_near_cuts
+from heatmover.graphs.cuts import FEWEST, NOTICEABLE, NearCut, NearCuts, by_sweep, find_near_cuts
 from heatmover.graphs.spectrum import SlowMode, normalise, slowest_mode
 
 __all__ = ["Diagnosis", "diagnose"]
@@ -48,7 +48,7 @@ class Diagnosis:
     near_cuts
         Parts of several points that hang on the rest of their component by a thread, the largest first: how many
         points, which share of their heat leaves in a step (conductance), the affinity that joins them. Advice
-        mentions those with a hundredth of all points or more.
+        mentions those with five points and a hundredth of all or more.
     spectral_gap
         An upper bound of 1 minus the second largest eigenvalue of the diffusion operator, of the largest component; its
         inverse is the least number of steps in which everything mixes.
@@ -197,7 +197,7 @@ def _spectral_advice(n_points: int, gap: float, lowest: float) -> list[str]:
 
 
 def _advice_on_cuts(cuts: tuple[NearCut, ...], n_points: int) -> list[str]:
-    cuts = tuple(cut for cut in cuts if cut.n_points >= NOTICEABLE * n_points)
+    cuts = tuple(cut for cut in cuts if cut.n_points >= max(FEWEST, NOTICEABLE * n_points))
     if not cuts:
         return []
     many, largest = len(cuts), cuts[0]
