@@ -211,7 +211,7 @@ SHAPES = {
 @pytest.mark.parametrize(("sizes", "shift"), [((10, 10), 0.0), ((6, 20), 5.0)], ids=["together", "apart"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_dispersion_keeps_its_level(shape, sizes, shift):
-    """A sample of benchmarks/dispersion.py. Around means 16 to 100 % of such draws but the Gaussian were called."""
+    """A sample of benchmarks/dispersion.py; distances to means called outliers and ties in 16 to 100 % of runs."""
     rng = np.random.default_rng(0)
     groups, repeats, called = np.repeat([0, 1], sizes), 100, 0
     for _ in range(repeats):
