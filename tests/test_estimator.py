@@ -515,6 +515,18 @@ def test_a_nearly_cut_graph_is_warned_of_with_numbers():
         hm.DiffusionEMD(graph).fit(data.measures().masses[off])
 
 
+def test_what_a_thread_means_depends_on_the_time_that_heat_has():
+    """Scales that a thread has pushed up: heat does pass, but nothing else is seen any more."""
+    affinity = np.kron(np.eye(2), np.ones((20, 20)))
+    affinity[19, 20] = affinity[20, 19] = 1e-4
+    graph = hm.Graph.from_affinity(affinity)
+    rows = np.kron(np.eye(2), np.full((1, 20), 1 / 20))
+    with pytest.warns(GraphWarning, match=r"only in diffusions as long as 2\^20 steps"):
+        hm.DiffusionEMD(graph, max_scale=20).fit(rows)
+    with pytest.warns(GraphWarning, match=r"at most .*e-0\d of its heat leaves in 2\^8 steps"):
+        hm.DiffusionEMD(graph, max_scale=8).fit(rows)
+
+
 def model_parts(graph, data):
     """The measures that have mass in the two parts."""
     symmetric, degree = normalise(graph.affinity, 1.0)

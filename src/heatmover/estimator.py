@@ -30,7 +30,7 @@ from heatmover.diffusion.planning import METHODS
 from heatmover.embedding import NORMS
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.graphs import Graph
-from heatmover.graphs.cuts import FEWEST, NOTICEABLE, find_near_cuts
+from heatmover.graphs.cuts import FEWEST, NOTICEABLE, PASSES, find_near_cuts
 from heatmover.measures import Measures, check_measures
 from heatmover.preparation import Preparation, Settings, prepare
 
@@ -431,13 +431,18 @@ def warn_of_near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_
     parts = [described[int(part)] for part in np.flatnonzero(noticed)]
     largest = max(parts, key=lambda part: part.n_points)
     count = "a part" if len(parts) == 1 else f"{len(parts)} parts"
+    leaves = largest.conductance * 2**max_scale
+    meaning = (
+        f", and at most {leaves:.1e} of its heat leaves in 2^{max_scale} steps. Measures on different sides look about "
+        "as far apart as if nothing joined them"
+        if leaves < PASSES
+        else f". Heat passes there only in diffusions as long as 2^{max_scale} steps, at which all else has mixed"
+    )
     warnings.warn(
         f"Expected a graph that holds together, found {count} ({sum(part.n_points for part in parts)} points, "
         f"{shares[noticed].sum():.1%} of the measures' mass) on the rest by a thread: affinities of "
-        f"{largest.affinity:.1e} in sum join the largest ({largest.n_points} points), and at most "
-        f"{min(largest.conductance * 2**max_scale, 1):.1e} of its heat leaves in 2^{max_scale} steps. Measures on "
-        "different sides look about as far apart as if nothing joined them. Use more neighbours, kernel='adaptive' or "
-        "a larger bandwidth; see graph.diagnose().",
+        f"{largest.affinity:.1e} in sum join the largest ({largest.n_points} points){meaning}. Use more neighbours, "
+        "kernel='adaptive' or a larger bandwidth; see graph.diagnose().",
         GraphWarning,
         stacklevel=3,
     )

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-__all__ = ["FEWEST", "NOTICEABLE", "NearCut", "NearCuts", "by_sweep", "find_near_cuts"]
+__all__ = ["FEWEST", "NOTICEABLE", "PASSES", "NearCut", "NearCuts", "by_sweep", "find_near_cuts"]
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -29,9 +29,9 @@ Int64 = npt.NDArray[np.int64]
 # largest distance, wherever on their side they are. Without THIN heat that is compared after a few steps only, and gets
 # nowhere, would seem held up by a cut. Below THREAD the time does not matter: such a part can push the scales that are
 # chosen up to the time in which it mixes, and then nothing else is seen.
-# With these limits no part of 1 % of the points or more was found on eight shapes of 3,000 points, a simulated cohort and
-# five real ones (2,000 to 30,000 cells), all with the default graph; on the swiss roll with 15 neighbours there were two
-# (10 % each, on 1e-5 and 2e-4 of a point).
+# With these limits no part of 1 % of the points or more was found on eight shapes of 3,000 points, a simulated cohort
+# and five real ones (2,000 to 30,000 cells), all with the default graph; on the swiss roll with 15 neighbours there
+# were two (10 % each, on 1e-5 and 2e-4 of a point).
 THREAD, THIN, PASSES = 1e-4, 0.01, 0.05
 # The longest diffusion if none is given; shapes and cohorts had 2^2 to 2^14.
 STEPS = 2**13
