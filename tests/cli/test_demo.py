@@ -195,7 +195,7 @@ def test_a_folder_called_like_a_result(tmp_path, demo, cli):
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which not even root can write")
 def test_a_folder_that_cannot_be_written(demo, cli):
-    cli.fails_with(demo("/proc/results"), "--out where one can write, found '/proc': ")
+    cli.fails_with(demo("/proc/results"), "--out where one can write, found '/proc/results': No such file")
 
 
 @pytest.mark.parametrize(
