@@ -250,6 +250,23 @@ def test_columns_of_a_table_in_obsm_that_are_shorter(frame, make, tmp_path):
     refused(tmp_path / "cells.h5ad", "b of proteins, as many as obs has, found 50", representation="proteins")
 
 
+def test_cells_without_names_are_counted_by_a_column(stored):
+    """Names of millions of cells take more room than the cells, so that stores are written without."""
+    expected = read_cohort(stored, sample_key="sample", representation="X").points()
+    with h5py.File(stored, "a") as file:
+        del file["obs/_index"], file["obs"].attrs["_index"]
+    np.testing.assert_array_equal(read_cohort(stored, sample_key="sample", representation="X").points(), expected)
+    with h5py.File(stored, "a") as file:
+        change(file, {"X": longer}, ())
+    refused(stored, "60 rows in X, as many as obs has, found 80")
+
+
+def test_variables_without_names_are_refused(stored):
+    with h5py.File(stored, "a") as file:
+        del file["var"].attrs["_index"]
+    refused(stored, "var with the names of its rows, found none")
+
+
 def test_a_column_that_obs_lists_and_does_not_have(stored):
     with h5py.File(stored, "a") as file:
         del file["obs/age"]

@@ -156,13 +156,9 @@ def _check_column(root: Any, name: str) -> tuple[str, ...]:
     element, n_cells, shown = root["obs"][name], _length(root, "obs"), f"obs column {quoted(name)}"
     if not _known(element):
         raise InvalidInputError(f"{shown} of a known kind", quoted(_encoding(element) or "a group"))
-    if not hasattr(element, "keys"):
-        parts = [element]
-    elif _encoding(element) == "categorical":
-        parts = [element["codes"]]
+    parts = _parts(element)
+    if _encoding(element) == "categorical":
         complete(element["categories"], f"the categories of {shown}")
-    else:
-        parts = [element["values"], element["mask"]]
     for part in parts:
         check_length(part, n_cells, shown, "obs has")
         if len(part.shape) != 1:
@@ -178,10 +174,23 @@ def _known(element: Any) -> bool:
     return bool(element.dtype.kind != "V")
 
 
+def _parts(element: Any) -> list[Any]:
+    """Return the arrays of a column of obs that have an entry for each cell."""
+    if not hasattr(element, "keys"):
+        return [element]
+    return [element["codes"]] if _encoding(element) == "categorical" else [element["values"], element["mask"]]
+
+
 def _length(root: Any, table: str) -> int:
     """Return the number of rows of obs or var."""
     if not _in_file(root):
         return len(getattr(root, table))
+    group = root[table]
+    if table == "obs" and hasattr(group, "keys") and "_index" not in _attributes(group):
+        # Names of millions of cells take more room than the cells; without any, a column tells their number.
+        columns = [name for name in _obs_columns(root) if _known(group[name])]
+        if columns:
+            return int(_parts(group[columns[0]])[0].shape[0])
     return int(_index(root, table).shape[0])
 
 
@@ -190,7 +199,10 @@ def _index(root: Any, table: str) -> Any:
     group = root[table]
     if hasattr(group, "dtype"):  # as anndata before 0.7 wrote it
         raise InvalidInputError(f"{table} as anndata 0.7 and later write it", "one array", "write the file again")
-    found = group[_text(_attributes(group)["_index"])]
+    name = _attributes(group).get("_index")
+    if name is None or _text(name) not in group:
+        raise InvalidInputError(f"{table} with the names of its rows", "none", CONTRADICTION)
+    found = group[_text(name)]
     if hasattr(found, "keys"):  # nullable strings
         found = found["values"]
     if len(found.shape) != 1:
