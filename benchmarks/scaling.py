@@ -30,7 +30,7 @@ def _child(sender, n_points: int, n_measures: int, max_scale: int) -> None:
         built = time.perf_counter()
         embedding = hm.DiffusionEMD(graph, max_scale=scale).fit_transform(hm.measures_from_labels(labels))
         embedded = time.perf_counter()
-        matrix = graph.affinity
+        matrix = graph.node_affinity
         size = embedding.nbytes + matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
         return {"graph": built - start, "embedding": embedded - built}, size / 2**20
 
