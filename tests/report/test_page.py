@@ -217,3 +217,12 @@ def test_characters_that_html_does_not_allow_are_spelled_out(data_of):
     assert "\\x7fname" in page
     # In the data every name is what it was.
     assert sorted(data_of(page)["shared"]["names"]) == sorted(names)
+
+
+def test_a_graph_that_hangs_by_a_thread_is_told_on_the_page():
+    data = hm.datasets.swiss_roll(10, points_per_measure=200, n_dimensions=3)
+    with pytest.warns(hm.GraphWarning, match="by a thread"):
+        comparison = hm.compare(data.points, data.labels, n_neighbors=15)
+    page = render(study_comparison(comparison, {"turn": np.arange(10.0)}, n_permutations=9), title="roll")
+    assert "hang on the rest by a thread (the largest has 201 points" in page
+    assert "All is well" not in page
