@@ -261,6 +261,14 @@ def test_cells_without_names_are_counted_by_a_column(stored):
     refused(stored, "60 rows in X, as many as obs has, found 80")
 
 
+def test_a_representation_of_a_billion_columns_is_refused_at_once(whole, tmp_path):
+    path = tmp_path / "cells.h5ad"
+    shutil.copy(whole("h5ad", sp.csr_matrix), path)
+    with h5py.File(path, "a") as file:
+        file["obsm/X_sparse"].attrs["shape"] = [60, LARGE]
+    refused(path, "at most 1,000,000 columns in X_sparse, found 1,000,000,000", representation="X_sparse")
+
+
 def test_variables_without_names_are_refused(stored):
     with h5py.File(stored, "a") as file:
         del file["var"].attrs["_index"]

@@ -32,6 +32,8 @@ DEFAULT_REPRESENTATION = "X_pca"
 SPARSE = ("csr_matrix", "csc_matrix")
 CONTRADICTION = "the file contradicts itself; write it again"
 CHANGED = "the file has changed since it was read"
+# Nothing beside a representation says how wide it is; a damaged width of a billion would be a billion names.
+MOST_WIDE = 1_000_000
 
 
 @final
@@ -135,6 +137,8 @@ def _check(root: Any, key: str, element: Any) -> tuple[str, ...]:
         raise InvalidInputError(f"{n_cells:,} rows in {key}, as many as obs has", f"{shape[0]:,}", CONTRADICTION)
     if key == "X" and shape[1] != (n_features := _length(root, "var")):
         raise InvalidInputError(f"{n_features:,} columns in X, as many as var has rows", f"{shape[1]:,}", CONTRADICTION)
+    if key != "X" and shape[1] > MOST_WIDE:
+        raise InvalidInputError(f"at most {MOST_WIDE:,} columns in {key}", f"{shape[1]:,}", CONTRADICTION)
     encoding = _encoding(element)
     if encoding in SPARSE:
         check_stored(element, key)
