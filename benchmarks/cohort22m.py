@@ -36,11 +36,11 @@ import zarr
 from scipy.stats import spearmanr
 
 import heatmover as hm
+from heatmover.analysis.study import study_comparison
 from heatmover.cohort import read_cohort
 from heatmover.datasets._tree import grow_tree
 from heatmover.report import write_report
 from heatmover.scale import compare_cohort
-from heatmover.study import study_comparison
 
 N_TYPES = 7
 # Around equal shares, as in `datasets.cohort`.

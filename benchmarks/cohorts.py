@@ -23,6 +23,7 @@ from scipy.stats import spearmanr
 from sklearn.cluster import KMeans
 
 import heatmover as hm
+from heatmover.analysis import Comparison
 from heatmover.baselines import exact_emd, mean_distance
 from heatmover.statistics import permanova
 
@@ -65,7 +66,7 @@ class Entry:
     scales: list[int] = field(default_factory=list)
 
 
-Method = Callable[[Cohort, int], "np.ndarray | hm.Comparison"]
+Method = Callable[[Cohort, int], "np.ndarray | Comparison"]
 
 
 def load(path: Path, *, standardize: bool, patient: Callable[[str], str]) -> Cohort:
@@ -82,14 +83,14 @@ def load(path: Path, *, standardize: bool, patient: Callable[[str], str]) -> Coh
 # --- methods: from points and labels to all pairs
 
 
-def heatmover(cohort: Cohort, seed: int) -> hm.Comparison:
+def heatmover(cohort: Cohort, seed: int) -> Comparison:
     return hm.compare(cohort.points, cohort.labels, random_state=seed)
 
 
 def at_most(count: int, method: Method) -> Method:
     """The method on so many points of each sample, drawn at random; smaller samples keep all."""
 
-    def run(cohort: Cohort, seed: int) -> np.ndarray | hm.Comparison:
+    def run(cohort: Cohort, seed: int) -> np.ndarray | Comparison:
         rng = np.random.default_rng(seed)
         members = (np.flatnonzero(cohort.labels == name) for name in np.unique(cohort.labels))
         kept = np.concatenate([rng.permutation(m)[:count] for m in members])
@@ -140,7 +141,7 @@ def race(cohort: Cohort, methods: dict[str, tuple[Method, int]], first_seed: int
             found = method(cohort, first_seed + seed)
             entries[name].work.append(time.process_time() - worked)
             entries[name].seconds.append(time.perf_counter() - start)
-            if isinstance(found, hm.Comparison):
+            if isinstance(found, Comparison):
                 entries[name].scales.append(found.model.max_scale_)
                 found = found.distances
             entries[name].distances.append(found)

@@ -27,7 +27,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import heatmover as hm
-from heatmover.attribution import _contrast, explain_groups
+from heatmover.attribution import contrast as _contrast
+from heatmover.attribution import explain_groups
 from heatmover.statistics import false_discovery
 
 LEVEL = 0.1

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.spatial.distance import cdist, pdist, squareform
 from sklearn.metrics.pairwise import manhattan_distances
 
-from heatmover.distances import pairwise_distances
+from heatmover.embedding.distances import pairwise_distances
 
 # Repetitions by shape: a time of ten milliseconds needs more of them than one of ten seconds.
 SHAPES = {(100, 60_000): 20, (1_000, 20_000): 4}

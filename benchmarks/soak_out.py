@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from heatmover.errors import InvalidInputError
-from heatmover.results import EVERY, FILES, RECORD, result_folder
+from heatmover.report.folder import EVERY, FILES, RECORD, result_folder
 
 OWN = {"thesis.tex": "years of work", "notes/a.txt": "mine"}
 STARTS = ("absent", "own files", "old results")

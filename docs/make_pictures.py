@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import heatmover as hm
-from heatmover._picture import save
+from heatmover.drawing.style import save
 
 FOLDER = Path(__file__).parent / "_static"
 

@@ -11,10 +11,10 @@ import pytest
 import scipy.sparse as sp
 
 import heatmover as hm
-from heatmover._permutations import TestResult
 from heatmover._readonly import ReadOnlyArrays
+from heatmover.analysis.study import study_comparison
 from heatmover.diffusion.skeleton import interpolative_decomposition
-from heatmover.study import study_comparison
+from heatmover.statistics.permutations import TestResult
 
 
 @pytest.fixture(scope="module")

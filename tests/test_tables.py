@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatmover.cells import CellContrast
-from heatmover.results import _write_kinds
+from heatmover.analysis.cell_types import CellContrast
+from heatmover.report.folder import _write_kinds
 from heatmover.tables import inert_text, plain_text, write_table
 
 FORMULAS = [

@@ -10,7 +10,6 @@ import pytest
 import scipy.sparse as sp
 
 import heatmover as hm
-from heatmover._samples import by_name
 from heatmover._validation import (
     check_finite,
     check_integer,
@@ -22,8 +21,9 @@ from heatmover._validation import (
     check_threads,
     import_extra,
 )
-from heatmover.attribution._check import check_annotation
+from heatmover.attribution.check import check_annotation
 from heatmover.errors import InvalidInputError, MissingExtraError
+from heatmover.statistics.samples import by_name
 
 
 def test_option_is_one_of_the_words():

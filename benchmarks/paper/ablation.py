@@ -22,8 +22,8 @@ from exhibit import LOOKS, Exhibit, exhibit, parser, stage, timed
 from matplotlib.lines import Line2D
 
 import heatmover as hm
-from heatmover import compression
-from heatmover.embedding import combination
+from heatmover.embedding import compression
+from heatmover.embedding.definition import combination
 
 NORMS = ("levels", "increments")
 MAX_SCALES = (2, 4, 6, 8, 9, 10, 11, 12, 13, 16)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 import heatmover as hm
 from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.embedding import combination
+from heatmover.embedding.definition import combination
 
 Floats = npt.NDArray[np.float64]
 

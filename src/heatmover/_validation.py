@@ -14,13 +14,12 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._typing import FloatArray
 from heatmover.errors import InvalidInputError, MissingExtraError
 
-FloatArray = npt.NDArray[np.floating[Any]]
 RandomState = int | np.random.Generator | None
 # Distances that are not stored would become zero.
 ALL_DISTANCES = "give the distance of every pair: pairwise_distances(DiffusionEMD(graph).fit_transform(measures))"
-IntArray = npt.NDArray[np.integer[Any]]
 
 
 def check_option(name: str, value: object, allowed: Iterable[str]) -> None:

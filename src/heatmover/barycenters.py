@@ -23,14 +23,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from heatmover._progress import SILENT
 from heatmover._readonly import ReadOnlyArrays
+from heatmover._typing import Bool, Float64
 from heatmover._validation import as_array, check_integer, check_number, check_threads
+from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import ConvergenceWarning, InvalidInputError
-from heatmover.estimator import DiffusionEMD
 from heatmover.measures import check_measures
 
 __all__ = ["Barycenter", "barycenter"]
 
-Float64 = npt.NDArray[np.float64]
 
 # Steps between two looks at the gap, which cost about as much as four steps.
 CHECK_EVERY = 20
@@ -174,7 +174,7 @@ def _check_weights(weights: npt.ArrayLike | None, n_measures: int) -> Float64:
     return np.asarray(numbers / numbers.sum())
 
 
-def _check_support(support: npt.ArrayLike | None, n_points: int) -> npt.NDArray[np.bool_]:
+def _check_support(support: npt.ArrayLike | None, n_points: int) -> Bool:
     if support is None:
         return np.ones(n_points, dtype=bool)
     array = as_array("support", support)
@@ -194,7 +194,7 @@ def _check_support(support: npt.ArrayLike | None, n_points: int) -> npt.NDArray[
     return allowed
 
 
-def _start(rows: Any, shares: Float64, allowed: npt.NDArray[np.bool_]) -> Float64:
+def _start(rows: Any, shares: Float64, allowed: Bool) -> Float64:
     """Return the weighted mean of the measures on the support, or the uniform measure if it has no mass there."""
     mean = np.where(allowed, np.asarray(rows.T @ shares).ravel(), 0.0)
     return np.asarray(mean / mean.sum() if mean.sum() > 0 else allowed / allowed.sum())
@@ -209,7 +209,7 @@ class _Problem:
         As checked by `barycenter`; every share is positive.
     """
 
-    def __init__(self, model: DiffusionEMD, rows: Any, shares: Float64, allowed: npt.NDArray[np.bool_]) -> None:
+    def __init__(self, model: DiffusionEMD, rows: Any, shares: Float64, allowed: Bool) -> None:
         self._model, self._shares, self.allowed = model, shares, allowed
         self._n_threads = check_threads(model.n_jobs)
         self._embedding = model._prepared.embed(rows, n_threads=self._n_threads, progress=SILENT)

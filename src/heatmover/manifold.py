@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._permutations import TestResult, null_distribution, p_value
-from heatmover._samples import check_at_most, check_distances, check_labels, check_numbers
+from heatmover._typing import Float64, Int64
 from heatmover._validation import RandomState, as_array, check_random_state, import_extra
 from heatmover.graphs.spectrum import normalise
 from heatmover.metrics import laplacian_smoothness, neighbors_with_ties
+from heatmover.statistics.permutations import TestResult, null_distribution, p_value
+from heatmover.statistics.samples import check_at_most, check_distances, check_labels, check_numbers
 
 __all__ = ["classical_scaling", "diffusion_map", "phate", "sample_graph", "smoothness", "umap"]
-
-Float64: TypeAlias = npt.NDArray[np.float64]
-Int64: TypeAlias = npt.NDArray[np.int64]
 
 
 def sample_graph(distances: npt.ArrayLike, *, k: int = 10) -> sp.csr_array:

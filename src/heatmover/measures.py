@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._typing import Bool, Float64, Int64
 from heatmover._validation import LabelNames, as_array, check_finite, check_matrix, check_real, check_sparse
 from heatmover.errors import InvalidInputError
 
@@ -52,7 +53,7 @@ class Measures:
         rows, columns = self.masses.shape
         return int(rows), int(columns)
 
-    def toarray(self) -> npt.NDArray[np.float64]:
+    def toarray(self) -> Float64:
         """Return the masses as a dense array ``(n_measures, n_points)``."""
         return np.asarray(self.masses.toarray())
 
@@ -134,9 +135,7 @@ def measures_from_weights(weights: Any, *, names: Sequence[object] | None = None
     return Measures(_frozen(sp.csr_array(masses, copy=True)), tuple(LabelNames("names").add_all(names)))
 
 
-def check_measures(
-    measures: Any, *, n_points: int | None = None, normalize: bool = False
-) -> npt.NDArray[np.float64] | sp.csr_array:
+def check_measures(measures: Any, *, n_points: int | None = None, normalize: bool = False) -> Float64 | sp.csr_array:
     """Return measures as float64 rows that sum to one, dense or CSR as they came, or raise.
 
     Parameters
@@ -201,7 +200,7 @@ def _as_rows(measures: Any) -> Any:
     return rows
 
 
-def _check_totals(masses: Any) -> npt.NDArray[np.float64]:
+def _check_totals(masses: Any) -> Float64:
     """Return the sum of every row, or raise if one is zero or too large for a float."""
     with np.errstate(over="ignore"):
         totals = np.asarray(masses.sum(axis=1), dtype=np.float64).ravel()
@@ -218,7 +217,7 @@ def _check_totals(masses: Any) -> npt.NDArray[np.float64]:
     return totals
 
 
-def _divide_rows(masses: Any, totals: npt.NDArray[np.float64]) -> Any:
+def _divide_rows(masses: Any, totals: Float64) -> Any:
     if not sp.issparse(masses):
         return masses / totals[:, None]
     scaled = masses.data / np.repeat(totals, np.diff(masses.indptr))
@@ -243,7 +242,7 @@ def _check_labels(labels: npt.ArrayLike) -> npt.NDArray[Any]:
     return array.astype(str) if array.dtype.kind == "M" else array  # a date's name is the date, not its nanoseconds
 
 
-def _missing(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def _missing(array: npt.NDArray[Any]) -> Bool:
     if array.dtype.kind == "f":
         return np.asarray(np.isnan(array))
     if array.dtype.kind in "mM":
@@ -262,7 +261,7 @@ def is_missing(label: object) -> bool:
     )
 
 
-def _distinct(labels: npt.NDArray[Any]) -> tuple[list[Any], npt.NDArray[np.int64]]:
+def _distinct(labels: npt.NDArray[Any]) -> tuple[list[Any], Int64]:
     """Return the sorted distinct labels and each point's position among them."""
     try:
         values, inverse = np.unique(labels, return_inverse=True)
@@ -271,9 +270,7 @@ def _distinct(labels: npt.NDArray[Any]) -> tuple[list[Any], npt.NDArray[np.int64
     return values.tolist(), np.asarray(inverse, dtype=np.int64)
 
 
-def _select(
-    found: list[Any], inverse: npt.NDArray[np.int64], names: Iterable[object]
-) -> tuple[list[Any], npt.NDArray[np.int64]]:
+def _select(found: list[Any], inverse: Int64, names: Iterable[object]) -> tuple[list[Any], Int64]:
     """Keep the measures called ``names``, in that order; other points get position -1."""
     wanted = list(names)
     if not wanted:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._typing import Bool, Float64
 from heatmover._validation import ALL_DISTANCES, as_array, check_integer, check_matrix
 from heatmover.errors import InvalidInputError
 
 __all__ = ["laplacian_smoothness", "precision_at_k", "spearman"]
 
-Floats = npt.NDArray[np.float64]
+Floats = Float64
 
 
 def precision_at_k(truth: npt.ArrayLike, distances: npt.ArrayLike, k: int = 10) -> float:
@@ -148,7 +149,7 @@ def laplacian_smoothness(
     return values if np.ndim(signal) == 2 else float(values[0])
 
 
-def neighbors_with_ties(distances: Floats, k: int) -> npt.NDArray[np.bool_]:
+def neighbors_with_ties(distances: Floats, k: int) -> Bool:
     """Return, in each row, which others are among the k nearest or as far as the k-th, (n_measures, n_measures).
 
     Were ties broken by the order of measures, groups that are sorted would be neighbours of themselves.
@@ -160,7 +161,7 @@ def neighbors_with_ties(distances: Floats, k: int) -> npt.NDArray[np.bool_]:
     return np.asarray(others <= farthest + 1e-6 * np.abs(farthest))
 
 
-def _near(distances: Floats, k: int) -> npt.NDArray[np.bool_]:
+def _near(distances: Floats, k: int) -> Bool:
     """Return, in each row, which k others are the nearest, (n_measures, n_measures)."""
     others = distances.copy()
     np.fill_diagonal(others, np.inf)

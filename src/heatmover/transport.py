@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._validation import IntArray, import_extra
+from heatmover._typing import Float64, IntArray
+from heatmover._validation import import_extra
 from heatmover.errors import HeatmoverError
 
 __all__ = ["GroundCosts", "exact_distances", "for_all_pairs", "symmetric"]
 
-Float64 = npt.NDArray[np.float64]
 # Costs (n_rows, n_columns) between points, by their indices.
 GroundCosts: TypeAlias = Callable[[IntArray, IntArray], Float64]
 T = TypeVar("T")
@@ -65,7 +65,7 @@ def for_all_pairs(
         return list(pool.map(solve_pair, combinations(range(masses.shape[0]), 2)))
 
 
-def symmetric(values: npt.ArrayLike, size: int, dtype: npt.DTypeLike = np.float64) -> npt.NDArray[np.float64]:
+def symmetric(values: npt.ArrayLike, size: int, dtype: npt.DTypeLike = np.float64) -> Float64:
     """Return the ``(size, size)`` matrix whose upper triangle, row by row, holds ``values``; zero on the diagonal."""
     matrix = np.zeros((size, size), dtype=dtype)
     rows, columns = np.triu_indices(size, 1)

@@ -12,7 +12,7 @@ from scipy.spatial.distance import cdist
 
 from heatmover.baselines import cluster_tree, grid_emd, quad_tree
 from heatmover.baselines.trees import build_cluster_tree, build_grid_tree
-from heatmover.distances import l1_distances
+from heatmover.embedding.distances import l1_distances
 from heatmover.errors import InvalidInputError
 
 

@@ -16,7 +16,7 @@ import heatmover as hm
 from heatmover.baselines import wavelet as module
 from heatmover.baselines.exact import exact_emd
 from heatmover.baselines.wavelet import wavelet_emd
-from heatmover.distances import pairwise_distances
+from heatmover.embedding.distances import pairwise_distances
 from heatmover.errors import InvalidInputError, MissingExtraError
 
 pywt = pytest.importorskip("pywt")

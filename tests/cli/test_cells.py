@@ -8,9 +8,9 @@ import json
 import pandas as pd
 import pytest
 
+from heatmover.analysis.study import study_cohort
 from heatmover.cohort import read_cohort
-from heatmover.results import CELL_TYPES, FILES
-from heatmover.study import study_cohort
+from heatmover.report.folder import CELL_TYPES, FILES
 from heatmover.tables import plain_text
 
 HOSTILE = "=1+1\n<b>[red]\x1b[31m,\"'"

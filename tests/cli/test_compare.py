@@ -16,10 +16,10 @@ import pytest
 
 import heatmover as hm
 from heatmover._progress import SILENT
+from heatmover.analysis.study import study_cohort
 from heatmover.cli._settings import Settings
 from heatmover.cohort import read_cohort
-from heatmover.results import FILES
-from heatmover.study import study_cohort
+from heatmover.report.folder import FILES
 
 ODD = ["a/b", "line\nbreak", "[red]é∑[/red]", "\x1b[31mred", "'quoted'", '"', " padded ", "7", "x" * 300, "a,b;c"]
 

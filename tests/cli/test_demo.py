@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import heatmover as hm
-from heatmover.results import EVERY
+from heatmover.report.folder import EVERY
 
 SMALL = ["--samples", "6", "--cells", "30"]
 
@@ -161,7 +161,7 @@ def test_a_failure_half_way_leaves_nothing(tmp_path, monkeypatch, demo, cli):
     def break_down(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("heatmover._picture.save", break_down)
+    monkeypatch.setattr("heatmover.drawing.style.save", break_down)
     result = demo(tmp_path / "new", "--quiet")
     cli.fails_with(result, r"Could not write the results \(No space left on device\)")
     assert list(tmp_path.iterdir()) == []
@@ -174,7 +174,7 @@ def test_a_defect_keeps_its_traceback_and_leaves_nothing(tmp_path, monkeypatch, 
     def break_down(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("heatmover._picture.save", break_down)
+    monkeypatch.setattr("heatmover.drawing.style.save", break_down)
     result = demo(tmp_path / "new")
     assert isinstance(result.exception, ZeroDivisionError)
     assert list(tmp_path.iterdir()) == []

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatmover.cli._candidates import candidates
 from heatmover.cli._checkup import MOST_CELLS, draw
 from heatmover.cohort import read_cohort
+from heatmover.cohort.candidates import candidates
 
 
 def flowing(text):

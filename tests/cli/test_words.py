@@ -7,10 +7,10 @@ import inspect
 import pytest
 
 from heatmover import scale
+from heatmover.analysis.study import study_cohort
 from heatmover.cli import _options, _words
 from heatmover.cli._words import in_options
 from heatmover.cohort import read_cohort
-from heatmover.study import study_cohort
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover.cohort._hashes import cell_hashes
+from heatmover.cohort.hashes import cell_hashes
 
 
 def test_hashes_depend_on_values_and_sample_alone():

@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatmover.cohort import _projection
-from heatmover.cohort._projection import Moments, Projection, principal_components
+from heatmover.cohort import projection as _projection
+from heatmover.cohort.projection import Moments, Projection, principal_components
 
 FORMS = {"dense": np.asarray, "sparse": sp.csr_array}
 

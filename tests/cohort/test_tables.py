@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatmover.cohort import read_cohort
-from heatmover.cohort._samples import from_text
+from heatmover.cohort.samples import from_text
 from heatmover.errors import InvalidInputError
 
 
@@ -76,9 +76,9 @@ def test_a_byte_order_mark_and_quoted_lines_are_understood(tmp_path):
 
 
 def test_what_varies_is_seen_across_blocks(monkeypatch, frame, make, tmp_path):
-    monkeypatch.setattr("heatmover.cohort._delimited.BLOCK_BYTES", 200)
-    monkeypatch.setattr("heatmover.cohort._parquet.LABEL_ROWS", 1)
-    monkeypatch.setattr("heatmover.cohort._anndata.LABEL_ROWS", 1)
+    monkeypatch.setattr("heatmover.cohort.formats.text.BLOCK_BYTES", 200)
+    monkeypatch.setattr("heatmover.cohort.formats.parquet.LABEL_ROWS", 1)
+    monkeypatch.setattr("heatmover.cohort.formats.anndata.LABEL_ROWS", 1)
     for kind in ("csv", "parquet", "h5ad", "zarr"):
         path, arguments = make.write(frame, kind, tmp_path)
         cohort = read_cohort(path, **arguments)

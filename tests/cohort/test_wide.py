@@ -7,11 +7,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from heatmover.cli._candidates import candidates
-from heatmover.cohort import _delimited, _parquet, read_cohort
-from heatmover.cohort._anndata import AnnDataReader
-from heatmover.cohort._table import divide
-from heatmover.cohort._words import find_all, unused
+from heatmover._words import find_all, unused
+from heatmover.cohort import read_cohort
+from heatmover.cohort.candidates import candidates
+from heatmover.cohort.formats import parquet as _parquet
+from heatmover.cohort.formats import text as _delimited
+from heatmover.cohort.formats.anndata import AnnDataReader
+from heatmover.cohort.formats.table import divide
 
 
 class Name(str):
@@ -76,7 +78,7 @@ def test_a_wide_table_is_read_as_any_other(wide, monkeypatch):
         return identity(n, *arguments)
 
     identity = np.eye
-    monkeypatch.setattr("heatmover.cohort._projection.np.eye", small)
+    monkeypatch.setattr("heatmover.cohort.projection.np.eye", small)
     monkeypatch.setattr(_delimited, "HEAD_FIELDS", 3_000)
     monkeypatch.setattr(_parquet, "LABEL_BYTES", 100_000)
     cohort = read_cohort(path, sample_key="sample", n_components="all")

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 from heatmover.errors import InvalidInputError
-from heatmover.graphs import Graph, Landmarks, assignment
-from heatmover.graphs.assignment import CenterSearch
+from heatmover.graphs import Graph, Landmarks
+from heatmover.graphs.search import assignment
+from heatmover.graphs.search.assignment import CenterSearch
 from heatmover.measures import measures_from_labels
 
 

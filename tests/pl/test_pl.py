@@ -11,8 +11,8 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 import heatmover as hm
-from heatmover import _picture as picture
 from heatmover import pl, tl
+from heatmover.drawing import style as picture
 from heatmover.manifold import diffusion_map
 from heatmover.manifold import smoothness as smoothness_of
 

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 import heatmover as hm
+from heatmover.analysis.study import study_comparison
 from heatmover.report import _figures, render
 from heatmover.report._figures import cluster_order, heatmap, maps, nearest, scale_shares, scaled
-from heatmover.study import study_comparison
 
 
 def unpacked(data):

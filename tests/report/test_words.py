@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import heatmover as hm
+from heatmover.analysis.study import study_comparison
 from heatmover.errors import GraphWarning
 from heatmover.report._findings import cautions, row
 from heatmover.report._methods import methods, references
-from heatmover.study import study_comparison
 
 
 def study_with(variables, *, n_samples=8, blocks=None, landmarks=None, model=None, cells=30):

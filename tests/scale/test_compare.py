@@ -231,7 +231,7 @@ def test_the_draw_for_the_loss_takes_as_many_cells_of_each_sample(cohort, monkey
 
 
 def test_a_table_of_text_is_copied_once_and_gives_the_same(cohort, whole, data, tmp_path, monkeypatch, small_pieces):
-    from heatmover.cohort._delimited import DelimitedReader
+    from heatmover.cohort.formats.text import DelimitedReader
 
     points = cohort.points()
     lines = ["sample,x0,x1,x2,x3,x4"]

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
+from heatmover._typing import Bool, Float64, Int64
 
 
 @njit(cache=True, nogil=True)
@@ -22,7 +20,7 @@ def nearest_by_groups(
     radii: Float64,
     slack: tuple[float, float],
     found: Int64,
-    unsure: npt.NDArray[np.bool_],
+    unsure: Bool,
 ) -> int:
     """Write the nearest centre of each point, and where another is as near but for rounding; return groups looked at.
 

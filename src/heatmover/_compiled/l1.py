@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from heatmover._validation import FloatArray
+from heatmover._typing import Float64, FloatArray, Int64
 
 # Speeds below: Zen 4 (AVX2), one thread, float32, 20,000 features unless said otherwise, in 10^9 feature
 # pairs per second. The machine was shared: differences below some 5 % mean little.
@@ -32,7 +30,7 @@ REORDER = {"reassoc", "contract", "nsz"}
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER)
-def l1_tile(rows: FloatArray, others: FloatArray, one: Any, upper: bool, tile: npt.NDArray[np.float64]) -> None:
+def l1_tile(rows: FloatArray, others: FloatArray, one: Any, upper: bool, tile: Float64) -> None:
     """Write the distances between ``rows`` (n_rows, n_features) and ``others`` (n_others, n_features).
 
     ``tile`` has both sides rounded up to multiples of ``REGISTER_ROWS``: groups at the edge repeat the last
@@ -84,10 +82,10 @@ def l1_tile(rows: FloatArray, others: FloatArray, one: Any, upper: bool, tile: n
 
 @njit(cache=True, nogil=True)
 def keep_smallest(
-    tile: npt.NDArray[np.float64],
+    tile: Float64,
     first: int,
-    distances: npt.NDArray[np.float64],
-    indices: npt.NDArray[np.int64],
+    distances: Float64,
+    indices: Int64,
 ) -> None:
     """Merge the distances in ``tile`` (n_rows, n_candidates) into sorted lists of the k smallest.
 

@@ -8,17 +8,19 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from heatmover._typing import Float64, FloatArray
+
 
 # Sums keep their order: a row and its copy then cancel exactly.
 @njit(cache=True, nogil=True)
 def subtract_shared(
     rows: tuple[int, int],
-    left: tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float64]],
-    columns: tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float64]],
-    norms: npt.NDArray[np.float64],
-    other_norms: npt.NDArray[np.float64],
+    left: tuple[npt.NDArray[Any], npt.NDArray[Any], Float64],
+    columns: tuple[npt.NDArray[Any], npt.NDArray[Any], Float64],
+    norms: Float64,
+    other_norms: Float64,
     upper: bool,
-    out: npt.NDArray[np.floating[Any]],
+    out: FloatArray,
 ) -> None:
     """Write ``|a| + |b| - 2 sum min(|a_f|, |b_f|)``, the sum over features in which a and b have the same sign.
 

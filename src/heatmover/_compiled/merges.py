@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
+from heatmover._typing import Bool, Float64, Int32, Int64
+
 # 16 leading bits of a float: its power of two in sixteenths.
 CLASSES = 1 << 16
 
@@ -17,7 +17,7 @@ CLASSES = 1 << 16
 @njit(cache=True, nogil=True)
 def sort_edges(
     indptr: npt.NDArray[Any], indices: npt.NDArray[Any], bits: npt.NDArray[np.uint64]
-) -> tuple[npt.NDArray[np.int32], Int64]:
+) -> tuple[Int32, Int64]:
     """Return the rows and the places of the entries above the diagonal, from the largest class to the smallest.
 
     ``bits`` are those of the entries, which are not negative. A counting sort: two passes over the entries.
@@ -40,9 +40,7 @@ def sort_edges(
 
 
 @njit(cache=True, nogil=True)
-def large_sets_merge(
-    rows: npt.NDArray[np.int32], places: Int64, indices: npt.NDArray[Any], masses: Float64, least: float
-) -> bool:
+def large_sets_merge(rows: Int32, places: Int64, indices: npt.NDArray[Any], masses: Float64, least: float) -> bool:
     """Return whether an edge ever joins two sets that both have at least this mass; ``masses`` is overwritten."""
     parent, most = np.arange(masses.size), masses.sum() - least
     for e in range(rows.size):
@@ -67,7 +65,7 @@ def large_sets_merge(
 
 @njit(cache=True, nogil=True)
 def merge_edges(
-    rows: npt.NDArray[np.int32],
+    rows: Int32,
     places: Int64,
     indices: npt.NDArray[Any],
     data: Float64,
@@ -125,7 +123,7 @@ def sum_upwards(up: Int64, values: Float64) -> None:
 
 
 @njit(cache=True, nogil=True)
-def lowest_marked(up: Int64, marked: npt.NDArray[np.bool_]) -> Int64:
+def lowest_marked(up: Int64, marked: Bool) -> Int64:
     """Return the lowest marked node at or above each node, or the highest one if none is."""
     found = np.arange(up.size)
     for node in range(up.size - 1, -1, -1):

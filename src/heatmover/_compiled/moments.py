@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-Float64 = npt.NDArray[np.float64]
+from heatmover._typing import Float64, FloatArray, IntArray
+
 Pair = Any
 
 # 2^27 + 1 cuts a float into two halves of 26 bits, whose products are exact.
@@ -20,7 +20,7 @@ SPLIT = 134217729.0
 
 
 @njit(cache=True, nogil=True)
-def dense_moments(block: npt.NDArray[np.floating[Any]], means: Float64, squares: Float64) -> None:
+def dense_moments(block: FloatArray, means: Float64, squares: Float64) -> None:
     """Write the mean and the sum of squared deviations of each column of ``block``, ``(2, n_columns)`` each."""
     n_rows, n_columns = block.shape
     shift = np.empty(n_columns)
@@ -38,8 +38,8 @@ def dense_moments(block: npt.NDArray[np.floating[Any]], means: Float64, squares:
 
 @njit(cache=True, nogil=True)
 def sparse_moments(
-    data: npt.NDArray[np.floating[Any]],
-    indices: npt.NDArray[np.integer[Any]],
+    data: FloatArray,
+    indices: IntArray,
     n_rows: int,
     means: Float64,
     squares: Float64,

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-Float64 = npt.NDArray[np.float64]
+from heatmover._typing import Float64, Int32, IntArray
+
 UInt64 = npt.NDArray[np.uint64]
 
 
@@ -47,8 +48,8 @@ def hash_dense(values: Float64, bits: UInt64, columns: UInt64, out: UInt64) -> N
 def hash_sparse(
     values: Float64,
     bits: UInt64,
-    indices: npt.NDArray[np.integer[Any]],
-    indptr: npt.NDArray[np.integer[Any]],
+    indices: IntArray,
+    indptr: IntArray,
     columns: UInt64,
     out: UInt64,
 ) -> None:
@@ -62,7 +63,7 @@ def hash_sparse(
 
 
 @njit(cache=True, nogil=True)
-def salt_hashes(hashes: UInt64, codes: npt.NDArray[np.int32], seed: np.uint64) -> None:
+def salt_hashes(hashes: UInt64, codes: Int32, seed: np.uint64) -> None:
     """Mix the sample of each row and a seed into its hash, in place."""
     for row in range(hashes.size):
         salt = _mixed(np.uint64(codes[row]) + seed)

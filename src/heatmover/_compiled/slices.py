@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-Float64 = npt.NDArray[np.float64]
+from heatmover._typing import Float64
+
 Integers = npt.NDArray[np.int64]
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
+from heatmover._typing import Float64, Int64
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._validation import IntArray, check_matrix
+from heatmover._typing import Float64, IntArray
+from heatmover._validation import check_matrix
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.measures import check_measures
@@ -19,7 +20,6 @@ from heatmover.transport import GroundCosts
 
 __all__ = ["Cost", "Ground", "check_masses", "edge_lengths", "graph_of", "ground_costs", "points_of"]
 
-Float64 = npt.NDArray[np.float64]
 Ground: TypeAlias = npt.ArrayLike | Graph
 Cost: TypeAlias = str | npt.ArrayLike | Callable[[Float64, Float64], Float64]
 

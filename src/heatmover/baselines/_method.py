@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, final
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._validation import FloatArray
-from heatmover.distances import l1_distances
+from heatmover._typing import Bool, Float64, FloatArray, Int64
+from heatmover.embedding.distances import l1_distances
 from heatmover.errors import ConvergenceWarning, HeatmoverError
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
 ]
 
 P = ParamSpec("P")
-Float64 = npt.NDArray[np.float64]
 Features: TypeAlias = FloatArray | sp.csr_array
 
 
@@ -210,11 +208,11 @@ class Solution:
 
     distances: Float64
     marginal_errors: Float64
-    n_iterations: npt.NDArray[np.int64]
+    n_iterations: Int64
     tol: float
 
     @property
-    def converged(self) -> npt.NDArray[np.bool_]:
+    def converged(self) -> Bool:
         """Which pairs reached ``tol``, ``(n_measures, n_measures)``."""
         return np.asarray(self.marginal_errors <= self.tol)
 

@@ -8,8 +8,8 @@ from itertools import combinations, islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from heatmover._typing import Float64
 from heatmover._validation import check_integer, check_number, check_option, check_threads
 from heatmover.baselines._ground import Ground, check_masses, graph_of
 from heatmover.baselines._heat import (
@@ -31,7 +31,6 @@ from heatmover.graphs import Graph
 
 __all__ = ["convolutional_sinkhorn"]
 
-Float64 = npt.NDArray[np.float64]
 Pair: TypeAlias = tuple[int, int]
 
 # Steps of the walk in the experiments of the Diffusion EMD paper. "auto" takes as many, if heat has not mixed by then:

@@ -7,7 +7,7 @@ from typing import Any
 
 from heatmover.baselines._ground import Ground, check_masses, graph_of
 from heatmover.baselines._method import Declaration, Features, Traits, embedding_method
-from heatmover.estimator import DiffusionEMD
+from heatmover.embedding.estimator import DiffusionEMD
 
 __all__ = ["diffusion_emd"]
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from heatmover._typing import Float64
 from heatmover._validation import check_threads
 from heatmover.baselines._ground import Cost, Ground, check_masses, ground_costs
 from heatmover.baselines._method import Declaration, pair_method
@@ -16,9 +14,7 @@ __all__ = ["exact_emd"]
 
 
 @pair_method(Declaration("either", "linear programme by network simplex (POT)", extra="exact"))
-def exact_emd(
-    ground: Ground, measures: Any, *, cost: Cost | None = None, n_jobs: int | None = None
-) -> npt.NDArray[np.float64]:
+def exact_emd(ground: Ground, measures: Any, *, cost: Cost | None = None, n_jobs: int | None = None) -> Float64:
     """Return the exact Earth Mover's Distances between all measures; needs the extra ``exact`` (POT).
 
     The cost grows with the square of the number of measures and faster than the square of the number of points

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from heatmover._typing import Float64
 from heatmover.baselines._ground import Ground, check_masses, points_of
 from heatmover.baselines._method import Declaration, pair_method
 
@@ -14,7 +14,7 @@ __all__ = ["mean_distance"]
 
 
 @pair_method(Declaration("points", "distance between means (pseudobulk)"))
-def mean_distance(ground: Ground, measures: Any) -> npt.NDArray[np.float64]:
+def mean_distance(ground: Ground, measures: Any) -> Float64:
     """Return the Euclidean distances between the means of the measures, a lower bound of their EMD.
 
     Parameters

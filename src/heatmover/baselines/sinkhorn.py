@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._typing import Float64
 from heatmover._validation import check_integer, check_number, check_threads, import_extra
 from heatmover.baselines._ground import Cost, Ground, check_masses, ground_costs
 from heatmover.baselines._method import Declaration, Solution, iterative_method
@@ -15,7 +15,6 @@ from heatmover.transport import GroundCosts, for_all_pairs, symmetric
 
 __all__ = ["sinkhorn"]
 
-Float64 = npt.NDArray[np.float64]
 
 # POT looks at the marginals every tenth iteration.
 CHECK_EVERY = 10

@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._typing import Float64
 from heatmover._validation import RandomState, check_integer, check_random_state, check_threads
 from heatmover.baselines._ground import Ground, check_masses, points_of
 from heatmover.baselines._method import Declaration, Features, Traits, embedding_method
 
 __all__ = ["sliced_wasserstein"]
 
-Float64 = npt.NDArray[np.float64]
 Slice = Callable[[Float64], Float64]
 
 

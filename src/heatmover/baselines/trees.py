@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._typing import Bool, Float64, Int64
 from heatmover._validation import (
     RandomState,
     check_integer,
@@ -28,8 +28,6 @@ from heatmover.graphs.distinct import distinct_points
 
 __all__ = ["Tree", "build_cluster_tree", "build_grid_tree", "cluster_tree", "grid_emd", "quad_tree"]
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 Builder = Callable[[np.random.Generator], "Tree"]
 
 # A coordinate in [0, 1) has 52 halvings; below, a grid tells no two floats apart.
@@ -131,7 +129,7 @@ def _pairs(first: Int64, second: Int64) -> Int64:
     return np.asarray(first * (second.max() + 1) + second)
 
 
-def _alone(node: Int64, identity: Int64) -> npt.NDArray[np.bool_]:
+def _alone(node: Int64, identity: Int64) -> Bool:
     """Return which points share their node with no other point but copies of themselves."""
     size = int(node.max()) + 2
     lowest, highest = np.full(size, np.iinfo(np.int64).max), np.full(size, -1)

@@ -9,9 +9,9 @@ from itertools import product
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._typing import Float64
 from heatmover._validation import check_integer, check_threads, import_extra
 from heatmover.baselines._ground import Ground, check_masses, points_of
 from heatmover.baselines._method import Declaration, Features, Traits, embedding_method
@@ -19,7 +19,6 @@ from heatmover.errors import InvalidInputError
 
 __all__ = ["wavelet_emd"]
 
-Float64 = npt.NDArray[np.float64]
 Transform: TypeAlias = Callable[..., dict[str, Float64]]
 
 # Figures below: mean P@10 / Spearman with the exact Euclidean EMD of 50 measures of 60 points, over four draws each of

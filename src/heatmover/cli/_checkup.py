@@ -11,14 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._progress import Progress
-from heatmover.cells import annotate
+from heatmover._typing import Float64, Int32, Intp
+from heatmover._words import quoted
+from heatmover.analysis.cell_types import annotate
+from heatmover.analysis.study import SMALL_SAMPLE, check_block, check_parts, choose_variables, enough_cells
 from heatmover.cli._settings import Settings
 from heatmover.cohort import Cohort
-from heatmover.cohort._hashes import cell_hashes
-from heatmover.cohort._words import quoted
+from heatmover.cohort.hashes import cell_hashes
 from heatmover.errors import GraphWarning, InvalidInputError
 from heatmover.graphs import Diagnosis, Graph
-from heatmover.study import SMALL_SAMPLE, check_block, check_parts, choose_variables, enough_cells
 
 __all__ = ["Checkup", "check_up"]
 
@@ -51,7 +52,7 @@ class Checkup:
     """
 
     points: npt.NDArray[Any]
-    codes: npt.NDArray[np.int32]
+    codes: Int32
     n_copies: int
     constant: tuple[str, ...]
     dominant: tuple[str, float] | None
@@ -82,7 +83,7 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     return Checkup(points, codes, copies, constant, dominant, diagnosis, tuple(refusals), advice)
 
 
-def draw(cohort: Cohort, most: int, seed: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32]]:
+def draw(cohort: Cohort, most: int, seed: int) -> tuple[npt.NDArray[Any], Int32]:
     """Return at most so many cells, drawn from every sample in proportion and at least one of each.
 
     They are drawn by hashes of their values, in whatever order they come.
@@ -101,7 +102,7 @@ def draw(cohort: Cohort, most: int, seed: int) -> tuple[npt.NDArray[Any], npt.ND
     return points[chosen], codes[chosen]
 
 
-def _first_and_next(hashes: npt.NDArray[np.uint64], codes: npt.NDArray[np.int32], most: int) -> npt.NDArray[np.intp]:
+def _first_and_next(hashes: npt.NDArray[np.uint64], codes: Int32, most: int) -> Intp:
     """Return the place of the smallest hash of each sample, then those of the smallest of all."""
     order = np.argsort(hashes, kind="stable")
     is_first = np.zeros(order.size, dtype=bool)
@@ -143,7 +144,7 @@ def _graph(points: npt.NDArray[Any], settings: Settings) -> Graph:
         return Graph.from_points(points, n_neighbors=count, random_state=settings.seed, n_jobs=settings.threads)
 
 
-def _dominant(cohort: Cohort, settings: Settings, spread: npt.NDArray[np.float64]) -> tuple[str, float] | None:
+def _dominant(cohort: Cohort, settings: Settings, spread: Float64) -> tuple[str, float] | None:
     """Return the raw feature that decides the neighbours alone, if there is one."""
     ordered = getattr(cohort._reader, "representation", "X") != "X" or settings.components is not None
     # Principal components and the like are ordered by their variance: the first has most of it by design.

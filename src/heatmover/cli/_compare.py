@@ -60,7 +60,7 @@ def compare(
     from heatmover.cli._places import check_places
     from heatmover.cli._settings import settings_of
     from heatmover.cli._summary import show_results
-    from heatmover.results import check_extras, result_folder, write_results
+    from heatmover.report.folder import check_extras, result_folder, write_results
 
     with plain_errors():
         target = check_places(out, file, sample_sheet, checkpoint)

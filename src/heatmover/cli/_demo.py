@@ -16,8 +16,8 @@ from heatmover.cli._terminal import output, plain_errors, watched, written
 from heatmover.errors import GraphWarning, InvalidInputError
 
 if TYPE_CHECKING:
-    from heatmover.comparison import Comparison
-    from heatmover.study import Study
+    from heatmover.analysis.comparison import Comparison
+    from heatmover.analysis.study import Study
 
 __all__ = ["EXAMPLES", "DemoOptions", "demo"]
 
@@ -77,7 +77,7 @@ def demo(
     # Here, not above: help and version must not wait for the numerical libraries.
     from heatmover.cli._places import check_named
     from heatmover.cli._summary import show_results
-    from heatmover.results import check_extras, result_folder, write_results
+    from heatmover.report.folder import check_extras, result_folder, write_results
 
     with plain_errors():
         check_named(out=out)
@@ -97,9 +97,9 @@ def demo(
 
 
 def _study(asked: DemoOptions, threads: int | None, progress: Progress) -> Study:
-    from heatmover.comparison import compare
+    from heatmover.analysis.comparison import compare
+    from heatmover.analysis.study import study_comparison
     from heatmover.datasets import cohort
-    from heatmover.study import study_comparison
 
     progress.stage("simulate cohort", 1)
     data = cohort(asked.samples, cells_per_sample=asked.cells, effect=asked.effect, random_state=asked.seed)

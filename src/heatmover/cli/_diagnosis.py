@@ -11,7 +11,9 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from heatmover.cli._candidates import candidates
+from heatmover._words import listed, unused
+from heatmover.analysis.examination import kind_of
+from heatmover.analysis.study import SMALL_SAMPLE, choose_variables
 from heatmover.cli._checkup import Checkup, check_up
 from heatmover.cli._estimate import Estimate, estimate
 from heatmover.cli._settings import Settings
@@ -19,10 +21,8 @@ from heatmover.cli._summary import columns_of, hanging, short
 from heatmover.cli._terminal import clean, fail, output, watched
 from heatmover.cli._words import in_options
 from heatmover.cohort import Cohort
-from heatmover.cohort._open import format_of
-from heatmover.cohort._words import listed, unused
-from heatmover.examination import kind_of
-from heatmover.study import SMALL_SAMPLE, choose_variables
+from heatmover.cohort.candidates import candidates
+from heatmover.cohort.formats.choose import format_of
 
 __all__ = ["diagnose_file"]
 

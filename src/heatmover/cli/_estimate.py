@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._progress import SILENT, Progress
-from heatmover._record import Clock
+from heatmover._typing import Int32, Int64
+from heatmover.analysis.comparison import compare
+from heatmover.analysis.landmarking import LANDMARKS, LANDMARKS_ABOVE
+from heatmover.analysis.record import Clock
 from heatmover.cli._settings import Settings
 from heatmover.cohort import Cohort
-from heatmover.comparison import compare
 from heatmover.errors import EmbeddingWarning, GraphWarning
-from heatmover.landmarking import LANDMARKS, LANDMARKS_ABOVE
 
 __all__ = ["Estimate", "estimate"]
 
@@ -24,7 +25,7 @@ TRIAL_CELLS, TRIAL_SAMPLES = 4_000, 100
 START_SECONDS, START_BYTES = 6.0, 350_000_000
 # Seconds of one rearrangement of one variable, per pair of samples (634 samples, 999 rearrangements: 1.5 s).
 SECONDS_PER_REARRANGEMENT = 4e-9
-# Beyond, an embedding is made compact (see heatmover.compression).
+# Beyond, an embedding is made compact (see heatmover.embedding.compression).
 LARGEST_EMBEDDING = 2 << 30
 
 
@@ -41,7 +42,7 @@ def estimate(
     cohort: Cohort,
     settings: Settings,
     points: npt.NDArray[Any],
-    codes: npt.NDArray[np.int32],
+    codes: Int32,
     *,
     n_variables: int,
     progress: Progress,
@@ -82,7 +83,7 @@ def _memory(cohort: Cohort, settings: Settings, nodes: int, trial: Any) -> int:
     return int(START_BYTES + 3 * 8 * cohort.n_cells * cohort.n_dimensions + 1.3 * embedding + graph + matrices)
 
 
-def _trial(codes: npt.NDArray[np.int32]) -> npt.NDArray[np.int64] | None:
+def _trial(codes: Int32) -> Int64 | None:
     """Return some cells of some samples, or None if they are too few to time anything."""
     order = np.random.default_rng(0).permutation(len(codes))
     samples = np.unique(codes[order[:TRIAL_CELLS]])
@@ -91,9 +92,7 @@ def _trial(codes: npt.NDArray[np.int32]) -> npt.NDArray[np.int64] | None:
     return chosen if len(np.unique(codes[chosen])) > 1 and len(chosen) > 50 else None
 
 
-def _compare(
-    points: npt.NDArray[Any], codes: npt.NDArray[np.int32], chosen: npt.NDArray[np.int64], settings: Settings
-) -> tuple[dict[str, float], Any]:
+def _compare(points: npt.NDArray[Any], codes: Int32, chosen: Int64, settings: Settings) -> tuple[dict[str, float], Any]:
     watch = Clock(SILENT)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GraphWarning)

@@ -10,6 +10,7 @@ from typing import Any, final
 
 from heatmover._progress import Progress
 from heatmover._validation import check_memory
+from heatmover.analysis.study import Study
 from heatmover.cli._settings import Settings
 from heatmover.cli._words import in_options
 from heatmover.cohort import Cohort
@@ -17,7 +18,6 @@ from heatmover.errors import InvalidInputError
 from heatmover.scale import study_cohort
 from heatmover.scale._checkpoint import check_place
 from heatmover.scale._execute import connected
-from heatmover.study import Study
 
 __all__ = ["Large"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from heatmover.cohort._open import format_of
-from heatmover.cohort._words import quoted_path
+from heatmover._words import quoted_path
+from heatmover.cohort.formats.choose import format_of
 from heatmover.errors import InvalidInputError
-from heatmover.results import EVERY
+from heatmover.report.folder import EVERY
 
 __all__ = ["check_named", "check_places"]
 

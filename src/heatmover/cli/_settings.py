@@ -11,12 +11,12 @@ from typing import Any, Literal, final
 
 from heatmover._progress import Progress
 from heatmover._validation import check_integer, check_number, check_option
+from heatmover.analysis.study import Study, study_cohort
 from heatmover.cli._options import check_seed
 from heatmover.cli._words import in_options
 from heatmover.cohort import Cohort, read_cohort
-from heatmover.cohort._open import format_of
+from heatmover.cohort.formats.choose import format_of
 from heatmover.errors import InvalidInputError
-from heatmover.study import Study, study_cohort
 
 __all__ = ["Settings", "parse_count", "parse_names", "settings_of"]
 

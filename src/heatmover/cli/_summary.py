@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from heatmover._words import listed, unused
+from heatmover.analysis.examination import Finding, label
+from heatmover.analysis.study import Study
 from heatmover.cli._terminal import clean
 from heatmover.cli._words import in_options
-from heatmover.cohort._words import listed, unused
-from heatmover.examination import Finding, label
 from heatmover.measures import is_missing
-from heatmover.results import EVERY
-from heatmover.study import Study
+from heatmover.report.folder import EVERY
 
 __all__ = ["columns_of", "hanging", "short", "show_results"]
 

@@ -8,6 +8,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._typing import Bool, Float64
 from heatmover._validation import check_integer, check_number
 from heatmover.datasets._dataset import Dataset
 from heatmover.datasets._plan import Plan, RandomState, check_non_negative, make_plan
@@ -142,9 +143,7 @@ def _check_branches(n_branches: object) -> int:
     return count
 
 
-def _compositions(
-    case: npt.NDArray[np.bool_], n_branches: int, effect: Effect, rng: np.random.Generator
-) -> npt.NDArray[np.float64]:
+def _compositions(case: Bool, n_branches: int, effect: Effect, rng: np.random.Generator) -> Float64:
     """Draw the shares of the branches, (n_samples, n_branches)."""
     control_weights = np.ones(n_branches)
     case_weights = np.append(np.ones(n_branches - 1), 1 + effect.enrichment)
@@ -153,9 +152,7 @@ def _compositions(
     return np.array([rng.dirichlet(CONCENTRATION * share) for share in shares])
 
 
-def _cells(
-    plan: Plan, case: npt.NDArray[np.bool_], composition: npt.NDArray[np.float64], effect: Effect
-) -> npt.NDArray[np.float64]:
+def _cells(plan: Plan, case: Bool, composition: Float64, effect: Effect) -> Float64:
     """Draw the branch and the position of every cell, (n_cells, 2)."""
     # Without the last sum, which is 1 but for rounding.
     sums = np.cumsum(composition, axis=1)[plan.labels, :-1]
@@ -166,7 +163,7 @@ def _cells(
     return np.column_stack([branch, position])
 
 
-def _names(case: npt.NDArray[np.bool_]) -> npt.NDArray[np.str_]:
+def _names(case: Bool) -> npt.NDArray[np.str_]:
     """Return running names of cases and controls, with leading zeros so that sorting keeps the order."""
     width = max(2, len(str((~case).sum())))
     numbers = np.where(case, np.cumsum(case), np.cumsum(~case))

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._typing import Float64, Int64
 from heatmover._validation import as_array, check_matrix, check_threads
 from heatmover.errors import InvalidInputError
 from heatmover.measures import Measures, measures_from_labels
@@ -17,7 +18,7 @@ from heatmover.transport import exact_distances
 
 __all__ = ["Dataset", "GroundDistance", "check_indices"]
 
-GroundDistance: TypeAlias = Callable[[npt.NDArray[np.float64], npt.NDArray[np.float64]], npt.NDArray[np.float64]]
+GroundDistance: TypeAlias = Callable[[Float64, Float64], Float64]
 
 
 @final
@@ -59,9 +60,9 @@ class Dataset:
     """
 
     name: str
-    points: npt.NDArray[np.float64]
+    points: Float64
     labels: npt.NDArray[Any]
-    coordinates: npt.NDArray[np.float64]
+    coordinates: Float64
     annotations: Mapping[str, npt.NDArray[Any]]
     ground_distance: GroundDistance
 
@@ -83,7 +84,7 @@ class Dataset:
         """Return the measures, (n_measures, n_points): each is uniform over the points with its label."""
         return measures_from_labels(self.labels)
 
-    def geodesic(self, rows: npt.ArrayLike, columns: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    def geodesic(self, rows: npt.ArrayLike, columns: npt.ArrayLike) -> Float64:
         """Return the true distances between some points and others.
 
         Parameters
@@ -102,7 +103,7 @@ class Dataset:
         )
         return self.ground_distance(a, b)
 
-    def exact_emd(self, *, n_jobs: int | None = None) -> npt.NDArray[np.float64]:
+    def exact_emd(self, *, n_jobs: int | None = None) -> Float64:
         """Return the exact Earth Mover's Distances for the true ground distance; needs the extra ``exact``.
 
         The cost grows with the square of the number of measures and faster than the square of the number of
@@ -158,7 +159,7 @@ def _check_annotations(annotations: Mapping[str, npt.ArrayLike], n_measures: int
     return checked
 
 
-def check_indices(name: str, indices: npt.ArrayLike, n_points: int) -> npt.NDArray[np.int64]:
+def check_indices(name: str, indices: npt.ArrayLike, n_points: int) -> Int64:
     """Return indices (n_indices,) of ``n_points`` things as int64, or raise."""
     array = as_array(name, indices)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):

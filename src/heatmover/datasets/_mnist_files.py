@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._typing import Int64, IntArray
 from heatmover.errors import InvalidInputError
 
 __all__ = ["load_mnist"]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-Labels: TypeAlias = npt.NDArray[np.int64]
 
 # The order of scikit-learn's download: the 60,000 of the training set come first.
 PARTS = ("train", "t10k")
@@ -28,7 +28,7 @@ SPELLINGS = ("{part}-{kind}-idx{n_axes}-ubyte", "{part}-{kind}.idx{n_axes}-ubyte
 UNSIGNED_BYTE = 0x08
 
 
-def load_mnist(source: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Bytes, Labels]:
+def load_mnist(source: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Bytes, Int64]:
     """Read MNIST, or images in the same form, from where it was stored; nothing is downloaded or unpickled.
 
     Parameters
@@ -160,7 +160,7 @@ def _content(path: Path) -> bytes:
         ) from error
 
 
-def _check_pair(images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> tuple[Bytes, Labels]:
+def _check_pair(images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> tuple[Bytes, Int64]:
     pixels = _whole_numbers("images", images)
     if pixels.ndim != 3 or pixels.size == 0:
         raise InvalidInputError("images of shape (n_images, height, width)", f"shape {pixels.shape}")
@@ -172,7 +172,7 @@ def _check_pair(images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> tuple[Byt
     return pixels.astype(np.uint8, copy=False), names.astype(np.int64)
 
 
-def _whole_numbers(name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.integer[Any]]:
+def _whole_numbers(name: str, values: npt.NDArray[Any]) -> IntArray:
     """Return values as integers, read from strings if need be, or raise."""
     if values.dtype.kind in "iu":
         return values

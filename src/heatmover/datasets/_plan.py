@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TypeAlias, final
 
 import numpy as np
-import numpy.typing as npt
 
+from heatmover._typing import Float64, Int64
 from heatmover._validation import RandomState, check_integer, check_random_state
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Plan", "RandomState", "check_non_negative", "circle_distance", "euclidean_distance", "make_plan"]
 
-Floats: TypeAlias = npt.NDArray[np.float64]
+Floats: TypeAlias = Float64
 
 
 @final
@@ -22,7 +22,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 class Plan:
     """The checked options of one dataset and its source of randomness; ``labels`` is (n_points,)."""
 
-    labels: npt.NDArray[np.int64]
+    labels: Int64
     spread: float
     n_dimensions: int
     noise: float

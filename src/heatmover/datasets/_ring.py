@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from heatmover._typing import Float64
 from heatmover.datasets._dataset import Dataset
 from heatmover.datasets._plan import RandomState, circle_distance, make_plan
 
@@ -71,5 +71,5 @@ def ring(
     )
 
 
-def _distance(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _distance(a: Float64, b: Float64) -> Float64:
     return circle_distance(a[:, 0], b[:, 0])

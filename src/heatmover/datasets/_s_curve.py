@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from heatmover._typing import Float64
 from heatmover.datasets._dataset import Dataset
 from heatmover.datasets._plan import RandomState, euclidean_distance, make_plan
 
@@ -74,7 +74,7 @@ def s_curve(
     )
 
 
-def _reflect(values: npt.NDArray[np.float64], limit: float) -> npt.NDArray[np.float64]:
+def _reflect(values: Float64, limit: float) -> Float64:
     """Fold the line into [-limit, limit]."""
     steps = (values + limit) % (4 * limit)
     return np.where(np.abs(values) <= limit, values, np.minimum(steps, 4 * limit - steps) - limit)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from heatmover._typing import Float64
 from heatmover.datasets._dataset import Dataset
 from heatmover.datasets._plan import RandomState, euclidean_distance, make_plan
 
@@ -72,11 +72,11 @@ def sphere(
     )
 
 
-def _unit(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _unit(vectors: Float64) -> Float64:
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 
 
-def great_circle(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def great_circle(a: Float64, b: Float64) -> Float64:
     """Return the angles (n_a, n_b) between unit vectors (n_a, 3) and (n_b, 3)."""
     # The arc cosine of the scalar product loses half of the digits near 0 and near pi; this form loses none.
     return 2 * np.arctan2(euclidean_distance(a, b), euclidean_distance(a, -b))

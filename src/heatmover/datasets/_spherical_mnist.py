@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._typing import Float64, Int64
 from heatmover._validation import as_array, check_finite, check_integer, check_real, check_threads
 from heatmover.datasets._dataset import check_indices
 from heatmover.datasets._sphere import great_circle
@@ -52,7 +53,7 @@ class SphericalImages:
            [1.81, 0.  ]])
     """
 
-    points: npt.NDArray[np.float64]
+    points: Float64
     masses: sp.csr_array
     image_shape: tuple[int, int]
 
@@ -67,7 +68,7 @@ class SphericalImages:
         masses = self.masses if rows is None else _frozen(sp.csr_array(self.masses[chosen]))
         return Measures(masses, tuple(map(str, chosen.tolist())))
 
-    def geodesic(self, rows: npt.ArrayLike, columns: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    def geodesic(self, rows: npt.ArrayLike, columns: npt.ArrayLike) -> Float64:
         """Return the great-circle distances between some nodes and others.
 
         Parameters
@@ -86,7 +87,7 @@ class SphericalImages:
         )
         return great_circle(a, b)
 
-    def exact_emd(self, rows: npt.ArrayLike | None = None, *, n_jobs: int | None = None) -> npt.NDArray[np.float64]:
+    def exact_emd(self, rows: npt.ArrayLike | None = None, *, n_jobs: int | None = None) -> Float64:
         """Return the exact Earth Mover's Distances for great-circle distances; needs the extra ``exact``.
 
         Every pair of images is solved anew: 100 digits of MNIST, 4,950 pairs with some 600 nodes each, take
@@ -106,7 +107,7 @@ class SphericalImages:
         """
         return exact_distances(self.measures(rows).masses, self.geodesic, n_threads=check_threads(n_jobs))
 
-    def _images(self, rows: npt.ArrayLike | None) -> npt.NDArray[np.int64]:
+    def _images(self, rows: npt.ArrayLike | None) -> Int64:
         n_images = int(self.masses.shape[0])
         if rows is None:
             return np.arange(n_images)
@@ -204,7 +205,7 @@ def _check_values(values: sp.csr_array) -> sp.csr_array:
     return values
 
 
-def _fibonacci_lattice(n_nodes: int) -> npt.NDArray[np.float64]:
+def _fibonacci_lattice(n_nodes: int) -> Float64:
     """Return n_nodes unit vectors: heights in equal steps, each turned by the golden angle from the one before."""
     steps = np.arange(n_nodes)
     height = 1 - (2 * steps + 1) / n_nodes
@@ -214,7 +215,7 @@ def _fibonacci_lattice(n_nodes: int) -> npt.NDArray[np.float64]:
     return np.column_stack([radius * np.cos(angle), radius * np.sin(angle), height])
 
 
-def _pixel_centers(height: int, width: int) -> npt.NDArray[np.float64]:
+def _pixel_centers(height: int, width: int) -> Float64:
     """Return where the centres of pixels lie on the sphere, (n_pixels, 3), row by row, the first row on top."""
     # In Lambert's plane the equator is the circle of radius sqrt(2), and the corners lie on it.
     unit = np.sqrt(2) / np.hypot(height / 2, width / 2)
@@ -224,7 +225,7 @@ def _pixel_centers(height: int, width: int) -> npt.NDArray[np.float64]:
     return np.column_stack([plane * np.sqrt(1 - square / 4)[:, None], 1 - square / 2])
 
 
-def _spread(centers: npt.NDArray[np.float64], points: npt.NDArray[np.float64]) -> sp.csr_array:
+def _spread(centers: Float64, points: Float64) -> sp.csr_array:
     """Return the matrix (n_pixels, n_nodes) that puts each pixel on its nearest northern nodes in equal parts."""
     # Here, because scipy.spatial takes a while to import.
     from scipy.spatial import KDTree

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from heatmover._typing import Float64
 from heatmover._validation import check_integer
 from heatmover.datasets._dataset import Dataset
 from heatmover.datasets._plan import RandomState, make_plan
@@ -83,7 +83,7 @@ def star(
     )
 
 
-def _distance(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _distance(a: Float64, b: Float64) -> Float64:
     arm_a, radius_a = a[:, None].transpose(2, 0, 1)
     arm_b, radius_b = b[None, :].transpose(2, 0, 1)
     return np.asarray(np.where(arm_a == arm_b, np.abs(radius_a - radius_b), radius_a + radius_b))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from heatmover._typing import Float64
 from heatmover.datasets._dataset import Dataset
 from heatmover.datasets._plan import RandomState, euclidean_distance, make_plan
 
@@ -75,6 +75,6 @@ def swiss_roll(
     )
 
 
-def _arc_length(t: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _arc_length(t: Float64) -> Float64:
     """Return the length of the spiral with radius t from the angle 0 to t: the integral of sqrt(1 + t^2)."""
     return (t * np.sqrt(1 + t**2) + np.arcsinh(t)) / 2

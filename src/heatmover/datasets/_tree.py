@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
+
+from heatmover._typing import Float64, Int64
 
 __all__ = ["Tree", "grow_tree"]
 
@@ -37,19 +38,19 @@ class Tree:
         a branch being in common with itself and with those that grow from it.
     """
 
-    parents: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.float64]
-    frames: npt.NDArray[np.float64]
-    depths: npt.NDArray[np.int64]
-    partings: npt.NDArray[np.int64]
+    parents: Int64
+    starts: Float64
+    frames: Float64
+    depths: Int64
+    partings: Int64
 
-    def locate(self, coordinates: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def locate(self, coordinates: Float64) -> Float64:
         """Return points (n, 3) for coordinates (n, 2): the branch and the position along it, in 0..1."""
         branch, along = coordinates[:, 0].astype(np.int64), coordinates[:, 1:]
         forward, bend = self.frames[branch, 0], self.frames[branch, 1]
         return np.asarray(self.starts[branch] + np.sin(along) * forward + (1 - np.cos(along)) * bend)
 
-    def distance(self, a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def distance(self, a: Float64, b: Float64) -> Float64:
         """Return the way along the tree, (n_a, n_b), between coordinates (n_a, 2) and (n_b, 2)."""
         branch_a, branch_b = a[:, 0].astype(np.int64), b[:, 0].astype(np.int64)
         height_a = (self.depths[branch_a] + a[:, 1])[:, None]
@@ -75,7 +76,7 @@ def grow_tree(n_branches: int) -> Tree:
     return Tree(parents, starts, frames, depths, _partings(parents, depths))
 
 
-def _parents(n_branches: int) -> npt.NDArray[np.int64]:
+def _parents(n_branches: int) -> Int64:
     """Split every branch in two, in order; an odd one out makes the last split threefold."""
     parents = (np.arange(n_branches) - 1) // 2
     if n_branches % 2 == 0:
@@ -83,9 +84,7 @@ def _parents(n_branches: int) -> npt.NDArray[np.int64]:
     return parents
 
 
-def _end(
-    start: npt.NDArray[np.float64], frame: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _end(start: Float64, frame: Float64) -> tuple[Float64, Float64]:
     """Return where a branch of one unit ends and the frame that has moved along with it."""
     forward, bend, across = frame
     sin, cos = np.sin(1.0), np.cos(1.0)
@@ -93,7 +92,7 @@ def _end(
     return end, np.array([cos * forward + sin * bend, cos * bend - sin * forward, across])
 
 
-def _deflect(frame: npt.NDArray[np.float64], azimuth: float) -> npt.NDArray[np.float64]:
+def _deflect(frame: Float64, azimuth: float) -> Float64:
     """Return the frame of a branch that leaves at DEFLECTION, in the given direction around its parent."""
     forward, bend, across = frame
     outward = np.cos(azimuth) * bend + np.sin(azimuth) * across
@@ -103,7 +102,7 @@ def _deflect(frame: npt.NDArray[np.float64], azimuth: float) -> npt.NDArray[np.f
     return np.array([leaving, sideways, np.cross(leaving, sideways)])
 
 
-def _partings(parents: npt.NDArray[np.int64], depths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _partings(parents: Int64, depths: Int64) -> Int64:
     lines: list[set[int]] = []
     for branch, parent in enumerate(parents):
         lines.append({branch} | (lines[parent] if parent >= 0 else set()))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, final
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from sklearn.neighbors import NearestNeighbors
+
+from heatmover._typing import FloatArray
 
 __all__ = ["Entry"]
 
@@ -26,7 +26,7 @@ class Entry:
         Of the kernel ``exp(-d^2 / width^2)``.
     """
 
-    def __init__(self, points: npt.NDArray[np.floating[Any]], n_neighbors: int, width: float) -> None:
+    def __init__(self, points: FloatArray, n_neighbors: int, width: float) -> None:
         self.points = points
         self.width = width
         self._count = min(n_neighbors, len(points))

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from heatmover._progress import SILENT
 from heatmover.differentiable._checks import check_masses, check_together
-from heatmover.estimator import DiffusionEMD
+from heatmover.embedding.estimator import DiffusionEMD
 
 __all__ = ["diffusion_emd", "embed"]
 

@@ -15,8 +15,8 @@ from heatmover.differentiable._positions import operator_at
 from heatmover.differentiable._powers import Expansion, Support, powers
 from heatmover.diffusion.chebyshev import check_single
 from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.embedding.estimator import DiffusionEMD, warn_of_near_cuts
 from heatmover.errors import InvalidInputError
-from heatmover.estimator import DiffusionEMD, warn_of_near_cuts
 from heatmover.graphs import Graph
 
 __all__ = ["DiffusionEMDLoss"]

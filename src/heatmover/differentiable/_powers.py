@@ -20,6 +20,7 @@ import scipy.sparse as sp
 import torch
 from torch.autograd.function import once_differentiable
 
+from heatmover._typing import Float64
 from heatmover.diffusion.chebyshev import power_coefficients
 from heatmover.diffusion.recurrence import WIDEST_BLOCK
 
@@ -28,7 +29,6 @@ __all__ = ["Expansion", "Support", "powers"]
 # Below this many entries of S a step is not handed to threads. Estimated (2 ns an entry, 0.1 ms a handover), untuned.
 SHARED_ABOVE = 200_000
 
-Float64 = npt.NDArray[np.float64]
 Array = npt.NDArray[np.floating[Any]]
 
 

@@ -18,6 +18,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._typing import Float64
 from heatmover.diffusion.base import LANES, Block, Diffuser
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.recurrence import Recurrence
@@ -25,7 +26,6 @@ from heatmover.errors import InvalidInputError
 
 __all__ = ["ChebyshevDiffuser", "check_single", "power_coefficients", "rounding"]
 
-Float64 = npt.NDArray[np.float64]
 
 # Measures are divided by the root of the stationary law, and float32 ends at 1e38.
 SINGLE_RANGE = 1e-15

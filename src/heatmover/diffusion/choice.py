@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
+from heatmover._typing import Float64, Int32, Intp
 from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
@@ -111,10 +112,10 @@ class _Draw:
     """
 
     sources: Block  # (n_points, n_drawn + n_probes)
-    drawn: npt.NDArray[np.intp]  # (n_drawn,)
-    read: npt.NDArray[np.intp]  # (n_read,), empty if all points were drawn
-    stationary: npt.NDArray[np.float64]  # (n_points,)
-    component: npt.NDArray[np.int32]  # (n_points,)
+    drawn: Intp  # (n_drawn,)
+    read: Intp  # (n_read,), empty if all points were drawn
+    stationary: Float64  # (n_points,)
+    component: Int32  # (n_points,)
     limit: float
 
     def variation(self, densities: Block) -> float:
@@ -128,13 +129,11 @@ class _Draw:
         # Points of different components stay wholly apart.
         return self.limit + (1 - self.limit) * within
 
-    def _together(self, points: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+    def _together(self, points: Intp) -> Float64:
         """Return 1 where a point and a drawn one share a component, else 0: ``(n_points, n_drawn)``."""
         return np.equal.outer(self.component[points], self.component[self.drawn]).astype(np.float64)
 
-    def _by_probes(
-        self, smoothed: Block, together: npt.NDArray[np.float64]
-    ) -> tuple[npt.NDArray[np.float64], float | None]:
+    def _by_probes(self, smoothed: Block, together: Float64) -> tuple[Float64, float | None]:
         """Return how far drawn points are from each other by the probes, and all points from them on average."""
         drawn, read = (
             np.asarray(smoothed[at] / self.stationary[at, None], np.float64) for at in (self.drawn, self.read)
@@ -148,10 +147,10 @@ class _Draw:
 
 
 def _corrected(
-    apart: npt.NDArray[np.float64],
-    surrogate: npt.NDArray[np.float64],
+    apart: Float64,
+    surrogate: Float64,
     elsewhere: float | None,
-    together: npt.NDArray[np.float64],
+    together: Float64,
 ) -> float:
     """Return the mean of ``apart`` over pairs that are together, corrected by a surrogate whose mean is known."""
     partners = together.sum(axis=1)

@@ -8,8 +8,8 @@ from itertools import count
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 
+from heatmover._typing import Float64, Intp
 from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.chebyshev import rounding
 from heatmover.diffusion.operator import DiffusionOperator
@@ -71,7 +71,7 @@ class ExactDiffuser(Diffuser):
         assert values is not None
         return self._in_graph_order(values / self._outward)
 
-    def error_bound(self, scales: range) -> npt.NDArray[np.float64]:
+    def error_bound(self, scales: range) -> Float64:
         """Return what rounding may do: nothing is cut off."""
         return solver_rounding(self.operator.n_points) * np.array([rounding(2**k, np.float64) for k in scales])
 
@@ -108,18 +108,18 @@ def solver_rounding(n_points: int) -> float:
 class _Part:
     """The eigenpairs of S on one component, less the top eigenvector, whose eigenvalue is 1 at any power."""
 
-    rows: npt.NDArray[np.intp]  # (n_rows,)
-    values: npt.NDArray[np.float64]  # (n_rows,)
-    vectors: npt.NDArray[np.float64]  # (n_rows, n_rows)
+    rows: Intp  # (n_rows,)
+    values: Float64  # (n_rows,)
+    vectors: Float64  # (n_rows, n_rows)
 
     @classmethod
-    def of(cls, operator: DiffusionOperator, rows: npt.NDArray[np.intp]) -> _Part:
+    def of(cls, operator: DiffusionOperator, rows: Intp) -> _Part:
         top = operator.top[rows]
         values, vectors = np.linalg.eigh(operator.symmetric[rows][:, rows].toarray() - np.outer(top, top))
         return cls(rows, np.clip(values, -1, 1), np.ascontiguousarray(vectors))
 
     # Not by matrix products of numpy: how they round a column depends on how many there are.
-    def spectrum(self, start: Block) -> npt.NDArray[np.float64]:
+    def spectrum(self, start: Block) -> Float64:
         from heatmover._compiled.lowrank import coordinates
 
         result = np.empty((self.values.size, start.shape[1]))
@@ -134,7 +134,7 @@ class _Part:
         return result
 
 
-def _joined_rows(operator: DiffusionOperator) -> list[npt.NDArray[np.intp]]:
+def _joined_rows(operator: DiffusionOperator) -> list[Intp]:
     """Return the rows of each component of at least two points: the mass of a single one stays where it is."""
     sizes = np.bincount(operator.component, minlength=operator.n_components)
     groups = np.split(np.argsort(operator.component, kind="stable"), np.cumsum(sizes)[:-1])

@@ -25,8 +25,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from heatmover._typing import Float64
 from heatmover.diffusion.chebyshev import rounding
 from heatmover.diffusion.lowrank import COARSEST_FACTOR, Factor, deflated_power
 from heatmover.diffusion.operator import DiffusionOperator
@@ -40,7 +40,6 @@ from heatmover.diffusion.skeleton import (
 
 __all__ = ["interpolative_factors"]
 
-Float64 = npt.NDArray[np.float64]
 EPSILON = float(np.finfo(np.float64).eps)
 
 # Parts of H below tol / CUT are dropped at every scale. The rest of tol is for what the sketch misses.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._typing import Float64, FloatArray
 from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser, power_coefficients, rounding
 from heatmover.diffusion.operator import DiffusionOperator
@@ -17,7 +18,6 @@ from heatmover.diffusion.recurrence import Recurrence, in_columns
 
 __all__ = ["COARSEST_FACTOR", "ROUNDING_STEPS", "Factor", "LowRankDiffuser", "deflated_power"]
 
-Float64 = npt.NDArray[np.float64]
 
 # The largest scale that the estimator accepts: factors reach up to it.
 COARSEST_FACTOR = 30
@@ -44,7 +44,7 @@ class Factor:
     """
 
     scale: int
-    basis: npt.NDArray[np.floating[Any]]
+    basis: FloatArray
     core: Float64
     bound: float
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 
+from heatmover._typing import Float64, FloatArray, Int32, IntArray, Intp
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import order_of_nodes
 from heatmover.graphs.graph import Graph
@@ -18,7 +19,6 @@ from heatmover.graphs.spectrum import lanczos, normalise, relative
 
 __all__ = ["REORDER_ABOVE", "DiffusionOperator"]
 
-Float64 = npt.NDArray[np.float64]
 
 # Below this size a block of columns fits the cache in any order; above, neighbours must lie close together in
 # memory: at 300,000 points in 8-D the order of the sample made a step of 16 or 64 columns 3.5 times slower than this.
@@ -56,9 +56,9 @@ class DiffusionOperator:
     """
 
     symmetric: sp.csr_array
-    order: npt.NDArray[np.intp]
+    order: Intp
     degree: Float64
-    component: npt.NDArray[np.int32]
+    component: Int32
     n_components: int
     lowest: float
 
@@ -142,7 +142,7 @@ class DiffusionOperator:
         law[self.order] = self.top**2
         return law
 
-    def remove_top(self, block: npt.NDArray[np.floating[Any]]) -> None:
+    def remove_top(self, block: FloatArray) -> None:
         """Make the columns of a block ``(n_points, width)`` orthogonal to the top eigenvectors, in place."""
         from heatmover._compiled.recurrence import project
 
@@ -176,7 +176,7 @@ def _with_loops_where_isolated(affinity: sp.csr_array) -> sp.csr_array:
     return sp.csr_array(affinity + loops)
 
 
-def _permuted(affinity: sp.csr_array, order: npt.NDArray[np.integer[Any]]) -> sp.csr_array:
+def _permuted(affinity: sp.csr_array, order: IntArray) -> sp.csr_array:
     """Return the affinity with rows and columns in another order, indices sorted."""
     place = np.empty(order.size, dtype=affinity.indices.dtype)
     place[order] = np.arange(order.size, dtype=place.dtype)

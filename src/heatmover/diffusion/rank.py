@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 
+from heatmover._typing import Float64
 from heatmover.diffusion.base import Block
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.recurrence import Recurrence
 
 __all__ = ["DensityOfStates", "density_of_states", "threshold"]
 
-Float64 = npt.NDArray[np.float64]
 
 # Random vectors. The standard error of a count c is at most sqrt(2 c / PROBES): a tenth at a rank of 12.
 PROBES = 16

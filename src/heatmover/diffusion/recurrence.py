@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._typing import Float64
 from heatmover.diffusion.base import LANES, Block
 from heatmover.diffusion.operator import DiffusionOperator
 
@@ -55,7 +56,7 @@ class Recurrence:
         nothing = self._nothing(start)
         return self._advance(start.copy(), lambda _degree: nothing)
 
-    def polynomials(self, start: Block, coefficients: Sequence[npt.NDArray[np.float64]]) -> Iterator[Block]:
+    def polynomials(self, start: Block, coefficients: Sequence[Float64]) -> Iterator[Block]:
         """Yield polynomials of S applied to one block, each as soon as it is complete.
 
         Parameters
@@ -99,7 +100,7 @@ class Recurrence:
                 return
             next(islice(terms, 1, None))
 
-    def transposed(self, inputs: Block, coefficients: Sequence[npt.NDArray[np.float64]]) -> Block:
+    def transposed(self, inputs: Block, coefficients: Sequence[Float64]) -> Block:
         """Return the sum of polynomials of S, each applied to a block of its own, by one recurrence (Clenshaw).
 
         Parameters

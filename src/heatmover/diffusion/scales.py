@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from heatmover._typing import Float64, FloatArray
 
 __all__ = ["MIXED", "ScaleChoice", "finest_scale", "mean_total_variation", "total_variations"]
 
@@ -38,12 +38,12 @@ class ScaleChoice:
     """
 
     max_scale: int
-    decay: npt.NDArray[np.float64]
+    decay: Float64
     limit: float
     reason: str
 
 
-def finest_scale(weights: npt.NDArray[np.float64]) -> int:
+def finest_scale(weights: Float64) -> int:
     """Return the first scale to keep so that all finer ones together carry a negligible share of the weight.
 
     Examples
@@ -55,7 +55,7 @@ def finest_scale(weights: npt.NDArray[np.float64]) -> int:
     return int(np.searchsorted(share, NEGLIGIBLE_WEIGHT))
 
 
-def mean_total_variation(densities: npt.NDArray[np.floating[Any]]) -> float:
+def mean_total_variation(densities: FloatArray) -> float:
     """Return the mean total variation over all pairs of columns of ``densities`` ``(n_points, n_measures)``.
 
     Examples
@@ -68,7 +68,7 @@ def mean_total_variation(densities: npt.NDArray[np.floating[Any]]) -> float:
     return float(total_variations(densities).sum() / (count * (count - 1))) if count > 1 else 0.0
 
 
-def total_variations(densities: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+def total_variations(densities: FloatArray) -> Float64:
     """Return the total variation between all columns of ``densities`` ``(n_points, n_measures)``.
 
     Examples

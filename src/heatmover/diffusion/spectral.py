@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._typing import Float64
 from heatmover.diffusion.base import LANES, Block
 from heatmover.diffusion.lowrank import COARSEST_FACTOR, Factor, deflated_power
 from heatmover.diffusion.operator import DiffusionOperator
@@ -34,7 +35,6 @@ from heatmover.diffusion.skeleton import spectral_norm_from_sketch
 
 __all__ = ["Ritz", "leading_eigenpairs", "spectral_factors"]
 
-Float64 = npt.NDArray[np.float64]
 
 # Gaussian test vectors. Their bound fails with a probability of 1e-10 and is some 6 times too large (32: 3 times, at
 # twice the price).

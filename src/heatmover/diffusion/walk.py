@@ -13,8 +13,8 @@ from itertools import count
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 
+from heatmover._typing import Float64
 from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.operator import DiffusionOperator
 
@@ -72,12 +72,12 @@ class WalkDiffuser(Diffuser):
             total = self._walk(self._backward, total + block, 2**scale - finer)
         return self._in_graph_order(total)
 
-    def error_bound(self, scales: range) -> npt.NDArray[np.float64]:
+    def error_bound(self, scales: range) -> Float64:
         """Return what rounding may do: nothing is cut off, and nothing is subtracted."""
         per_step = (int(np.diff(self._structure[0]).max()) + ROUNDINGS) * np.finfo(np.float64).eps
         return np.array([2**scale * per_step for scale in scales])
 
-    def _walk(self, data: npt.NDArray[np.float64], block: Block, steps: int) -> Block:
+    def _walk(self, data: Float64, block: Block, steps: int) -> Block:
         from heatmover._compiled.heat import diffuse
 
         everywhere = np.zeros((2, self.operator.n_points), dtype=np.int64)

@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._typing import Bool, Float64, Int32, Int64
+
 __all__ = ["FEWEST", "NOTICEABLE", "PASSES", "NearCut", "NearCuts", "by_sweep", "find_near_cuts"]
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 
 # A part hangs by a thread if all that joins it weighs less than THIN against one of its points, and less than PASSES of
 # its heat leaves in the longest diffusion compared: measures on different sides are then within a twentieth of the
@@ -75,7 +75,7 @@ class NearCuts:
     """
 
     part: Int64
-    is_main: npt.NDArray[np.bool_]
+    is_main: Bool
 
     def shares(self, masses: Float64) -> Float64:
         """Return the share that each part has of masses ``(n_points,)``, ``(n_parts,)``; 0 for the main ones."""
@@ -189,7 +189,7 @@ class _Linkage:
 class _Edges(NamedTuple):
     """Entries of S above the diagonal, from the largest class to the smallest: rows, places, and the bits of S."""
 
-    rows: npt.NDArray[np.int32]
+    rows: Int32
     places: Int64
     data: Float64
     bits: npt.NDArray[np.uint64]

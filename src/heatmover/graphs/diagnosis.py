@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
+from heatmover._typing import Bool, Float64, Int32
 from heatmover.graphs.cuts import FEWEST, NOTICEABLE, NearCut, NearCuts, by_sweep, find_near_cuts
 from heatmover.graphs.spectrum import SlowMode, normalise, slowest_mode
 
@@ -212,7 +212,7 @@ def _advice_on_cuts(cuts: tuple[NearCut, ...], n_points: int) -> list[str]:
 
 
 def _look_at_parts(
-    affinity: sp.csr_array, joined: npt.NDArray[np.bool_], component: npt.NDArray[np.int32], steps: int | None
+    affinity: sp.csr_array, joined: Bool, component: Int32, steps: int | None
 ) -> tuple[tuple[NearCut, ...], SlowMode]:
     """Return the near-cuts of all points with neighbours, and the slowest mode of the largest component."""
     if not joined.any():
@@ -232,7 +232,7 @@ def _look_at_parts(
 
 
 def _several(
-    cuts: NearCuts | None, affinity: sp.csr_array, symmetric: sp.csr_array, degree: npt.NDArray[np.float64]
+    cuts: NearCuts | None, affinity: sp.csr_array, symmetric: sp.csr_array, degree: Float64
 ) -> tuple[NearCut, ...]:
     """Return the parts of several points, the largest first."""
     if cuts is None:
@@ -241,7 +241,7 @@ def _several(
     return tuple(sorted(parts, key=lambda part: (-part.n_points, part.conductance, part.affinity)))
 
 
-def _indicators(cuts: NearCuts, inside: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64] | None:
+def _indicators(cuts: NearCuts, inside: Bool) -> Float64 | None:
     """Return the indicators of the largest parts within one component, without its main one."""
     here = cuts.part[inside]
     counts = np.bincount(here[~cuts.is_main[here]], minlength=cuts.is_main.size)

@@ -8,18 +8,19 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._typing import FloatArray, Int64, Intp
+
 __all__ = ["distinct_points", "draw_by_mass", "gather_masses", "order_of_nodes"]
 
 Real = TypeVar("Real", bound=np.floating[Any])
 Points = npt.NDArray[Real]
-Indices = npt.NDArray[np.intp]
 UInt64 = npt.NDArray[np.uint64]
 
 # How often nodes are told apart by their neighbours. Weights of a kernel differ from node to node at the first look.
 MOST_LOOKS = 16
 
 
-def distinct_points(points: Points[Real]) -> tuple[Points[Real], Indices]:
+def distinct_points(points: Points[Real]) -> tuple[Points[Real], Intp]:
     """Return the different points, sorted by their coordinates, and where each row is among them.
 
     Parameters
@@ -51,7 +52,7 @@ def distinct_points(points: Points[Real]) -> tuple[Points[Real], Indices]:
     return (nodes if new.all() else nodes[new]), place
 
 
-def _sorted(points: npt.NDArray[Any]) -> Indices:
+def _sorted(points: npt.NDArray[Any]) -> Intp:
     """Return the order of rows by their coordinates, the first column first."""
     order = np.argsort(points[:, 0], kind="stable")
     first = points[order, 0]
@@ -65,7 +66,7 @@ def _sorted(points: npt.NDArray[Any]) -> Indices:
     return order
 
 
-def gather_masses(rows: Any, place: Indices, n_nodes: int) -> Any:
+def gather_masses(rows: Any, place: Intp, n_nodes: int) -> Any:
     """Add the masses of rows that share a node; the sums do not depend on the order of the rows.
 
     Parameters
@@ -108,14 +109,14 @@ def gather_masses(rows: Any, place: Indices, n_nodes: int) -> Any:
     return sp.csr_array((data, node[starts], offsets), shape=(rows.shape[0], n_nodes))
 
 
-def _sums(data: npt.NDArray[np.floating[Any]], starts: Indices) -> npt.NDArray[np.floating[Any]]:
+def _sums(data: FloatArray, starts: Intp) -> FloatArray:
     """Return the sum of every run of sorted values; equal ones are multiplied, which rounds once."""
     ends = np.append(starts, data.size)[1:]
     equal = data[starts] == data[ends - 1]
     return np.where(equal, data[starts] * (ends - starts), np.add.reduceat(data, starts))
 
 
-def draw_by_mass(masses: npt.NDArray[Any], count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+def draw_by_mass(masses: npt.NDArray[Any], count: int, rng: np.random.Generator) -> Int64:
     """Draw ``count`` times, each place as often as its share of the mass says, to within one (a systematic sample).
 
     Places of equal mass are drawn at most once each, and a common factor of the masses changes nothing. Where there are
@@ -149,7 +150,7 @@ def draw_by_mass(masses: npt.NDArray[Any], count: int, rng: np.random.Generator)
     return np.bincount(order[hit], minlength=masses.size).astype(np.int64)
 
 
-def order_of_nodes(affinity: sp.csr_array) -> Indices:
+def order_of_nodes(affinity: sp.csr_array) -> Intp:
     """Return an order of the nodes that only their affinities decide, not the order in which they came.
 
     Nodes are told apart by a hash of their affinities, then by those of their neighbours, and so on (Weisfeiler and

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._typing import Float64, Intp
 from heatmover._validation import (
     RandomState,
     check_finite,
@@ -29,8 +30,8 @@ from heatmover.errors import GraphWarning, InvalidInputError
 from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.grid import grid_affinity
 from heatmover.graphs.kernels import Bandwidth, KernelName, affinity_from_neighbors, check_kernel, choose_bandwidth
-from heatmover.graphs.neighbors import SEARCHES, k_nearest, within_radius
 from heatmover.graphs.recognition import looks_like_distances
+from heatmover.graphs.search.choose import SEARCHES, k_nearest, within_radius
 
 if TYPE_CHECKING:
     from heatmover.graphs.diagnosis import Diagnosis
@@ -70,7 +71,7 @@ class Graph:
 
     node_affinity: sp.csr_array
     construction: Mapping[str, Any] = field(default_factory=dict)
-    place: npt.NDArray[np.intp] | None = None
+    place: Intp | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "construction", MappingProxyType(dict(self.construction)))
@@ -257,7 +258,7 @@ class Graph:
         return _freeze(matrix)
 
     @cached_property
-    def nodes(self) -> npt.NDArray[np.intp]:
+    def nodes(self) -> Intp:
         """``(n_points,)``: the row of `affinity` that belongs to each point; 0, 1, 2, ... if no two are equal.
 
         Examples
@@ -272,7 +273,7 @@ class Graph:
         return np.asarray(rank[self.place])
 
     @cached_property
-    def first(self) -> npt.NDArray[np.intp]:
+    def first(self) -> Intp:
         """``(n_nodes,)``: the first point of each node, in the nodes' own order."""
         if self.place is None:
             return np.arange(self.n_nodes)
@@ -351,7 +352,7 @@ def _freeze(matrix: sp.csr_array) -> sp.csr_array:
     return matrix
 
 
-def _check_points(points: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def _check_points(points: npt.ArrayLike) -> Float64:
     array = np.asarray(check_matrix("points", points), dtype=np.float64)
     largest = max(float(array.max()), -float(array.min()))
     if largest > 0 and not 1e-150 < largest < 1e150:  # squares of distances must stay in the range of a float

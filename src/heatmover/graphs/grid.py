@@ -7,9 +7,9 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._typing import Float64, Int64
 from heatmover._validation import check_integer, check_number
 from heatmover.errors import InvalidInputError
 
@@ -55,12 +55,12 @@ def grid_affinity(
 
 
 def _edges(
-    coordinates: npt.NDArray[np.int64],
-    offset: npt.NDArray[np.int64],
+    coordinates: Int64,
+    offset: Int64,
     sizes: tuple[int, ...],
     *,
     periodic: bool,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+) -> tuple[Int64, Int64]:
     """Return all cells that have a neighbour at ``offset``, and those neighbours."""
     target = coordinates + offset[:, None]
     limits = np.array(sizes)[:, None]
@@ -78,7 +78,7 @@ def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(check_integer("every axis of shape", size, minimum=1) for size in sizes)
 
 
-def _check_spacing(spacing: float | Sequence[float], n_axes: int) -> npt.NDArray[np.float64]:
+def _check_spacing(spacing: float | Sequence[float], n_axes: int) -> Float64:
     steps = list(spacing) if isinstance(spacing, Sequence | np.ndarray) else [spacing] * n_axes
     if len(steps) != n_axes:
         raise InvalidInputError(f"one spacing or one per axis ({n_axes})", repr(spacing))

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._typing import Float64
 from heatmover._validation import check_number, check_option
 
 __all__ = ["KERNELS", "Bandwidth", "KernelName", "affinity_from_neighbors", "check_kernel", "choose_bandwidth"]
 
-Float64 = npt.NDArray[np.float64]
 KernelName = Literal["gaussian", "adaptive", "box"]
 Bandwidth = float | Literal["auto"]
 

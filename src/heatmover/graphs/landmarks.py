@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._typing import Float64, FloatArray, Int64
 from heatmover._validation import (
     LabelNames,
     RandomState,
@@ -22,18 +23,14 @@ from heatmover._validation import (
     check_threads,
 )
 from heatmover.errors import InvalidInputError
-from heatmover.graphs.assignment import CenterSearch
 from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.graph import Graph
 from heatmover.graphs.kernels import Bandwidth, KernelName
-from heatmover.graphs.kmeans import ITERATIONS, k_means
+from heatmover.graphs.search.assignment import CenterSearch
+from heatmover.graphs.search.kmeans import ITERATIONS, k_means
 from heatmover.measures import Measures, _check_labels, _distinct, measures_from_weights
 
 __all__ = ["Histograms", "Landmarks", "find_landmarks"]
-
-Float64 = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
-Points = npt.NDArray[np.floating[Any]]
 
 
 @final
@@ -68,7 +65,7 @@ class Landmarks:
     """
 
     centers: Float64
-    counts: Indices
+    counts: Int64
     distortion: float
     how: Mapping[str, Any] = field(default_factory=dict)
 
@@ -130,7 +127,7 @@ class Landmarks:
         """Number of landmarks."""
         return len(self.centers)
 
-    def assign(self, points: npt.ArrayLike, *, n_jobs: int | None = None) -> Indices:
+    def assign(self, points: npt.ArrayLike, *, n_jobs: int | None = None) -> Int64:
         """Return the nearest landmark of each point; of several at the same distance, the first.
 
         Parameters
@@ -217,10 +214,10 @@ class Landmarks:
     def _search(self) -> CenterSearch:
         return CenterSearch(self.centers)
 
-    def _nearest(self, points: Points, n_threads: int) -> tuple[Indices, Float64]:
+    def _nearest(self, points: FloatArray, n_threads: int) -> tuple[Int64, Float64]:
         return self._search.nearest(points, n_threads)
 
-    def _check_points(self, points: npt.ArrayLike) -> Points:
+    def _check_points(self, points: npt.ArrayLike) -> FloatArray:
         array = _check_points(points)
         if array.shape[1] != self.centers.shape[1]:
             raise InvalidInputError(
@@ -228,7 +225,7 @@ class Landmarks:
             )
         return array
 
-    def _check_assignment(self, assignment: npt.ArrayLike) -> Indices:
+    def _check_assignment(self, assignment: npt.ArrayLike) -> Int64:
         places = as_array("assignment", assignment)
         if places.ndim != 1 or places.size == 0 or places.dtype.kind not in "iu":
             raise InvalidInputError(
@@ -339,7 +336,7 @@ class Histograms:
 
 def find_landmarks(
     points: npt.ArrayLike, n_landmarks: int, *, n_iterations: int, random_state: RandomState, n_jobs: int | None
-) -> tuple[Landmarks, Indices]:
+) -> tuple[Landmarks, Int64]:
     """Return landmarks, as `Landmarks.from_points` does, and the nearest of them for each point."""
     array = _check_points(points)
     count = check_integer("n_landmarks", n_landmarks, minimum=1)
@@ -363,7 +360,7 @@ def find_landmarks(
     return Landmarks(centers[kept], counts[kept], distortion, how), places[assignment][place]
 
 
-def _check_points(points: npt.ArrayLike) -> Points:
+def _check_points(points: npt.ArrayLike) -> FloatArray:
     """Return points in their own precision: a copy of millions in another would double the memory."""
     array = check_matrix("points", points)
     largest = max(float(array.max()), -float(array.min()))

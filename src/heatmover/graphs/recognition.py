@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
+
+from heatmover._typing import Float64, Intp
 
 __all__ = ["looks_like_distances"]
 
-Float64 = npt.NDArray[np.float64]
 Verdict = Literal["no", "probably", "surely"]
 
 # Points looked at, of a full matrix and of one with few entries, and neighbours of each.
@@ -104,7 +104,7 @@ def _eigenvalues(dense: Float64) -> Float64:
     return np.linalg.eigvalsh(-(centred - centred.mean(axis=1, keepdims=True)))
 
 
-def _all_triangles(dense: Float64) -> tuple[Float64, npt.NDArray[np.intp]]:
+def _all_triangles(dense: Float64) -> tuple[Float64, Intp]:
     """Return the values of all pairs, and the three pairs of each triangle, ``(n_triangles, 3)``."""
     n_points = len(dense)
     place = np.zeros(dense.shape, dtype=np.intp)
@@ -114,12 +114,12 @@ def _all_triangles(dense: Float64) -> tuple[Float64, npt.NDArray[np.intp]]:
     return dense[rows, columns], np.stack([place[i, j], place[j, k], place[i, k]], axis=1)
 
 
-def _keeps_triangles(values: Float64, triangles: npt.NDArray[np.intp], rng: np.random.Generator) -> bool:
+def _keeps_triangles(values: Float64, triangles: Intp, rng: np.random.Generator) -> bool:
     """Return whether no triangle is broken that the same values in another order would break."""
     return not _broken(values, triangles) and _broken(rng.permutation(values), triangles) >= BROKEN
 
 
-def _broken(values: Float64, triangles: npt.NDArray[np.intp]) -> int:
+def _broken(values: Float64, triangles: Intp) -> int:
     sides = values[triangles]
     largest = sides.max(axis=1, initial=0.0)
     return int((largest > (sides.sum(axis=1) - largest) * (1 + ROUNDING) + PRINTED * values.max()).sum())
@@ -138,7 +138,7 @@ def _judge_sparse(matrix: sp.csr_array, rng: np.random.Generator) -> Verdict:
     return "probably" if matrix.shape[0] >= FEWEST_SPARSE else "no"
 
 
-def _triangles(matrix: sp.csr_array, around: list[npt.NDArray[np.intp]]) -> npt.NDArray[np.intp]:
+def _triangles(matrix: sp.csr_array, around: list[Intp]) -> Intp:
     """Return the places of the three sides of triangles, two of which are among those around a point."""
     places = sp.csr_array((np.arange(1, matrix.nnz + 1), matrix.indices, matrix.indptr), shape=matrix.shape)
     found = [np.empty((0, 3), dtype=np.intp)]
@@ -149,7 +149,7 @@ def _triangles(matrix: sp.csr_array, around: list[npt.NDArray[np.intp]]) -> npt.
     return np.concatenate(found)
 
 
-def _shared_neighbors(matrix: sp.csr_array, centres: npt.NDArray[np.intp], around: list[npt.NDArray[np.intp]]) -> float:
+def _shared_neighbors(matrix: sp.csr_array, centres: Intp, around: list[Intp]) -> float:
     """Return the rank correlation, within points, between values and how many neighbours two points have in common."""
     from scipy.stats import rankdata  # takes a third of a second to import
 

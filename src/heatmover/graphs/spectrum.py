@@ -7,13 +7,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
+from heatmover._typing import Float64, Int32
+
 __all__ = ["SlowMode", "lanczos", "normalise", "relative", "slowest_mode"]
 
-Float64 = npt.NDArray[np.float64]
 
 # Affinities are brought to below 2^UNIT, by a power of two, which rounds nothing: near the upper end of a float's range
 # the faintest affinities beside them keep their digits, and 2^63 of them can be summed.
@@ -53,7 +53,7 @@ class SlowMode(NamedTuple):
 
 
 def normalise(
-    affinity: sp.csr_array, anisotropy: float, component: npt.NDArray[np.int32] | None = None
+    affinity: sp.csr_array, anisotropy: float, component: Int32 | None = None
 ) -> tuple[sp.csr_array, Float64]:
     """Return S as CSR and the degree d of the anisotropically normalised affinity (paper, Eq. 5).
 
@@ -93,21 +93,21 @@ def _multiply_ends(matrix: sp.csr_array, factors: Float64) -> None:
         matrix.data[entries] *= np.minimum(*ends)
 
 
-def relative(affinity: sp.csr_array, component: npt.NDArray[np.int32]) -> sp.csr_array:
+def relative(affinity: sp.csr_array, component: Int32) -> sp.csr_array:
     """Return the affinities over the largest of their component, each ``(n_points, n_points)``."""
     scaled = sp.csr_array((_in_units(affinity, component), affinity.indices, affinity.indptr), shape=affinity.shape)
     scaled.data /= np.repeat(_largest(scaled, component)[component], np.diff(affinity.indptr))
     return scaled
 
 
-def _largest(affinity: sp.csr_array, component: npt.NDArray[np.int32]) -> Float64:
+def _largest(affinity: sp.csr_array, component: Int32) -> Float64:
     """Return the largest affinity of each component, ``(n_components,)``; no row is empty."""
     largest = np.zeros(int(component.max()) + 1)
     np.maximum.at(largest, component, np.maximum.reduceat(affinity.data, affinity.indptr[:-1]))
     return largest
 
 
-def _in_units(affinity: sp.csr_array, component: npt.NDArray[np.int32] | None) -> Float64:
+def _in_units(affinity: sp.csr_array, component: Int32 | None) -> Float64:
     """Return the affinities, those of each component times the power of two that takes the largest below 2^UNIT."""
     counts = np.diff(affinity.indptr)
     place = np.zeros(counts.size, dtype=np.int32) if component is None else component

@@ -7,22 +7,20 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
+from heatmover._typing import Float64
 from heatmover._validation import as_array, check_option
-from heatmover.cohort._words import find, quoted
-from heatmover.comparison import Comparison
+from heatmover._words import find, quoted
+from heatmover.analysis.comparison import Comparison
+from heatmover.drawing.map import axis_labels
+from heatmover.drawing.variables import Variable, read_variable
 from heatmover.errors import InvalidInputError
 from heatmover.manifold import classical_scaling, diffusion_map, phate, umap
-from heatmover.pl._map import axis_labels
-from heatmover.pl._variables import Variable, read_variable
 from heatmover.tl import samples
 from heatmover.tl._results import scale_summary
 from heatmover.tl._samples import KEY, MAPS
 
 __all__ = ["Pictured", "read_data"]
-
-Float64 = npt.NDArray[np.float64]
 
 
 @final

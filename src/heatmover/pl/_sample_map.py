@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from heatmover._picture import Palette, new_axes
+from heatmover.drawing.map import SampleMap
+from heatmover.drawing.style import Palette, new_axes
 from heatmover.pl._data import read_data
-from heatmover.pl._map import SampleMap
 
 __all__ = ["sample_map"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from heatmover import _picture as picture
-from heatmover._picture import INK, QUIET
 from heatmover.diffusion.scales import MIXED
+from heatmover.drawing import style as picture
+from heatmover.drawing.style import INK, QUIET
 from heatmover.pl._data import read_data
 
 __all__ = ["scales"]

@@ -7,14 +7,14 @@ from typing import Any, final
 
 import numpy as np
 
-from heatmover import _picture as picture
-from heatmover._permutations import TestResult
-from heatmover._picture import FAINT, INK, QUIET
 from heatmover._validation import RandomState
+from heatmover.drawing import style as picture
+from heatmover.drawing.style import FAINT, INK, QUIET
+from heatmover.drawing.variables import Variable
 from heatmover.errors import InvalidInputError
 from heatmover.manifold import smoothness as test_smoothness
 from heatmover.pl._data import Pictured, read_data
-from heatmover.pl._variables import Variable
+from heatmover.statistics.permutations import TestResult
 
 __all__ = ["smoothness"]
 

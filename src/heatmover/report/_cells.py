@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from heatmover.cells import LEVEL, CellContrast, CellKind
+from heatmover.analysis.cell_types import LEVEL, CellContrast, CellKind
+from heatmover.analysis.study import Study
 from heatmover.report._section import Section
 from heatmover.report._templates import fill, shortened
-from heatmover.study import Study
 
 __all__ = ["cell_sections"]
 

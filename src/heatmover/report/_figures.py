@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
-from heatmover.comparison import Comparison
-from heatmover.distances import pairwise_distances
+from heatmover._typing import Float64, Int64
+from heatmover.analysis.comparison import Comparison
+from heatmover.embedding.distances import pairwise_distances
 from heatmover.manifold import classical_scaling, diffusion_map
 from heatmover.report._templates import packed, rounded
 
 __all__ = ["cluster_order", "heatmap", "maps", "nearest", "scale_shares", "scaled"]
 
-Float64: TypeAlias = npt.NDArray[np.float64]
-Int64: TypeAlias = npt.NDArray[np.int64]
 
 # A screen has hardly more pixels for the rows.
 MOST_ROWS = 1_000

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from heatmover._permutations import TestResult
-from heatmover.examination import LEVEL, Finding
+from heatmover.analysis.examination import LEVEL, Finding
+from heatmover.analysis.study import Study
 from heatmover.report._templates import shortened
-from heatmover.study import Study
+from heatmover.statistics.permutations import TestResult
 
 __all__ = ["cautions", "row"]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from heatmover.cohort._words import listed, unused
-from heatmover.comparison import Comparison
+from heatmover._words import listed, unused
+from heatmover.analysis.comparison import Comparison
+from heatmover.analysis.study import Study
 from heatmover.report._templates import shortened
-from heatmover.study import Study
 
 __all__ = ["methods", "references"]
 

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from functools import cache
 
 from heatmover._validation import import_extra
+from heatmover.analysis.study import Study
 from heatmover.errors import InvalidInputError
 from heatmover.report._cells import cell_sections
 from heatmover.report._findings import cautions
 from heatmover.report._parts import PARTS, shared_data
 from heatmover.report._section import Section
 from heatmover.report._templates import digest, fill, legal_script, script_json, static
-from heatmover.study import Study
 
 __all__ = ["render"]
 
@@ -28,7 +28,7 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
     Parameters
     ----------
     study
-        From `heatmover.study.study_cohort` or `heatmover.study.study_comparison`.
+        From `heatmover.analysis.study.study_cohort` or `heatmover.analysis.study.study_comparison`.
     title
         Heading of the page; default the name of the input.
     extra_sections
@@ -42,7 +42,7 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
     Examples
     --------
     >>> import heatmover as hm
-    >>> from heatmover.study import study_comparison
+    >>> from heatmover.analysis.study import study_comparison
     >>> data = hm.datasets.cohort(8, cells_per_sample=40)
     >>> page = render(study_comparison(hm.compare(data.points, data.labels)), title="Eight <samples>")
     >>> "<h1>Eight &lt;samples&gt;</h1>" in page

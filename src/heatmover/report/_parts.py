@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from heatmover.analysis.study import Study
 from heatmover.measures import is_missing
 from heatmover.report._figures import heatmap, maps, nearest, scale_shares
 from heatmover.report._findings import row
@@ -12,7 +13,6 @@ from heatmover.report._methods import methods, references
 from heatmover.report._section import Section
 from heatmover.report._templates import fill, plain, rounded
 from heatmover.report._variables import colorings, first_coloring
-from heatmover.study import Study
 
 __all__ = ["PARTS", "shared_data"]
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._typing import Float64
 from heatmover._validation import import_extra
 
 __all__ = ["digest", "fill", "legal_script", "packed", "plain", "rounded", "script_json", "shortened", "static"]
@@ -141,7 +142,7 @@ def rounded(values: npt.ArrayLike) -> list[float]:
     return [float(f"{value:.{DIGITS}g}") for value in np.asarray(values, dtype=np.float64).ravel()]
 
 
-def packed(values: npt.NDArray[np.float64]) -> dict[str, Any]:
+def packed(values: Float64) -> dict[str, Any]:
     """Return the upper triangle of a symmetric matrix of distances in 16 bits each, as text.
 
     634 samples take 0.5 MB instead of 4 MB as JSON. The step is 1/65535 of the largest distance.

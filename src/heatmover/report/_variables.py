@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from heatmover.examination import kind_of, label
+from heatmover.analysis.examination import kind_of, label
+from heatmover.analysis.study import Study
 from heatmover.measures import is_missing
 from heatmover.report._templates import rounded
-from heatmover.study import Study
 
 __all__ = ["colorings", "first_coloring"]
 

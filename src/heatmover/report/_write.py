@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from heatmover._files import replacing
-from heatmover.comparison import Comparison
+from heatmover.analysis.comparison import Comparison
+from heatmover.analysis.study import Study, study_comparison
 from heatmover.report._page import render
 from heatmover.report._section import Section
-from heatmover.study import Study, study_comparison
 
 __all__ = ["report_comparison", "write_report"]
 
@@ -27,7 +27,7 @@ def write_report(
     Parameters
     ----------
     study
-        From `heatmover.study.study_cohort` or `heatmover.study.study_comparison`.
+        From `heatmover.analysis.study.study_cohort` or `heatmover.analysis.study.study_comparison`.
     path
         Where to; a file that is there already is replaced. The new one appears complete or not at all.
     title, extra_sections
@@ -37,7 +37,7 @@ def write_report(
     --------
     >>> import pathlib, tempfile
     >>> import heatmover as hm
-    >>> from heatmover.study import study_comparison
+    >>> from heatmover.analysis.study import study_comparison
     >>> data = hm.datasets.cohort(8, cells_per_sample=40)
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "report.html"
     >>> write_report(study_comparison(hm.compare(data.points, data.labels)), path)
@@ -70,7 +70,7 @@ def report_comparison(
     path, title
         As in `write_report`.
     variables, blocks, cells, n_permutations, random_state
-        As in `heatmover.study.study_comparison`.
+        As in `heatmover.analysis.study.study_comparison`.
 
     Returns
     -------

@@ -18,7 +18,7 @@ import numpy as np
 
 from heatmover._files import lock_file, try_lock
 from heatmover._validation import import_extra
-from heatmover.cohort._words import quoted_path
+from heatmover._words import quoted_path
 from heatmover.errors import InvalidInputError
 from heatmover.scale._tasks import Arrays
 

@@ -7,16 +7,16 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from heatmover._progress import Progress
+from heatmover._typing import FloatArray
+from heatmover.analysis.comparison import MOST_SAMPLES, Comparison, _check_model
+from heatmover.analysis.landmarking import LandmarkLoss, landmark_loss
 from heatmover.cohort import Cohort
-from heatmover.comparison import MOST_SAMPLES, Comparison, _check_model
-from heatmover.distances import pairwise_distances
+from heatmover.embedding.distances import pairwise_distances
+from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
-from heatmover.estimator import DiffusionEMD
 from heatmover.graphs import Graph
-from heatmover.landmarking import LandmarkLoss, landmark_loss
 from heatmover.measures import Measures, measures_from_weights
 from heatmover.scale._embed import SAMPLES_AT_ONCE, embedding_tasks, same
 from heatmover.scale._landmarks import Draw, Histogrammed
@@ -133,7 +133,7 @@ def _compare(
     )
 
 
-def _embed(fitted: DiffusionEMD, measures: Measures, stages: Stages) -> npt.NDArray[np.floating[Any]]:
+def _embed(fitted: DiffusionEMD, measures: Measures, stages: Stages) -> FloatArray:
     """Embed the samples, a few per task."""
     prepared = fitted._prepared
     result = np.empty((len(measures), prepared.layout.n_features), dtype=prepared.precision)

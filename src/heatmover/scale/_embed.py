@@ -14,13 +14,13 @@ import numpy.typing as npt
 from heatmover import __version__
 from heatmover._progress import SILENT, Progress
 from heatmover._validation import import_extra
+from heatmover._words import quoted_path
 from heatmover.cohort import Cohort
-from heatmover.cohort._words import quoted_path
+from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.embedding.preparation import Preparation
 from heatmover.errors import InvalidInputError
-from heatmover.estimator import DiffusionEMD
 from heatmover.graphs import Landmarks
 from heatmover.measures import Measures, measures_from_weights
-from heatmover.preparation import Preparation
 from heatmover.scale._checkpoint import NoCheckpoint, explain_full_disk
 from heatmover.scale._execute import Task, executor
 from heatmover.scale._marks import Marks

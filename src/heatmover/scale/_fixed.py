@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
+
+from heatmover._typing import FloatArray, Int64
 
 __all__ = ["FixedPoint"]
 
@@ -44,12 +45,12 @@ class FixedPoint:
         largest = 2.0 ** (BITS - self.n_terms.bit_length())
         return float(2.0 ** np.ceil(np.log2((self.limit or 1.0) / largest)))
 
-    def encode(self, values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
+    def encode(self, values: FloatArray) -> Int64:
         """Return the values as multiples of the unit."""
         clipped = np.clip(values.astype(np.float64), -self.limit, self.limit)
         return np.rint(clipped / self.unit).astype(np.int64)
 
-    def sum(self, values: npt.NDArray[np.floating[Any]]) -> int:
+    def sum(self, values: FloatArray) -> int:
         """Return the sum as a multiple of the unit."""
         return int(self.encode(values).sum())
 

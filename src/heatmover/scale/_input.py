@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from heatmover._words import readable
 from heatmover.cohort import Cohort
-from heatmover.cohort._words import readable
 
 __all__ = ["describe_input", "plain"]
 

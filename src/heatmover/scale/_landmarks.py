@@ -8,15 +8,15 @@ from functools import partial
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._typing import Float64, FloatArray, Int64
+from heatmover.analysis.landmarking import LEAST_PER_SAMPLE, _quota
 from heatmover.cohort import Cohort
 from heatmover.graphs import Landmarks
-from heatmover.graphs.assignment import CenterSearch
 from heatmover.graphs.distinct import distinct_points
-from heatmover.graphs.kmeans import ITERATIONS, k_means
-from heatmover.landmarking import LEAST_PER_SAMPLE, _quota
+from heatmover.graphs.search.assignment import CenterSearch
+from heatmover.graphs.search.kmeans import ITERATIONS, k_means
 from heatmover.scale._fixed import FixedPoint
 from heatmover.scale._plan import LOSS_POINTS, Plan
 from heatmover.scale._stages import Stages
@@ -25,9 +25,6 @@ from heatmover.scale._tasks import Arrays, Cells, Piece, Wanted, count_cells, dr
 
 __all__ = ["Draw", "Drawn", "Histogrammed", "count", "draw", "find_centers"]
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
-Points = npt.NDArray[np.floating[Any]]
 
 # Independent streams of one seed, so that a stage's draw does not depend on whether another was resumed.
 FOR_LANDMARKS, FOR_LOSS, FOR_CENTERS = range(3)
@@ -51,7 +48,7 @@ class Drawn:
         CSR ``(n_samples, n_drawn)``: how many each sample has.
     """
 
-    points: Points
+    points: FloatArray
     counts: sp.csr_array
 
     @property
@@ -191,7 +188,7 @@ def count(centers: Float64, drawn: Drawn, cohort: Cohort, plan: Plan, stages: St
     return Histogrammed(Landmarks(centers[kept], per_landmark[kept], distortion, how), counts[:, kept])
 
 
-def _extent(points: Points) -> float:
+def _extent(points: FloatArray) -> float:
     return max(float(points.max()), -float(points.min()))
 
 

@@ -11,10 +11,10 @@ from typing import Any, final
 from heatmover import __version__
 from heatmover._progress import SILENT, Progress
 from heatmover._validation import check_integer, check_memory, check_threads
+from heatmover.analysis.landmarking import LANDMARKS
 from heatmover.cohort import Cohort
+from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
-from heatmover.estimator import DiffusionEMD
-from heatmover.landmarking import LANDMARKS
 from heatmover.scale._checkpoint import open_checkpoint
 from heatmover.scale._execute import executor
 from heatmover.scale._input import describe_input, plain

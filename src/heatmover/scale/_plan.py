@@ -7,7 +7,7 @@ from typing import final
 
 from heatmover.cohort import Cohort
 from heatmover.errors import InvalidInputError
-from heatmover.graphs.kmeans import PER_LANDMARK
+from heatmover.graphs.search.kmeans import PER_LANDMARK
 
 __all__ = ["LOSS_POINTS", "Plan", "make_plan"]
 

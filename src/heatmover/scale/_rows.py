@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
+from heatmover._typing import FloatArray
 from heatmover._validation import check_matrix, import_extra
-from heatmover.cohort._stored import missing_chunks, told
-from heatmover.cohort._words import quoted_path, readable
+from heatmover._words import quoted_path, readable
+from heatmover.cohort.formats.stored import missing_chunks, told
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Rows", "Span", "check_new", "cut", "open_array", "tile_rows"]
 
-Part = Callable[[], npt.NDArray[np.floating[Any]]]
+Part = Callable[[], FloatArray]
 Span = tuple[int, int]
 
 # Rows on each side of a tile, at most: wide enough that reading them is nothing beside comparing them.
@@ -100,7 +100,7 @@ def _local_path(array: Any) -> str:
     return "" if root is None else str(Path(root) / array.store_path.path)
 
 
-def _read(path: str, span: Span) -> npt.NDArray[np.floating[Any]]:
+def _read(path: str, span: Span) -> FloatArray:
     with readable(path, "zarr array"):
         return np.asarray(open_array(path)[slice(*span)])
 

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from heatmover._progress import Progress
 from heatmover.cohort import Cohort
-from heatmover.cohort._delimited import DelimitedReader
-from heatmover.cohort._projection import Projection
-from heatmover.cohort._reader import Block, Columns, Numbers, spans
+from heatmover.cohort.formats.text import DelimitedReader
+from heatmover.cohort.projection import Projection
+from heatmover.cohort.reader import Block, Columns, Numbers, spans
 from heatmover.scale._checkpoint import UNFINISHED, explain_full_disk
 
 __all__ = ["seekable"]

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from heatmover._progress import SILENT, Progress
-from heatmover._record import Clock, input_record
 from heatmover._validation import check_integer
-from heatmover.cohort import Cohort
-from heatmover.errors import EmbeddingWarning
-from heatmover.scale._compare import compare_cohort
-from heatmover.study import (
+from heatmover.analysis.record import Clock, input_record
+from heatmover.analysis.study import (
     Study,
     _check_parts,
     _finish,
@@ -22,6 +19,9 @@ from heatmover.study import (
     choose_variables,
     enough_cells,
 )
+from heatmover.cohort import Cohort
+from heatmover.errors import EmbeddingWarning
+from heatmover.scale._compare import compare_cohort
 
 __all__ = ["study_cohort"]
 

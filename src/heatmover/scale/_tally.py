@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
-__all__ = ["Tally"]
+from heatmover._typing import Int64
 
-Int64 = npt.NDArray[np.int64]
+__all__ = ["Tally"]
 
 
 @final

@@ -10,21 +10,21 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._typing import Float64, FloatArray, Int32, Int64, Intp
+from heatmover._words import quoted_path, readable
 from heatmover.cohort import Cohort
-from heatmover.cohort._hashes import cell_hashes
-from heatmover.cohort._kept import KeptReader
-from heatmover.cohort._projection import Projection
-from heatmover.cohort._reader import Block, Reader
-from heatmover.cohort._words import quoted_path, readable
+from heatmover.cohort.hashes import cell_hashes
+from heatmover.cohort.kept import KeptReader
+from heatmover.cohort.projection import Projection
+from heatmover.cohort.reader import Block, Reader
 from heatmover.errors import InvalidInputError
-from heatmover.graphs.assignment import CenterSearch
+from heatmover.graphs.search.assignment import CenterSearch
 from heatmover.scale._fixed import FixedPoint
 
 __all__ = ["Arrays", "Cells", "Piece", "Wanted", "count_cells", "draw_cells", "sum_cells"]
 
 # What every task returns, and what a checkpoint keeps.
 Arrays = dict[str, npt.NDArray[Any]]
-Points = npt.NDArray[np.floating[Any]]
 
 
 @final
@@ -60,12 +60,12 @@ class Piece:
     stop: int
     block_rows: int
 
-    def blocks(self) -> Iterator[tuple[slice, Points]]:
+    def blocks(self) -> Iterator[tuple[slice, FloatArray]]:
         """Yield where, counted from the start of the piece, and the points there."""
         for where, _, points in self.read():
             yield where, points
 
-    def read(self) -> Iterator[tuple[slice, Block, Points]]:
+    def read(self) -> Iterator[tuple[slice, Block, FloatArray]]:
         """Yield where, counted from the start of the piece, and the values and the points there."""
         done = 0
         with readable(self.cells.path, self.cells.reader.kind):
@@ -81,7 +81,7 @@ class Piece:
                 "the file has changed since it was read",
             )
 
-    def _check(self, points: Points, done: int) -> None:
+    def _check(self, points: FloatArray, done: int) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(points.sum(dtype=np.float64)):
                 return
@@ -108,9 +108,9 @@ class Wanted:
     """
 
     seed: int
-    shares: npt.NDArray[np.float64]
+    shares: Float64
 
-    def among(self, block: Block, codes: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
+    def among(self, block: Block, codes: Int32) -> tuple[Intp, Int64]:
         """Return rows of different cells that are drawn, and how many equal ones of their sample there are of each."""
         hashes = cell_hashes(block, codes, self.seed)
         shares = self.shares[codes]
@@ -119,7 +119,7 @@ class Wanted:
         return drawn[first], counts
 
 
-def draw_cells(_: None, piece: Piece, codes: npt.NDArray[np.int32], wanted: dict[str, Wanted]) -> Arrays:
+def draw_cells(_: None, piece: Piece, codes: Int32, wanted: dict[str, Wanted]) -> Arrays:
     """Return the cells that are drawn for each purpose: their points, how many there are of each, and their samples.
 
     Parameters
@@ -146,7 +146,7 @@ def draw_cells(_: None, piece: Piece, codes: npt.NDArray[np.int32], wanted: dict
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
-def count_cells(search: CenterSearch, piece: Piece, codes: npt.NDArray[np.int32], fixed: FixedPoint) -> Arrays:
+def count_cells(search: CenterSearch, piece: Piece, codes: Int32, fixed: FixedPoint) -> Arrays:
     """Return how many cells of each sample are nearest to each landmark, and their squared distances.
 
     Parameters

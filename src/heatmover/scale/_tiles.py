@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from heatmover import __version__
 from heatmover._progress import SILENT, Progress
+from heatmover._typing import Float64, Int64
 from heatmover._validation import check_integer, check_memory, check_option, import_extra
-from heatmover.cohort._words import quoted_path
-from heatmover.distances import pairwise_distances
+from heatmover._words import quoted_path
+from heatmover.embedding.distances import pairwise_distances
 from heatmover.errors import InvalidInputError
 from heatmover.scale._checkpoint import NoCheckpoint, explain_full_disk, open_checkpoint
 from heatmover.scale._execute import executor
@@ -26,8 +27,6 @@ from heatmover.scale._tasks import Arrays
 
 __all__ = ["distances", "nearest"]
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 Best = tuple[Float64, Int64]
 
 

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._typing import Int32
 from heatmover._validation import check_sparse
+from heatmover._words import find, listed, quoted
+from heatmover.analysis.comparison import compare
 from heatmover.cohort import read_cohort
-from heatmover.cohort._anndata import DEFAULT_REPRESENTATION
-from heatmover.cohort._read import MOST_COLUMNS
-from heatmover.cohort._words import find, listed, quoted
-from heatmover.comparison import compare
+from heatmover.cohort.formats.anndata import DEFAULT_REPRESENTATION
+from heatmover.cohort.read import MOST_COLUMNS
+from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
-from heatmover.estimator import DiffusionEMD
 from heatmover.graphs import Graph
 from heatmover.measures import Measures, measures_from_labels
 from heatmover.tl._results import pack, plain, write
@@ -165,7 +165,7 @@ def _from_neighbors(adata: Any, sample_key: str, neighbors_key: str) -> tuple[Gr
     return graph, _measures(labels.names, labels.codes)
 
 
-def _measures(names: tuple[str, ...], codes: npt.NDArray[np.int32]) -> Measures:
+def _measures(names: tuple[str, ...], codes: Int32) -> Measures:
     # Codes are ordered as the names are; to sort a million names again would take seconds.
     return replace(measures_from_labels(codes), names=names)
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from heatmover._validation import LabelNames, check_integer
+from heatmover._words import find, quoted
+from heatmover.analysis.cell_types import Annotation, CellContrast, CellMasses, annotate, choose_group, contrast_cells
+from heatmover.analysis.comparison import Comparison, compare
+from heatmover.analysis.examination import _restriction, label
 from heatmover.attribution import GroupContrast, explain_groups
-from heatmover.cells import Annotation, CellContrast, CellMasses, annotate, choose_group, contrast_cells
-from heatmover.cohort._samples import _factorize
-from heatmover.cohort._words import find, quoted
-from heatmover.comparison import Comparison, compare
+from heatmover.cohort.samples import _factorize
+from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
-from heatmover.estimator import DiffusionEMD
-from heatmover.examination import _restriction, label
 from heatmover.measures import Measures, is_missing
 from heatmover.tl._distances import _from_neighbors, _from_representation
 from heatmover.tl._results import check_stored, unpack
@@ -91,7 +91,7 @@ def explain(
 
         Where landmarks stood for the cells, a cell has the values of its landmark. ``.uns[key]["explain"]``, or
         ``.uns[key][key_added]`` if that was given, holds ``"params"``, ``"distance"`` between the means of the groups
-        and, with ``annotation``, ``"kinds"``: a DataFrame with a row for each kind, see `heatmover.cells.CellKind`.
+        and, with ``annotation``, ``"kinds"``: a DataFrame with a row for each kind, see `heatmover.analysis.CellKind`.
 
     See Also
     --------

@@ -9,11 +9,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from heatmover import __version__
-from heatmover.cohort._words import find, quoted
-from heatmover.comparison import Comparison
+from heatmover._typing import FloatArray, Int64
+from heatmover._words import find, quoted
+from heatmover.analysis.comparison import Comparison
 from heatmover.errors import InvalidInputError
 
 __all__ = ["check_stored", "pack", "plain", "scale_summary", "unpack", "write"]
@@ -80,7 +80,7 @@ def scale_summary(result: Comparison) -> dict[str, Any]:
     }
 
 
-def _sum_of_distances(block: npt.NDArray[np.floating[Any]]) -> float:
+def _sum_of_distances(block: FloatArray) -> float:
     """Return the sum of the L1 distances between all pairs of rows.
 
     In a sorted column the i-th of m numbers is added i times and subtracted m - 1 - i times, so that a sort does what
@@ -101,7 +101,7 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def check_stored(stored: Mapping[str, Any], names: tuple[str, ...], sizes: npt.NDArray[np.int64]) -> list[int]:
+def check_stored(stored: Mapping[str, Any], names: tuple[str, ...], sizes: Int64) -> list[int]:
     """Return where the samples of today's cells are in the stored results, or raise if those are out of date."""
     place = {str(name): i for i, name in enumerate(stored["names"])}
     changed = [n for n, size in zip(names, sizes, strict=True) if n not in place or stored["sizes"][place[n]] != size]

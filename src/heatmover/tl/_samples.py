@@ -7,9 +7,9 @@ from copy import deepcopy
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._typing import Float64
 from heatmover._validation import check_integer, check_option, import_extra
 from heatmover.errors import InvalidInputError
 from heatmover.manifold import classical_scaling, diffusion_map, phate, sample_graph, umap
@@ -18,7 +18,6 @@ from heatmover.tl._table import Labels, check_anndata, read_labels
 
 __all__ = ["KEY", "MAPS", "assemble", "samples"]
 
-Float64 = npt.NDArray[np.float64]
 
 # Under this name the samples know what they are.
 KEY = "heatmover"

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
+from heatmover._typing import Int32, Int64, Intp
 from heatmover._validation import import_extra
-from heatmover.cohort._samples import SampleTable
-from heatmover.cohort._words import distinct, find
+from heatmover._words import distinct, find
+from heatmover.cohort.samples import SampleTable
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Labels", "check_anndata", "read_labels"]
@@ -34,16 +34,16 @@ class Labels:
     """
 
     names: tuple[str, ...]
-    codes: npt.NDArray[np.int32]
+    codes: Int32
     varying: tuple[str, ...]
 
     @cached_property
-    def sizes(self) -> npt.NDArray[np.int64]:
+    def sizes(self) -> Int64:
         """``(n_samples,)``: number of cells."""
         return np.bincount(self.codes, minlength=len(self.names)).astype(np.int64)
 
     @cached_property
-    def first(self) -> npt.NDArray[np.intp]:
+    def first(self) -> Intp:
         """``(n_samples,)``: row of the first cell."""
         return np.unique(self.codes, return_index=True)[1]
 

@@ -1,0 +1,23 @@
+"""Studies: samples compared, their variables examined, and how it was done, whatever compares."""
+
+from heatmover.analysis.cell_types import CellContrast, CellKind, annotate, contrast_cells
+from heatmover.analysis.comparison import Comparison, compare
+from heatmover.analysis.examination import Finding, examine
+from heatmover.analysis.landmarking import LandmarkLoss, landmark_loss
+from heatmover.analysis.study import Study, study_cohort, study_comparison
+
+__all__ = [
+    "CellContrast",
+    "CellKind",
+    "Comparison",
+    "Finding",
+    "LandmarkLoss",
+    "Study",
+    "annotate",
+    "compare",
+    "contrast_cells",
+    "examine",
+    "landmark_loss",
+    "study_cohort",
+    "study_comparison",
+]

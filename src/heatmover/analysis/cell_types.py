@@ -1,0 +1,322 @@
+"""`contrast_cells`: which kinds of cells differ between two groups of samples, and what each adds to their distance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, final
+
+import numpy as np
+import scipy.sparse as sp
+
+from heatmover._typing import Float64, Int32, Int64
+from heatmover._validation import LabelNames, as_array, check_random_state, import_extra
+from heatmover._words import quoted
+from heatmover.analysis.comparison import Comparison
+from heatmover.analysis.examination import _restriction, label
+from heatmover.attribution.breakdown import Breakdown, break_down
+from heatmover.attribution.cell_types import Composition, Kinds, contrast_kinds
+from heatmover.attribution.design import Design, framed, set_up
+from heatmover.attribution.witness import explain_masses
+from heatmover.cohort.annotation import encode
+from heatmover.errors import InvalidInputError
+from heatmover.measures import is_missing
+from heatmover.statistics.samples import check_labels
+
+__all__ = ["Annotation", "CellContrast", "CellKind", "annotate", "choose_group", "contrast_cells"]
+
+
+# Of the kinds called different one in ten may be false, as everywhere in explanations.
+LEVEL = 0.1
+# More are not kinds of cells but names of cells, or measurements.
+MOST_KINDS = 1_000
+UNKNOWN = "not annotated"
+
+
+class Annotation(NamedTuple):
+    """The kind of each cell: ``name`` of the column, ``codes`` ``(n_cells,)`` into ``kinds``."""
+
+    name: str
+    codes: Int32
+    kinds: tuple[str, ...]
+
+
+class CellMasses(NamedTuple):
+    """Samples as masses of their cells ``(n_samples, n_cells)``, and the graph's point for each, ``(n_cells,)``."""
+
+    masses: sp.csr_array
+    nodes: Int64
+
+
+@final
+@dataclass(frozen=True)
+class CellKind:
+    """What is known of one kind of cells.
+
+    Attributes
+    ----------
+    name
+        Of the kind.
+    cells
+        How many there are, in all samples.
+    contribution, share
+        What it adds to the distance between the means of the groups, and as a share of that. The shares of all kinds
+        sum to 1. A share below zero: the kind's cells changed against what is around them.
+    in_group, in_reference
+        Mean share of the cells of a sample.
+    score, log_ratio, p_value, q_value
+        As in `GroupContrast`.
+    """
+
+    name: str
+    cells: int
+    contribution: float
+    share: float
+    in_group: float
+    in_reference: float
+    score: float
+    log_ratio: float
+    p_value: float
+    q_value: float
+
+    @property
+    def direction(self) -> Literal["more", "less", ""]:
+        """Whether the group surely has more or less of it, with a tenth of such findings false; else empty."""
+        if self.q_value > LEVEL or self.score == 0:
+            return ""
+        return "more" if self.score > 0 else "less"
+
+    @property
+    def ratio(self) -> float:
+        """How many times as many the group has as the reference, relative to most cells."""
+        return float(np.exp(self.log_ratio))
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class CellContrast:
+    """Which kinds of cells differ between two groups of samples; ``print`` it. `study_cohort` makes one.
+
+    Attributes
+    ----------
+    annotation, variable
+        Names of the annotation of cells and of the variable of samples.
+    group, reference
+        Names of the groups.
+    n_samples
+        Independent samples in each: blocks, if samples of a block are of one group.
+    blocks
+        How blocks counted, as in `Finding`.
+    distance
+        Between the mean of the group and the mean of the reference.
+    kinds
+        The kinds of cells, those that add most to the distance first.
+    n_permutations
+        Rearrangements of the samples that were looked at.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(12, cells_per_sample=60, effect=6.0)
+    >>> branch = [f"branch {int(b)}" for b in data.coordinates[:, 0]]
+    >>> comparison = hm.compare(data.points, data.labels)
+    >>> found = contrast_cells(comparison, annotate("branch", branch, 720), data.annotations["condition"])
+    >>> print(found)
+    'branch 4' differs most between 'case' and 'control': 'case' has ... times as many, relative to most cells...
+    >>> round(sum(kind.share for kind in found.kinds), 6)
+    1.0
+    """
+
+    annotation: str
+    variable: str
+    group: str
+    reference: str
+    n_samples: tuple[int, int]
+    blocks: str
+    distance: float
+    kinds: tuple[CellKind, ...]
+    n_permutations: int
+
+    @property
+    def different(self) -> tuple[CellKind, ...]:
+        """The kinds that surely differ, the surest first."""
+        return tuple(sorted((kind for kind in self.kinds if kind.direction), key=lambda kind: -abs(kind.score)))
+
+    def describe(self) -> str:
+        """Return what was found in plain sentences."""
+        group = quoted(self.group)
+        # These are no group's name but what `set_up` calls the rest.
+        reference = self.reference if self.reference == "all others" else quoted(self.reference)
+        if self.distance == 0:
+            return f"The means of {group} and {reference} are the same."
+        if not self.different:
+            most = self.kinds[0]
+            return (
+                f"No kind of cell in {quoted(self.annotation)} surely differs between {group} and {reference}; "
+                f"{quoted(most.name)} adds most to the distance between their means ({100 * most.share:.0f} %)."
+            )
+        most = self.different[0]
+        count = len(self.different)
+        others = "no other kind does" if count == 1 else f"{count} of {len(self.kinds)} kinds differ"
+        return (
+            f"{quoted(most.name)} differs most between {group} and {reference}: {group} has {most.ratio:.2g} times as "
+            f"many, relative to most cells (q = {most.q_value:.2g}), and it makes {100 * most.share:.0f} % of the "
+            f"distance between their means; {others}."
+        )
+
+    def table(self) -> Any:
+        """Return a pandas DataFrame with one row for each kind, those that add most to the distance first."""
+        pandas = import_extra("pandas", package="pandas", extra="cohort")
+        index = pandas.Index([kind.name for kind in self.kinds], dtype=object, name="kind")
+        return pandas.DataFrame(self.rows(), index=index)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the numbers of each kind by name, without the kind's own."""
+        columns = [name for name in CellKind.__dataclass_fields__ if name != "name"]
+        return [{name: getattr(kind, name) for name in columns} | {"direction": kind.direction} for kind in self.kinds]
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain values for JSON."""
+        named = ("annotation", "variable", "group", "reference", "n_samples", "blocks", "distance", "n_permutations")
+        kinds = [{"name": kind.name} | row for kind, row in zip(self.kinds, self.rows(), strict=True)]
+        return {name: getattr(self, name) for name in named} | {"kinds": kinds}
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    def __repr__(self) -> str:
+        return f"CellContrast({self.group} against {self.reference}, {len(self.kinds)} kinds of {self.annotation})"
+
+
+def annotate(name: str, values: Any, n_cells: int) -> Annotation:
+    """Return the kind of each cell; cells without one are a kind of their own, ``"not annotated"``.
+
+    Parameters
+    ----------
+    name
+        Of the annotation.
+    values
+        ``(n_cells,)``: words, numbers or categories; or codes with -1 for none, and names, as in `Cohort.annotation`.
+    n_cells
+        How many there must be.
+    """
+    codes, kinds = values if isinstance(values, tuple) else encode([_column(values)])
+    if codes.size != n_cells:
+        raise InvalidInputError(
+            f"cells: one kind for each of the {n_cells} points of the graph",
+            f"{codes.size}",
+            "with landmarks these are the points; comparison.landmarks.assign(points) tells that of each cell",
+        )
+    if (codes < 0).any():
+        unknown = UNKNOWN if UNKNOWN not in kinds else f"{UNKNOWN} (missing)"
+        codes, kinds = np.where(codes < 0, len(kinds), codes).astype(np.int32), (*kinds, unknown)
+    if not 2 <= len(kinds) <= MOST_KINDS:
+        found = f"{len(kinds):,} in {quoted(name)}" + (f", only {quoted(kinds[0])}" if len(kinds) == 1 else "")
+        raise InvalidInputError(f"cells: 2 to {MOST_KINDS:,} kinds of cells", found, "choose an annotation like a type")
+    return Annotation(name, codes, kinds)
+
+
+def _column(values: Any) -> Any:
+    column = values if hasattr(values, "dtype") else np.asarray(list(values), dtype=object)
+    if isinstance(column, np.ma.MaskedArray):
+        column = as_array("cells", column)
+    if np.ndim(column) != 1:
+        raise InvalidInputError("cells: one kind for each cell", f"an array of shape {np.shape(column)}")
+    return column
+
+
+def choose_group(counts: Mapping[str, int]) -> str:
+    """Return the group to compare with the others: of two the first by name, of more the largest."""
+    names = sorted(counts)
+    return names[0] if len(names) == 2 else max(names, key=lambda name: counts[name])
+
+
+def contrast_cells(
+    comparison: Comparison,
+    annotation: Annotation,
+    groups: Sequence[Any],
+    *,
+    variable: str = "group",
+    group: str | None = None,
+    reference: str | None = None,
+    blocks: Sequence[Any] | None = None,
+    cells: CellMasses | None = None,
+    n_permutations: int = 999,
+    random_state: int = 0,
+) -> CellContrast:
+    """Find the kinds of cells that differ between two groups of samples, and what each adds to their distance.
+
+    Shares of kinds in samples are exact, also where a landmark stands for cells of several kinds: a cell counts for its
+    own kind, with the value that the witness of the distance has at its landmark.
+
+    Parameters
+    ----------
+    comparison
+        From `compare`.
+    annotation
+        From `annotate`: the kind of each cell, or of each point of the graph if ``cells`` is not given.
+    groups
+        ``(n_samples,)``; samples without one do not take part.
+    variable
+        What the groups are called.
+    group, reference
+        Names; default of two groups the first by name, of more the largest, against all others.
+    blocks
+        ``(n_samples,)``: what ties samples together. If every block is of one group, its samples are averaged, else
+        samples are compared within their block.
+    cells
+        The cells for which landmarks stand.
+    n_permutations, random_state
+        As in `explain_groups`.
+    """
+    known = [i for i, value in enumerate(groups) if not is_missing(value)]
+    if not known:
+        raise InvalidInputError("samples in at least two groups", "no sample with a group")
+    labels = [label(groups[i]) for i in known]
+    counts = Counter(labels)
+    group = choose_group(counts) if group is None and reference is None and len(counts) > 1 else group
+    codes = check_labels("groups", labels, len(labels))[0]
+    tied = None if blocks is None else np.array(LabelNames("blocks").add_all(blocks[i] for i in known))
+    how, restricted = _restriction(codes, tied)
+    rng = check_random_state(random_state)
+    design = set_up(
+        labels, len(labels), group=group, reference=reference, n_permutations=n_permutations, rng=rng,
+        **{"within": None, "units": None, **restricted},
+    )  # fmt: skip
+    rows = sp.csr_array(comparison.measures.masses)[known]
+    own = rows if cells is None else cells.masses[known]
+    nodes = np.arange(rows.shape[1]) if cells is None else cells.nodes
+    modes = framed(comparison.model, design, rows, rng).modes
+    tests = contrast_kinds(design, _composition(annotation, own), modes)
+    witness = explain_masses(comparison.model, design.means(rows), design.names).witness
+    parts = _parts(annotation, design, own, witness[nodes])
+    kinds = tuple(_kinds(tests, parts))
+    return CellContrast(
+        annotation.name, variable, *design.names, design.counts, how, float(parts.contributions.sum()), kinds,
+        len(design.members) - 1,
+    )  # fmt: skip
+
+
+def _composition(annotation: Annotation, masses: sp.csr_array) -> Composition:
+    codes, n_kinds = annotation.codes, len(annotation.kinds)
+    membership = sp.csr_array((np.ones(codes.size), (np.arange(codes.size), codes)), shape=(codes.size, n_kinds))
+    return Composition(annotation.kinds, np.bincount(codes, minlength=n_kinds), (masses @ membership).toarray())
+
+
+def _parts(annotation: Annotation, design: Design, masses: sp.csr_array, witness: Float64) -> Breakdown:
+    """Take the distance apart by kinds of cells: a cell adds its witness times the difference of its masses."""
+    means = design.means(masses)
+    contributions = witness * (means[0] - means[1])
+    return break_down(contributions, annotation.codes.astype(np.int64), annotation.kinds, means, design.names)
+
+
+def _kinds(tests: Kinds, parts: Breakdown) -> list[CellKind]:
+    place = {name: i for i, name in enumerate(tests.names)}
+    found = []
+    for row, name in enumerate(parts.names):
+        i = place[name]
+        tested = (tests.scores[i], tests.log_ratios[i], tests.p_values[i], tests.q_values[i])
+        sums = (parts.contributions[row], parts.shares[row], *parts.masses[row])
+        found.append(CellKind(name, int(parts.points[row]), *map(float, (*sums, *tested))))
+    return found

@@ -1,0 +1,384 @@
+"""`compare`: one call from points and labels to the distances between samples, and what one asks of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, final
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import clone
+
+from heatmover._progress import SILENT, Progress
+from heatmover._readonly import ReadOnlyArrays
+from heatmover._typing import Float64, FloatArray, Int64, Intp
+from heatmover._validation import LabelNames, as_array, check_integer, check_matrix, check_threads
+from heatmover.analysis.landmarking import LandmarkLoss, landmark_loss, place_landmarks
+from heatmover.embedding.distances import pairwise_distances
+from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.errors import InvalidInputError
+from heatmover.graphs import Diagnosis, Graph, Landmarks
+from heatmover.manifold import classical_scaling
+from heatmover.measures import Measures, is_missing, measures_from_labels
+from heatmover.statistics.samples import by_name
+from heatmover.statistics.separation import Separation, separate
+from heatmover.tables import write_table
+
+__all__ = ["Comparison", "Separation", "compare"]
+
+# Their distances take 3 GB; of more samples one wants the nearest, not all pairs.
+MOST_SAMPLES = 20_000
+
+Groups = Sequence[object] | npt.NDArray[Any] | Mapping[str, object]
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(ReadOnlyArrays):
+    """Distances between samples, with everything they were made from; `compare` makes one.
+
+    Attributes
+    ----------
+    names
+        Name of each sample, in the order of all rows and columns below.
+    sizes
+        ``(n_samples,)``: number of points of each sample.
+    distances
+        ``(n_samples, n_samples)``, float64, symmetric, zero on the diagonal. The unit is arbitrary: compare
+        distances with each other.
+    embedding
+        ``(n_samples, n_features)``: the L1 distance between two rows is the distance between the samples.
+    graph
+        The graph over the points, or over the landmarks.
+    model
+        The fitted `DiffusionEMD`: it embeds further samples, and its attributes explain what it chose.
+    landmarks, landmark_loss
+        The landmarks that stood for the points, and what they cost as measured; None where there were none.
+    measures
+        The samples as masses over the points of the graph, ``(n_samples, n_points)``.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(12, cells_per_sample=50, effect=4.0)
+    >>> result = hm.compare(data.points, data.labels)
+    >>> result
+    Comparison(12 samples of 50 points; distances ... to ...; scales up to 2^... steps)
+    >>> distances, indices = result.nearest(3)
+    >>> [result.names[i] for i in indices[0]]
+    ['case-...', ...]
+    >>> result.separation(data.annotations["condition"]).agreement > 0.8
+    True
+    """
+
+    names: tuple[str, ...]
+    sizes: Int64
+    distances: Float64
+    embedding: FloatArray
+    graph: Graph
+    model: DiffusionEMD
+    measures: Measures
+    landmarks: Landmarks | None = None
+    landmark_loss: LandmarkLoss | None = None
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        """What the graph looks like to the heat, and advice; computed at the first request."""
+        return self.graph.diagnose(steps=2**self.model.max_scale_)
+
+    def nearest(self, k: int = 10) -> tuple[Float64, Int64]:
+        """Return the k nearest samples of each sample.
+
+        Parameters
+        ----------
+        k
+            How many; at most ``n_samples - 1``, for a sample is not its own neighbour.
+
+        Returns
+        -------
+        distances : ndarray of shape (n_samples, k)
+            Ascending in each row.
+        indices : ndarray of shape (n_samples, k)
+            Into ``names``. Of equal distances the smaller index comes first.
+        """
+        k = self._check_count("k", k)
+        candidates = self.distances.copy()
+        np.fill_diagonal(candidates, np.inf)
+        # The first of the nearest needs no sorting, which of thousands of samples takes long.
+        order = candidates.argmin(axis=1)[:, None] if k == 1 else np.argsort(candidates, axis=1, kind="stable")
+        indices = order[:, :k]
+        return np.take_along_axis(candidates, indices, axis=1), indices
+
+    def coordinates(self, n: int = 2) -> Float64:
+        """Return a map of the samples: classical multidimensional scaling of the distances.
+
+        The axes are centred at zero and ordered by how much of the variation they show; of the two possible
+        directions of an axis, the one in which its largest coordinate is positive.
+
+        Parameters
+        ----------
+        n
+            Number of axes; at most ``n_samples - 1``.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n)
+            In the unit of the distances; an axis that the distances do not need is zero.
+        """
+        return classical_scaling(self.distances, self._check_count("n", n))[0]
+
+    def separation(self, groups: Groups) -> Separation:
+        """Return how well a grouping of the samples explains the distances.
+
+        It describes, it does not test: with few samples a difference may well be chance.
+
+        Parameters
+        ----------
+        groups
+            ``(n_samples,)``: the group of each sample in the order of ``names``, or a mapping (or pandas Series)
+            from names to groups. There must be two groups, and one of them must have two samples.
+        """
+        codes, _ = self._check_groups(groups)
+        return separate(self.distances, codes)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the distances as CSV, names in the first row and the first column.
+
+        The numbers are written with all digits. A name that a spreadsheet would take for a formula has an apostrophe
+        before it, which `heatmover.tables.plain_text` takes away. The file appears complete or not at all.
+
+        Parameters
+        ----------
+        path
+            Where to; a file that is there already is replaced.
+        """
+        rows = ([name, *row.tolist()] for name, row in zip(self.names, self.distances, strict=True))
+        write_table(path, ["sample", *self.names], rows)
+
+    def plot(self, groups: Groups | None = None, ax: Any = None) -> Any:
+        """Draw the map of the samples; needs matplotlib (extra ``cohort``).
+
+        A thin line joins each sample with its nearest one, which the map, being flat, may show too far away.
+
+        Parameters
+        ----------
+        groups
+            Colour and shape: the group of each sample, as in `separation`, grey where it is missing; or a number for
+            each, shown by a colour bar.
+        ax
+            Matplotlib axes to draw into; default new ones.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            With the map.
+        """
+        from heatmover.drawing.map import SampleMap, axis_labels
+        from heatmover.drawing.style import new_axes
+        from heatmover.drawing.variables import read_variable
+
+        variable = None if groups is None else read_variable(groups, self.names)
+        coordinates, shares = classical_scaling(self.distances, 2)
+        sample_map = SampleMap(self.names, coordinates, axis_labels("mds", shares), self.nearest(1)[1][:, 0], variable)
+        return sample_map.draw(new_axes() if ax is None else ax)
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        variables: Mapping[str, Any] | Any | None = None,
+        *,
+        blocks: Sequence[object] | None = None,
+        title: str | None = None,
+        n_permutations: int = 999,
+        random_state: int = 0,
+    ) -> Any:
+        """Test variables of the samples and write a report: one HTML page that opens offline in any browser.
+
+        It needs plotly and jinja2 (extra ``cohort``).
+
+        Parameters
+        ----------
+        path
+            Where to; a file that is there already is replaced. The new one appears complete or not at all.
+        variables
+            Values ``(n_samples,)`` by name, in the order of ``names``: a mapping, or a DataFrame (by its index if that
+            holds the names). The most important first.
+        blocks
+            What ties samples together, ``(n_samples,)``: patients with several samples, batches, pairs.
+        title
+            Heading of the page.
+        n_permutations, random_state
+            Rearrangements of every test and their seed.
+
+        Returns
+        -------
+        heatmover.analysis.study.Study
+            What the report tells.
+        """
+        # Through the public face: the report stands above the comparison, which must not import it.
+        import heatmover
+
+        return heatmover.report.report_comparison(
+            self, path, variables,
+            blocks=blocks, title=title, n_permutations=n_permutations, random_state=random_state,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        low, high = self.sizes.min(), self.sizes.max()
+        size = f"{low}" if low == high else f"{low} to {high}"
+        standing_in = "" if self.landmark_loss is None else f"; {self.landmark_loss.describe()}"
+        apart = self.distances[np.triu_indices(len(self.names), 1)]
+        return (
+            f"Comparison({len(self.names)} samples of {size} points; distances {apart.min():.3g} to "
+            f"{apart.max():.3g}; scales up to 2^{self.model.max_scale_} steps{standing_in})"
+        )
+
+    def _check_count(self, name: str, value: object) -> int:
+        count = check_integer(name, value, minimum=1)
+        most = len(self.names) - 1
+        if count > most:
+            raise InvalidInputError(f"{name} of at most {most}", f"{count} with {most + 1} samples")
+        return count
+
+    def _check_groups(self, groups: Groups) -> tuple[Intp, tuple[str, ...]]:
+        """Return the group of each sample as an index, ``(n_samples,)``, and the names of the groups, sorted."""
+        values = as_array("groups", by_name(groups, self.names), dtype=object)
+        if values.shape != (len(self.names),):
+            raise InvalidInputError(
+                f"one group per sample ({len(self.names)})",
+                f"shape {values.shape}",
+                "of one group per point take the first of each sample: pd.Series(groups).groupby(labels).first()",
+            )
+        missing = [name for name, value in zip(self.names, values, strict=True) if is_missing(value)]
+        if missing:
+            raise InvalidInputError("a group for every sample", f"none for {', '.join(map(repr, missing[:5]))}")
+        found, codes = np.unique(LabelNames("groups").add_all(values), return_inverse=True)
+        return codes, tuple(found.tolist())
+
+
+def compare(
+    points: npt.ArrayLike | Graph,
+    labels: npt.ArrayLike | Measures,
+    *,
+    n_neighbors: int = 30,
+    landmarks: int | Literal["auto"] | None = "auto",
+    model: DiffusionEMD | None = None,
+    random_state: int | None = 0,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare samples: from points and the sample each belongs to, to the distances between all samples.
+
+    It joins the points to a graph, makes one measure per label, embeds the measures and measures their distances,
+    with the defaults of `Graph.from_points` and `DiffusionEMD`.
+
+    Parameters
+    ----------
+    points
+        ``(n_points, n_dimensions)``, finite; or a `Graph` over the points, if it is to be made in another way.
+    labels
+        ``(n_points,)``: the sample of each point; or `Measures`, to name, choose or weigh the samples. At least
+        two samples.
+    n_neighbors
+        Neighbours of each point in the graph; a `Graph` that is given stays as it is.
+    landmarks
+        Let so many centres of k-means stand for the points, see `Landmarks`; None for never. ``"auto"``: 4,000 for more
+        than 100,000 points. What that costs is measured and reported in ``landmark_loss`` of the result.
+    model
+        Settings other than the defaults: a `DiffusionEMD` without a graph. It is copied and stays unfitted.
+    random_state
+        Seed of the search for neighbours and, unless ``model`` is given, of the choice of scales.
+    n_jobs
+        Threads; None for those of ``model``, else all cores. The result does not depend on it.
+    progress
+        Told of the stages "find neighbours", "choose scales", "diffuse measures" and "compare"; with landmarks first
+        of "find landmarks" and last of "measure the loss".
+
+    Returns
+    -------
+    Comparison
+        Distances, embedding, graph and fitted model; nearest samples, a map, the separation of groups, CSV.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.gaussians(6, points_per_measure=40)
+    >>> result = hm.compare(data.points, data.labels, n_neighbors=10)
+    >>> result.names, result.distances.shape
+    (('0', '1', '2', '3', '4', '5'), (6, 6))
+
+    Other settings come as a graph and a model:
+
+    >>> graph = hm.Graph.from_points(data.points, n_neighbors=10, kernel="adaptive")
+    >>> hm.compare(graph, data.labels, model=hm.DiffusionEMD(max_scale=6)).model.max_scale_
+    6
+    """
+    measures = _check_samples(labels)
+    places: Any = points if isinstance(points, Graph) else check_matrix("points", points)
+    n_points = places.n_points if isinstance(places, Graph) else len(places)
+    if n_points != measures.shape[1]:
+        raise InvalidInputError(f"one label for each of the {n_points} points", f"{measures.shape[1]} labels")
+    copy = _check_model(model, random_state=random_state, n_jobs=n_jobs)
+    watcher = SILENT if progress is None else progress
+
+    placed = place_landmarks(
+        places, measures, landmarks, random_state=random_state, n_jobs=copy.n_jobs, progress=watcher
+    )
+    nodes, masses = (places, measures) if placed is None else (placed[0].centers, placed[1])
+    if isinstance(nodes, Graph):
+        graph = nodes
+    else:
+        watcher.stage("find neighbours", 1)
+        graph = Graph.from_points(nodes, n_neighbors=n_neighbors, random_state=random_state, n_jobs=copy.n_jobs)
+        watcher.advance()
+    watcher.stage("choose scales", 1)
+    fitted = copy.set_params(graph=graph).fit(masses)
+    watcher.advance()
+    embedding = fitted._embed(fitted._check_rows(masses, reset=False), watcher)
+    watcher.stage("compare", 1)
+    distances = np.asarray(pairwise_distances(embedding, n_jobs=fitted.n_jobs), dtype=np.float64)
+    watcher.advance()
+    sizes = np.diff(measures.masses.indptr).astype(np.int64)
+    if placed is None:
+        return Comparison(measures.names, sizes, distances, embedding, graph, fitted, masses)
+    watcher.stage("measure the loss", 1)
+    loss = landmark_loss(placed[0], places, measures, graph=graph, model=copy, random_state=random_state)
+    watcher.advance()
+    return Comparison(measures.names, sizes, distances, embedding, graph, fitted, masses, placed[0], loss)
+
+
+def _check_samples(labels: npt.ArrayLike | Measures) -> Measures:
+    measures = labels if isinstance(labels, Measures) else measures_from_labels(labels)
+    if len(measures) < 2:
+        raise InvalidInputError("at least two samples to compare", f"one, {measures.names[0]!r}")
+    check_all_pairs(len(measures))
+    return measures
+
+
+def check_all_pairs(n_samples: int) -> None:
+    """Raise if the distances of all pairs of so many samples would take too much memory."""
+    if n_samples > MOST_SAMPLES:
+        raise InvalidInputError(
+            f"at most {MOST_SAMPLES:,} samples for the distances of all pairs",
+            f"{n_samples:,}, whose distances would take {8 * n_samples**2 / 1e9:,.0f} GB",
+            "embed them with DiffusionEMD(graph).fit_transform and ask hm.nearest for the nearest of each",
+        )
+
+
+def _check_model(model: object, *, random_state: int | None, n_jobs: int | None) -> DiffusionEMD:
+    """Return an unfitted copy of the model, or the default one, with its parameters checked."""
+    check_threads(n_jobs)
+    if model is None:
+        model = DiffusionEMD(random_state=random_state)
+    if not isinstance(model, DiffusionEMD):
+        raise InvalidInputError("model to be a DiffusionEMD", type(model).__name__)
+    if model.graph is not None:
+        raise InvalidInputError("model without a graph", repr(model.graph), "pass the graph in place of the points")
+    copy: DiffusionEMD = clone(model)
+    if n_jobs is not None:
+        copy.set_params(n_jobs=n_jobs)
+    copy._check_parameters()
+    return copy

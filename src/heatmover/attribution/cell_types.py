@@ -1,0 +1,72 @@
+"""Kinds of points, such as cell types: what samples consist of, and which kinds differ between two groups of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import scipy.sparse as sp
+
+from heatmover._readonly import ReadOnlyArrays
+from heatmover._typing import Float64, Int64
+from heatmover._validation import import_extra
+from heatmover.attribution.check import check_annotation
+from heatmover.attribution.contrast import two_frames
+from heatmover.attribution.design import Design
+from heatmover.statistics import false_discovery
+
+__all__ = ["Composition", "Kinds", "composition_of", "contrast_kinds"]
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Kinds(ReadOnlyArrays):
+    """The same test for kinds of points, such as cell types, by the mass that samples have in each.
+
+    Attributes
+    ----------
+    names
+        Of the kinds, sorted.
+    points
+        ``(n_kinds,)``: number of points of each.
+    scores, log_ratios, p_values, q_values
+        ``(n_kinds,)``: as in `GroupContrast`.
+    """
+
+    names: tuple[str, ...]
+    points: Int64
+    scores: Float64
+    log_ratios: Float64
+    p_values: Float64
+    q_values: Float64
+
+    def table(self) -> Any:
+        """Return a pandas DataFrame with one row for each kind."""
+        pandas = import_extra("pandas", package="pandas", extra="cohort")
+        columns = {name: getattr(self, name) for name in ("points", "scores", "log_ratios", "p_values", "q_values")}
+        return pandas.DataFrame(columns, index=pandas.Index(self.names, name="kind"))
+
+
+class Composition(NamedTuple):
+    """The share of each kind of cell in each sample, where a point of the graph may stand for cells of several kinds.
+
+    ``names`` of the kinds, sorted; ``points``, how many cells of each; ``shares``, ``(n_samples, n_kinds)``.
+    """
+
+    names: tuple[str, ...]
+    points: Int64
+    shares: Float64
+
+
+def composition_of(annotation: Any, rows: Any) -> Composition:
+    """Return what the samples ``(n_samples, n_points)`` consist of, from the kind of each point, ``(n_points,)``."""
+    codes, names = check_annotation(annotation, rows.shape[1])
+    membership = sp.csr_array((np.ones(codes.size), (np.arange(codes.size), codes)), shape=(codes.size, len(names)))
+    return Composition(names, np.bincount(codes, minlength=len(names)), (sp.csr_array(rows) @ membership).toarray())
+
+
+def contrast_kinds(design: Design, kinds: Composition, modes: Float64) -> Kinds:
+    """Test every kind by the share that samples have of it, in both frames of reference (see `two_frames`)."""
+    found = two_frames(design.average @ kinds.shares[design.chosen], modes, design.members, design.blocks)
+    return Kinds(kinds.names, kinds.points, *found, false_discovery(found.p_values))

@@ -1,0 +1,145 @@
+"""Which columns of a file could tell the sample of each cell."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from heatmover._words import readable
+from heatmover.cohort.formats.anndata import _obs_columns, _opened, open_anndata
+from heatmover.cohort.formats.choose import KINDS, format_of
+from heatmover.cohort.formats.hdf5 import check_heaps
+from heatmover.cohort.formats.parquet import ParquetReader, _is_nested, _is_number, _is_whole, _number
+from heatmover.cohort.formats.parquet import _opened as _opened_parquet
+from heatmover.cohort.formats.text import HEAD_FIELDS, DelimitedReader, read_head
+from heatmover.cohort.reader import Reader
+from heatmover.cohort.samples import _factorize, number_pattern
+
+__all__ = ["Candidate", "candidates"]
+
+LIKELY = re.compile(r"sample|patient|donor|subject|specimen|individual|library|orig\.?ident|replicate|batch|_id$|^id$")
+# Columns to return, and those counted in one pass: a table of 100,000 columns must not be read as often.
+MOST, TOGETHER = 20, 50
+
+
+@final
+@dataclass(frozen=True)
+class Candidate:
+    """A column with its number of different values and, per value, the fewest and the median number of cells."""
+
+    column: str
+    n_values: int
+    fewest: int
+    median: float
+
+
+def candidates(file: str, *, most: int = MOST) -> list[Candidate]:
+    """Return the columns that could name the samples, the likeliest first, at most so many.
+
+    A column of text or whole numbers with at least two values, which has two cells or more for each value on average.
+    """
+    columns = _columns(file)
+    order = sorted(range(len(columns)), key=lambda i: (not LIKELY.search(columns[i].lower()), i))
+    found: list[Candidate] = []
+    for start in range(0, len(order), TOGETHER):
+        group = [columns[i] for i in order[start : start + TOGETHER]]
+        found += [candidate for candidate in map(_Counts.candidate, _count(file, group)) if candidate is not None]
+        if len(found) >= most:
+            break
+    return found[:most]
+
+
+def _columns(file: str) -> list[str]:
+    """Return the columns of a file but for those that begin with measurements."""
+    format = format_of(Path(file))
+    with readable(file, KINDS[format]):
+        if format == "csv":
+            layout, head = read_head(file)
+            return [name for name, texts in head.items() if name and not _measured(texts, layout.decimal)]
+        if format == "parquet":
+            with _opened_parquet(file) as table:
+                return _unmeasured(table)
+        if format == "h5ad":
+            check_heaps(file)
+        with _opened(file, format, None) as root:
+            return _obs_columns(root)
+
+
+def _unmeasured(table: Any) -> list[str]:
+    """Return the columns of a Parquet file that are not nested and do not begin with fractions."""
+    kinds = dict(zip(table.schema_arrow.names, table.schema_arrow.types, strict=True))
+    flat = [name for name, kind in kinds.items() if not _is_nested(kind)]
+    head = next(table.iter_batches(max(1, HEAD_FIELDS // max(len(flat), 1)), columns=flat), None)
+    if head is None:
+        return flat
+    columns = dict(zip(head.schema.names, head.columns, strict=True))
+    floats = {name for name in flat if _is_number(kinds[name]) and not _is_whole(kinds[name])}
+    return [name for name in flat if name not in floats or not _fractional(_number(columns[name]))]
+
+
+def _fractional(values: Any) -> bool:
+    return bool((np.isfinite(values) & (values != np.floor(values))).any())
+
+
+def _measured(texts: Sequence[str], decimal: str) -> bool:
+    pattern = number_pattern(decimal)
+    return any(decimal in text and pattern.fullmatch(text.strip()) for text in texts)
+
+
+def _count(file: str, columns: Sequence[str]) -> list[_Counts]:
+    """Count the values of some columns in one pass over the file."""
+    # What the features would be is of no interest yet: labels only.
+    format, counts = format_of(Path(file)), [_Counts(column) for column in columns]
+    with readable(file, KINDS[format]):
+        reader: Reader
+        if format == "csv":
+            reader = DelimitedReader(file, read_head(file)[0], columns[0], (), tuple(columns[1:]), undecided=False)
+        elif format == "parquet":
+            reader = ParquetReader(file, columns[0], (), tuple(columns[1:]), undecided=False)
+        else:
+            reader = open_anndata(
+                file, format, None, sample_key=columns[0], representation=None, annotations=columns[1:]
+            )
+        for labels, others, _ in reader.label_blocks():
+            for count in counts:
+                count.add(labels if count.column == columns[0] else others[count.column])
+    return counts
+
+
+@final
+class _Counts:
+    """How many cells have each value of a column."""
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+        self._counts: Counter[Any] = Counter()
+        self._out = False
+
+    def add(self, block: Any) -> None:
+        """Take in the values of more cells."""
+        if self._out:
+            return
+        try:
+            codes, values = _factorize(block)
+        except TypeError:  # lists and the like
+            self._out = True
+            return
+        if any(isinstance(value, float) and value != int(value) for value in values[:1000]):
+            self._out = True  # measurements
+            self._counts.clear()
+            return
+        sizes = np.bincount(codes[codes >= 0], minlength=len(values)).tolist()
+        self._counts.update(dict(zip(values, sizes, strict=True)))
+
+    def candidate(self) -> Candidate | None:
+        """Return the column if it could name the samples."""
+        sizes = sorted(size for size in self._counts.values() if size)
+        if self._out or len(sizes) < 2 or sum(sizes) < 2 * len(sizes):
+            return None
+        return Candidate(self.column, len(sizes), sizes[0], float(sizes[len(sizes) // 2]))

@@ -1,0 +1,209 @@
+"""`Cohort`: cells of many samples, on disk until they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from heatmover._typing import Float64, FloatArray, Int32, Int64
+from heatmover._validation import check_integer
+from heatmover._words import quoted, readable
+from heatmover.cohort.annotation import check_annotation, read_annotation
+from heatmover.cohort.projection import Projection
+from heatmover.cohort.reader import Reader
+from heatmover.cohort.samples import check_variable
+from heatmover.cohort.source import Source
+from heatmover.errors import InvalidInputError
+
+__all__ = ["Cohort"]
+
+
+# Bytes of one block read within the package: large enough that opening costs nothing, small beside a laptop's memory.
+BLOCK_BYTES = 16_000_000
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Cohort:
+    r"""Cells of many samples and the variables of the samples; `read_cohort` makes one.
+
+    The values of the cells stay on disk: `chunks` reads them piece by piece, `points` all at once. A cohort holds
+    no open file and can be sent to another process.
+
+    Attributes
+    ----------
+    names
+        Name of each sample, sorted.
+    codes
+        ``(n_cells,)``, int32: the sample of each cell, as a position in ``names``. Read-only.
+    features
+        Name of each dimension.
+    samples
+        DataFrame with one row per sample, in the order of ``names``: every annotation that is constant within
+        samples.
+    varying
+        The other annotations, with the number of samples within which each varies.
+    warnings
+        What the user should know, in sentences.
+    source
+        Where it was read from.
+    unused
+        Columns of a table, or channels, that are no features though nobody chose the features, and why.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from heatmover.cohort import read_cohort
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.csv"
+    >>> _ = path.write_text("sample,age,x,y\nb,60,1.5,0.5\na,50,0.5,2.5\nb,60,3.5,1.5\na,50,4.5,5.5\n")
+    >>> cohort = read_cohort(path, sample_key="sample")
+    >>> cohort
+    Cohort(2 samples, 4 cells, 2 dimensions, from 'cells.csv')
+    >>> cohort.names, cohort.features, cohort.sizes
+    (('a', 'b'), ('x', 'y'), array([2, 2]))
+    >>> cohort.samples
+            age
+    sample
+    a        50
+    b        60
+    >>> [points.shape for points, codes in cohort.chunks(3)]
+    [(3, 2), (1, 2)]
+    """
+
+    names: tuple[str, ...]
+    codes: Int32
+    features: tuple[str, ...]
+    samples: Any
+    varying: Mapping[str, int]
+    warnings: tuple[str, ...]
+    source: Source
+    _reader: Reader
+    _projection: Projection = field(default_factory=Projection)
+    unused: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.codes.flags.writeable = False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.codes.flags.writeable = False  # a pickle forgets it
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells."""
+        return int(self.codes.size)
+
+    @property
+    def n_dimensions(self) -> int:
+        """Number of columns of the points."""
+        return len(self.features)
+
+    @cached_property
+    def sizes(self) -> Int64:
+        """``(n_samples,)``: number of cells of each sample."""
+        return np.bincount(self.codes, minlength=len(self.names)).astype(np.int64)
+
+    @property
+    def explained_variance(self) -> Float64:
+        """``(n_dimensions,)``: share of the variance in each principal component; empty without PCA."""
+        return self._projection.explained
+
+    def chunks(
+        self, size: int | None = None, *, start: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[FloatArray, Int32]]:
+        """Read the cells in order, a few at a time.
+
+        Parameters
+        ----------
+        size
+            Largest number of cells of a chunk; a chunk may be smaller, for instance at the end of an FCS file.
+            Default: as many as take 16 MB.
+        start, stop
+            The range of cells wanted; default all. To reach a range in a CSV file everything before it is read too.
+
+        Yields
+        ------
+        points : ndarray of shape (n_rows, n_dimensions)
+            float32 if the file holds that, else float64.
+        codes : ndarray of shape (n_rows,)
+            Sample of each cell, as a position in ``names``.
+        """
+        size = self._default_size() if size is None else check_integer("size", size, minimum=1)
+        start = check_integer("start", start, minimum=0)
+        stop = self.n_cells if stop is None else check_integer("stop", stop, minimum=start)
+        if stop > self.n_cells:
+            raise InvalidInputError(f"stop to be at most {self.n_cells}, the number of cells", str(stop))
+        return self._chunks(size, start, stop)
+
+    def points(self) -> FloatArray:
+        """Return all points, ``(n_cells, n_dimensions)``, in memory."""
+        result: FloatArray | None = None
+        done = 0
+        for block, _ in self.chunks():
+            if result is None:
+                result = np.empty((self.n_cells, self.n_dimensions), dtype=block.dtype)
+            result[done : done + len(block)] = block
+            done += len(block)
+        assert result is not None
+        return result
+
+    def labels(self) -> npt.NDArray[np.object_]:
+        """Return the name of each cell's sample, ``(n_cells,)``."""
+        # Not a NumPy string array: one long name would make every cell's label as long.
+        return np.array(self.names, dtype=object)[self.codes]
+
+    def variable(self, name: str) -> Any:
+        """Return one variable of the samples as a Series, or say why there is none of this name."""
+        return self.samples[check_variable(name, list(self.samples.columns), self.varying, len(self.names))]
+
+    def annotation(self, name: str) -> tuple[Int32, tuple[str, ...]]:
+        """Read an annotation of the cells, such as their types, from the file.
+
+        Parameters
+        ----------
+        name
+            One of ``varying``.
+
+        Returns
+        -------
+        codes : ndarray of shape (n_cells,)
+            The value of each cell as a position in ``names``; -1 where it is missing.
+        names : tuple of str
+            The values, sorted.
+        """
+        check_annotation(name, self._reader, self.varying, self.samples.columns)
+        with readable(self.source.path, self._reader.kind):
+            codes, names = read_annotation(self._reader, name)
+        if codes.size != self.n_cells:
+            raise InvalidInputError(f"{self.n_cells} cells", f"{codes.size}", "the file has changed since it was read")
+        return codes, names
+
+    def _chunks(self, size: int, start: int, stop: int) -> Iterator[tuple[FloatArray, Int32]]:
+        done = start
+        with readable(self.source.path, self._reader.kind):
+            for block in self._reader.blocks(start, stop, size):
+                rows = block.shape[0]
+                yield self._projection.apply(block), self.codes[done : done + rows]
+                done += rows
+        if done != stop:
+            raise InvalidInputError(
+                f"{stop - start} cells", f"{done - start}", "the file has changed since it was read"
+            )
+
+    def _default_size(self) -> int:
+        return block_rows(len(self._reader.features))
+
+    def __repr__(self) -> str:
+        place = f"from {quoted(Path(self.source.path).name)}" if self.source.path else "in memory"
+        return f"Cohort({len(self.names)} samples, {self.n_cells} cells, {self.n_dimensions} dimensions, {place})"
+
+
+def block_rows(n_columns: int) -> int:
+    """Return how many rows of so many columns make a block."""
+    return max(1, BLOCK_BYTES // (8 * max(n_columns, 1)))

@@ -1,0 +1,212 @@
+"""Flow and mass cytometry: a folder of .fcs files, one file one sample."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from heatmover._validation import import_extra
+from heatmover._words import distinct, find, find_all, listed, quoted, readable
+from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, spans
+from heatmover.cohort.source import fcs_files
+from heatmover.errors import InvalidInputError
+
+__all__ = ["FcsReader", "match_sheet", "open_fcs"]
+
+# When a cell passed the laser says nothing about the cell.
+NO_FEATURES = {"time"}
+# The parser takes any other order for that of the machine.
+BYTE_ORDERS = ("1,2,3,4", "4,3,2,1", "1,2", "2,1") + (("1,2,3,4,5,6,7,8",) if sys.byteorder == "little" else ())
+TIME = "when a cell was measured"
+
+
+@final
+@dataclass(frozen=True)
+class FcsReader:
+    """Cells of the FCS files of a folder, in the order of the files' names."""
+
+    folder: str
+    files: tuple[str, ...]
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    features: tuple[str, ...]
+    cofactor: float | None
+    notes: tuple[str, ...] = ()
+    undecided: bool = False
+    decimal: str = ""
+    unused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """What the file is, in words."""
+        return "folder of FCS files"
+
+    def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
+        """Yield the sample labels, file by file; annotations are in the sample sheet."""
+        for name, count in zip(self.names, self.counts, strict=True):
+            for start, stop in spans(0, count, LABEL_ROWS):
+                yield np.full(stop - start, name, dtype=object), {}, None
+
+    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+        """Yield the values of a range of cells; one file at a time is in memory."""
+        ends = np.cumsum(self.counts)
+        for file, count, end in zip(self.files, self.counts, ends.tolist(), strict=True):
+            first, last = max(start - (end - count), 0), min(stop - (end - count), count)
+            if first < last:
+                values = self._values(file, count)
+                yield from (values[a:b] for a, b in spans(first, last, size))
+
+    def choose(self, features: tuple[str, ...]) -> FcsReader:
+        """Return a reader of these features only."""
+        return replace(self, features=features)
+
+    def _values(self, file: str, count: int) -> Block:
+        path = str(Path(self.folder) / file)
+        data = _parsed(path, only_text=False)
+        with readable(path, "FCS file"):
+            values = data.as_array()
+            channels = channel_names(data, file)
+            if values.shape != (count, len(channels)):
+                raise ValueError(f"{values.shape[0]} cells where the header says {count}")
+            values = values[:, list(find_all(self.features, channels, f"the channels of {quoted(file)}").values())]
+        # Cytometers measure in single precision; the doubles of the parser would only take twice the memory.
+        values = values if self.cofactor is None else np.arcsinh(values / self.cofactor)
+        return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def open_fcs(
+    folder: str,
+    *,
+    sample_key: str | None,
+    representation: Sequence[str] | None,
+    cofactor: float | None,
+    sheet: Mapping[str, Sequence[str | None]] | None,
+) -> tuple[FcsReader, dict[str, list[str | None]]]:
+    """Return a reader after looking into the header of every file, and the sheet's columns in the files' order."""
+    files = [path.name for path in fcs_files(Path(folder))]
+    headers = [_parsed(str(Path(folder) / file), only_text=True) for file in files]
+    counts = [_count(header, file) for header, file in zip(headers, files, strict=True)]
+    channels = [channel_names(header, file) for header, file in zip(headers, files, strict=True)]
+    features = _common_channels(files, channels, representation)
+    variables: dict[str, list[str | None]] = {}
+    # A file's name may be bytes that are no text, which no result could hold.
+    names = [os.fsencode(Path(file).stem).decode("utf-8", "replace") for file in files]
+    if sheet is not None:
+        variables = match_sheet(files, sheet)
+        names = _sample_names(names, variables, sample_key)
+    distinct(names, "sample names", "one file is one sample")
+    notes: tuple[str, ...] = ()
+    if any(key in header.text for header in headers for key in ("spill", "spillover")):
+        notes = ("The FCS files carry a spillover matrix, which was not applied; compensate them first if needed.",)
+    unused = {} if representation is not None else {name: TIME for name in channels[0] if name.lower() in NO_FEATURES}
+    return (
+        FcsReader(folder, tuple(files), tuple(names), tuple(counts), features, cofactor, notes, unused=unused),
+        variables,
+    )
+
+
+def _parsed(path: str, *, only_text: bool) -> Any:
+    flowio = import_extra("flowio", package="flowio", extra="cohort")
+    with readable(path, "FCS file"), Path(path).open("rb") as stream:
+        if stream.read(3) != b"FCS":
+            raise ValueError("it does not begin with 'FCS'")
+        with warnings.catch_warnings():
+            # Of an unknown order of bytes and the like, which are errors here.
+            warnings.simplefilter("ignore", UserWarning)
+            data = flowio.FlowData(stream, only_text=only_text)
+        _check_text(data)
+        return data
+
+
+def _check_text(data: Any) -> None:
+    """Raise if what a file says of itself does not fit together, or is of a kind that the parser takes for another."""
+    # A damaged number of a channel would shift the names of all channels behind it.
+    if sorted(data.channels) != list(range(1, data.channel_count + 1)):
+        raise ValueError(f"it describes the channels {listed(sorted(data.channels))} of {data.channel_count}")
+    for key, known in (("mode", "l"), ("datatype", "ifd"), ("byteord", BYTE_ORDERS)):
+        found = data.text[key].strip().lower()
+        if found not in known:
+            raise ValueError(f"its ${key.upper()} is {quoted(found)}, not one of {', '.join(known)}")
+    # A value takes at least a byte; the length of the file bounds what a damaged number of cells can ask for.
+    if not 0 <= data.event_count * data.channel_count <= data.file_size:
+        raise ValueError(f"{data.event_count} cells in a file of {data.file_size} bytes")
+
+
+def _count(header: Any, file: str) -> int:
+    if header.event_count < 1:
+        raise InvalidInputError("at least one cell in every FCS file", f"0 cells in {quoted(file)}", "remove the file")
+    return int(header.event_count)
+
+
+def channel_names(header: Any, file: str) -> list[str]:
+    """Return the name of each channel: the marker if it is given, else the detector."""
+    detectors, markers = header.pnn_labels, header.pns_labels
+    names = [(marker.strip() or detector.strip()) for detector, marker in zip(detectors, markers, strict=True)]
+    distinct(names, f"channels in {quoted(file)}", "rename the markers ($PnS) in the file")
+    return names
+
+
+def _common_channels(
+    files: Sequence[str], channels: Sequence[Sequence[str]], representation: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Return the features, which every file must have, in whatever order."""
+    if isinstance(representation, str):
+        raise InvalidInputError("representation to be a list of channels", quoted(representation))
+    if representation is not None:
+        distinct(representation, "channels in representation")
+        for name in representation:
+            find(name, channels[0], f"every name in representation to be a channel of {quoted(files[0])}")
+    wanted = [name for name in channels[0] if name.lower() not in NO_FEATURES]
+    features = tuple(wanted if representation is None else representation)
+    if not features:
+        raise InvalidInputError("at least one channel besides Time", f"none in {quoted(files[0])}")
+    for file, names in zip(files, channels, strict=True):
+        own = set(names)
+        absent = [name for name in features if name not in own]
+        if absent:
+            raise InvalidInputError(
+                "the same channels in every FCS file",
+                f"no {listed(absent)} in {quoted(file)}, unlike in {quoted(files[0])}",
+                "name the common channels in representation",
+            )
+    return features
+
+
+def match_sheet(files: Sequence[str], sheet: Mapping[str, Sequence[str | None]]) -> dict[str, list[str | None]]:
+    """Return the columns of a sample sheet in the order of the files, without the column of file names."""
+    known = {form: place for place, file in enumerate(files) for form in (file, Path(file).stem)}
+    key = max(sheet, key=lambda name: sum(value in known for value in sheet[name]))
+    named = [str(value) for value in sheet[key]]
+    if not any(name in known for name in named):
+        raise InvalidInputError("a column of file names in the sample sheet", f"none among {listed(sheet)}")
+    unknown = [name for name in named if name not in known]
+    if unknown:
+        raise InvalidInputError(
+            f"every file in the column {quoted(key)} of the sample sheet to be in the folder",
+            f"{listed(unknown)} not there",
+        )
+    rows = [known[name] for name in named]
+    distinct([files[row] for row in rows], "files in the sample sheet")
+    listed_rows = set(rows)
+    absent = [file for place, file in enumerate(files) if place not in listed_rows]
+    if absent:
+        raise InvalidInputError("every FCS file to be in the sample sheet", f"{listed(absent)} not in it")
+    order = np.argsort(rows)
+    return {name: [column[i] for i in order] for name, column in sheet.items() if name != key}
+
+
+def _sample_names(stems: list[str], variables: dict[str, list[str | None]], sample_key: str | None) -> list[str]:
+    """Return the names of the samples: the sheet's column of that name, which is then no variable, or the files'."""
+    if sample_key is None:
+        return stems
+    found = variables.pop(find(sample_key, list(variables), "sample_key to be a column of the sample sheet"))
+    if None in found:
+        raise InvalidInputError(f"a name in every row of {quoted(sample_key)}", f"{found.count(None)} missing")
+    return [str(name) for name in found]

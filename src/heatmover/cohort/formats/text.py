@@ -1,0 +1,291 @@
+"""Tables as text: .csv, .tsv and their gzipped forms, one row per cell."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any, cast, final
+
+import numpy as np
+
+from heatmover._typing import Float64
+from heatmover._validation import import_extra
+from heatmover._words import distinct, quoted, quoted_path
+from heatmover.cohort.formats.table import TEXT, divide
+from heatmover.cohort.reader import Block, Columns, NotFeatures, Numbers, spans
+from heatmover.cohort.samples import Mixture
+from heatmover.errors import InvalidInputError
+
+__all__ = ["DelimitedReader", "not_a_number", "open_delimited", "read_head", "read_sheet"]
+
+# "None" is not among them: it is also the name of a treatment.
+MISSING = ["", "NA", "N/A", "<NA>", "NaN", "nan", "null", "NULL"]
+DELIMITERS = ",\t;"
+# Rows that decide which columns are numbers; a column that breaks its promise later is an error that names it.
+HEAD_ROWS = 1_000
+# Of a wide table so many fields: 1,000 lines of 100,000 would take 6 GB as Python's text, and minutes.
+HEAD_FIELDS = 200_000
+# Bytes of text parsed at once; a line must fit. Of a wide table so many lines, up to so many bytes.
+BLOCK_BYTES = 1 << 23
+BLOCK_ROWS, WIDE_BLOCK_BYTES = 256, 1 << 26
+# Numbers with a decimal comma, with a decimal point, and those in which a comma may stand between thousands.
+COMMA_NUMBER = re.compile(r"\s*[+-]?\d+,\d+(?:[eE][+-]?\d+)?\s*")
+POINT_NUMBER = re.compile(r"\s*[+-]?\d*\.\d+(?:[eE][+-]?\d+)?\s*")
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+
+
+@final
+@dataclass(frozen=True)
+class DelimitedReader:
+    """Cells of a delimited text file.
+
+    ``suspects`` are columns of text that are neither features nor annotations, but have numbers in them: they are read
+    with the labels to see whether they should have been features.
+    """
+
+    path: str
+    layout: Layout
+    sample_key: str
+    features: tuple[str, ...]
+    annotations: tuple[str, ...]
+    undecided: bool
+    suspects: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    unused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """What the file is, in words."""
+        return "table of text"
+
+    @property
+    def decimal(self) -> str:
+        """Mark of decimals."""
+        return self.layout.decimal
+
+    def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
+        """Yield the sample labels, the annotation columns and the undecided features of consecutive cells."""
+        texts = tuple(dict.fromkeys((self.sample_key, *self.annotations, *self.suspects)))
+        numbers = self.features if self.undecided else ()
+        for batch in self._batches(texts, numbers):
+            columns = {name: batch.column(i).to_pandas() for i, name in enumerate(texts)}
+            rest = {name: columns[name] for name in (*self.annotations, *self.suspects)}
+            yield columns[self.sample_key], rest, _matrix(batch, len(texts)) if numbers else None
+
+    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+        """Yield the values of a range of cells; what lies before it is read too."""
+        done = 0
+        for batch in self._batches((), self.features):
+            first, last = max(start - done, 0), min(stop - done, len(batch))
+            done += len(batch)
+            if first < last:
+                values = _matrix(batch, 0)
+                for a, b in spans(first, last, size):
+                    yield np.ascontiguousarray(values[a:b])
+            if done >= stop:
+                return
+
+    def choose(self, features: tuple[str, ...]) -> DelimitedReader:
+        """Return a reader of these features only."""
+        # Without what is not needed to read: the reader is sent to workers.
+        return replace(self, features=features, undecided=False, unused={}, suspects=())
+
+    def demote(self, columns: Collection[str]) -> DelimitedReader:
+        """Return a reader for which these features are annotations."""
+        return replace(
+            self,
+            features=tuple(name for name in self.features if name not in columns),
+            annotations=(*self.annotations, *(name for name in self.features if name in columns)),
+        )
+
+    def _batches(self, texts: Sequence[str], numbers: Sequence[str]) -> Iterator[Any]:
+        """Yield batches of these columns as text and as numbers; lines of another length than the header's are errors.
+
+        Arrow reads a number to the last bit, as it is in every other format; pandas, told to, takes nine times as
+        long (10.4 against 1.2 s for 14 million numbers).
+        """
+        arrow = import_extra("pyarrow", package="pyarrow", extra="cohort")
+        tool = import_extra("pyarrow.csv", package="pyarrow", extra="cohort")
+        types = dict.fromkeys(texts, arrow.string()) | dict.fromkeys(numbers, arrow.float64())
+        convert = tool.ConvertOptions(
+            column_types=types,
+            include_columns=list(types),
+            null_values=MISSING,
+            strings_can_be_null=True,
+            decimal_point=self.layout.decimal,
+        )
+        parse = tool.ParseOptions(delimiter=self.layout.delimiter, newlines_in_values=True)
+        # One thread: batches in order, line numbers in messages, and no core taken unasked.
+        read = tool.ReadOptions(block_size=self.layout.block_bytes, use_threads=False)
+        with binary(self.path) as stream:
+            try:
+                yield from tool.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
+            except arrow.ArrowInvalid as error:
+                found = self._not_numbers(numbers) if "conversion error to double" in str(error) else None
+                if found is None:
+                    raise
+                raise found from error
+
+    def _not_numbers(self, numbers: Sequence[str]) -> Exception | None:
+        """Say which text is in a column of numbers; the parser names only the position of the column.
+
+        Columns that nobody named and that are text for the most part are no error, whatever they begin with.
+        """
+        mixtures, row = {name: Mixture() for name in numbers}, 0
+        for batch in self._batches(numbers, ()):
+            for i, mixture in enumerate(mixtures.values()):
+                encoded = batch.column(i).dictionary_encode()
+                codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+                mixture.add(codes, encoded.dictionary.to_pylist(), self.decimal, row)
+            row += len(batch)
+        texts = [name for name, mixture in mixtures.items() if mixture.texts and not mixture.mostly_numbers]
+        wrong = {name: mixture for name, mixture in mixtures.items() if mixture.row >= 0}
+        if self.undecided and texts:
+            return NotFeatures(texts)
+        return not_a_number(*next(iter(wrong.items()))) if wrong else None
+
+
+def not_a_number(name: str, mixture: Mixture) -> InvalidInputError:
+    """Return the error for text among numbers."""
+    return InvalidInputError(
+        f"numbers in the column {quoted(name)}",
+        f"{quoted(mixture.value)} in row {mixture.row}",
+        "write NA where a value is missing, name it in no_features, or name the columns wanted in representation",
+    )
+
+
+def _matrix(batch: Any, first: int) -> Float64:
+    """Return the columns of numbers, those from ``first`` on, as ``(n_rows, n_columns)``."""
+    values = np.empty((batch.num_columns - first, len(batch)))
+    for i, column in enumerate(batch.columns[first:]):
+        values[i] = column.to_numpy(zero_copy_only=False)
+    return values.T
+
+
+def binary(path: str) -> IO[bytes]:
+    """Open a file, gzipped or not; its first bytes tell."""
+    with Path(path).open("rb") as stream:
+        zipped = stream.read(2) == b"\x1f\x8b"
+    return cast("IO[bytes]", gzip.open(path, "rb")) if zipped else Path(path).open("rb")
+
+
+def open_delimited(
+    path: str,
+    *,
+    sample_key: str,
+    representation: Sequence[str] | None,
+    annotations: Sequence[str] | None,
+    no_features: Collection[str] = (),
+) -> DelimitedReader:
+    """Return a reader after checking every name against the header."""
+    layout, head = read_head(path)
+    mixtures = {name: _mixture(texts, layout.decimal) for name, texts in head.items()}
+    # What is named as a feature has its text found and placed later; without a known value anything is possible.
+    numeric = [
+        name for name, found in mixtures.items() if not found.texts or (found.numbers and representation is not None)
+    ]
+    division = divide(
+        list(head),
+        numeric,
+        sample_key=sample_key,
+        representation=representation,
+        annotations=annotations,
+        no_features=no_features,
+    )
+    suspects = tuple(name for name, why in division.unused.items() if why == TEXT and mixtures[name].numbers)
+    notes = () if layout.decimal == "." else (f"Numbers have decimal commas: {quoted(layout.example)}, for instance.",)
+    return DelimitedReader(
+        path, layout, sample_key, division.features, division.annotations, division.undecided, suspects, notes,
+        division.unused,
+    )  # fmt: skip
+
+
+def _mixture(texts: Sequence[str], decimal: str) -> Mixture:
+    codes: dict[str, int] = {}
+    places = [-1 if text.strip() in MISSING else codes.setdefault(text, len(codes)) for text in texts]
+    found = Mixture()
+    found.add(np.array(places, dtype=np.intp), list(codes), decimal, 0)
+    return found
+
+
+@final
+@dataclass(frozen=True)
+class Layout:
+    """How a table of text is written.
+
+    Attributes
+    ----------
+    delimiter, decimal
+        Between fields; in numbers.
+    example
+        A number with that mark, as it is in the file; empty without one.
+    block_bytes
+        To parse at once: some hundred lines, for each column of each block costs some microseconds.
+    """
+
+    delimiter: str
+    decimal: str = "."
+    example: str = ""
+    block_bytes: int = BLOCK_BYTES
+
+
+def read_head(path: str, rows: int | None = HEAD_ROWS) -> tuple[Layout, dict[str, list[str]]]:
+    """Return the layout of a table, and the first rows of each column as text."""
+    with io.TextIOWrapper(binary(path), encoding="utf-8-sig", newline="") as stream:
+        first = stream.readline()
+        delimiter = max(DELIMITERS, key=first.count)
+        stream.seek(0)
+        lines = csv.reader(stream, delimiter=delimiter)
+        csv.field_size_limit(1 << 27)
+        header = next(lines, [])
+        if not any(name.strip() for name in header):
+            raise InvalidInputError("a table with a header", f"that {quoted_path(path)} is empty")
+        distinct([name for name in header if name], "column names", "rename one of them")
+        most = 1 << 62 if rows is None else max(1, min(rows, HEAD_FIELDS // len(header)))
+        kept = [line for _, line in zip(range(most), lines, strict=False) if line]
+    for number, line in enumerate(kept, start=2):
+        if len(line) != len(header):
+            found = f"{len(line)} in line {number} of {quoted_path(path)}"
+            raise InvalidInputError(f"{len(header)} fields in every line, as in the header", found)
+    if not kept:
+        raise InvalidInputError("at least one row below the header", f"none in {quoted_path(path)}")
+    columns = dict(zip(header, map(list, zip(*kept, strict=True)), strict=True))
+    decimal, example = _decimal(columns, path)
+    longest = max(sum(map(len, line)) + len(line) for line in kept)
+    block = min(max(BLOCK_BYTES, BLOCK_ROWS * longest), max(WIDE_BLOCK_BYTES, 4 * longest))
+    return Layout(delimiter, decimal, example, block), columns
+
+
+def _decimal(columns: Mapping[str, Sequence[str]], path: str) -> tuple[str, str]:
+    """Return the mark of decimals, and a number that has it, or raise if commas may mean thousands as well."""
+    fields = [text for texts in columns.values() for text in texts if "," in text or "." in text]
+    commas = [text.strip() for text in fields if COMMA_NUMBER.fullmatch(text)]
+    # The few among the many are text in a column of numbers, which is found and placed.
+    if len(commas) <= sum(1 for text in fields if POINT_NUMBER.fullmatch(text)):
+        return ".", ""
+    if all(THOUSANDS.fullmatch(text) for text in commas):
+        raise InvalidInputError(
+            "numbers with a point before decimals and nothing between thousands",
+            f"{quoted(commas[0])} in {quoted_path(path)}, which may be either",
+            "write the table with decimal points",
+        )
+    return ",", next(text for text in commas if not THOUSANDS.fullmatch(text))
+
+
+def read_sheet(path: str) -> dict[str, list[str | None]]:
+    """Return the columns of a sample sheet as text, None where a value is missing."""
+    layout, columns = read_head(path, rows=None)
+    comma = COMMA_NUMBER if layout.decimal == "," else None
+    return {
+        name: [
+            None if text.strip() in MISSING else text.replace(",", ".") if comma and comma.fullmatch(text) else text
+            for text in texts
+        ]
+        for name, texts in columns.items()
+        if name
+    }

@@ -1,0 +1,183 @@
+"""Standardisation and principal components in passes over blocks, dense or sparse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+import scipy.sparse as sp
+
+from heatmover._typing import Bool, Float64, FloatArray
+from heatmover.cohort.reader import Block
+
+__all__ = ["Moments", "Projection", "principal_components"]
+
+Blocks = Callable[[], Iterator[Block]]
+
+# Up to so many columns the covariance is made in one pass and solved exactly; with 3,000 that took 38 s for 8,000
+# cells, where the iteration takes 2 s for 5,000 columns.
+MOST_EXACT_COLUMNS = 500
+# Beyond: passes of subspace iteration, and directions carried along. On 8,000 cells of 5,000 columns whose variances
+# fall like 1/j, 50 components then explain 3e-4 less than the exact ones, and the worst of them 8e-3 less.
+POWER_PASSES, EXTRA_DIRECTIONS = 5, 20
+
+
+@final
+class Moments:
+    """Number, mean and sum of squared deviations of each column, merged block by block (Chan and others, 1979).
+
+    Sums of squares would lose every digit of a small spread around a large mean, such as a Time channel's. They are
+    kept in twice the precision of a float, so that neither blocks nor the order of cells change them.
+
+    Parameters
+    ----------
+    n_features
+        Number of columns.
+    """
+
+    def __init__(self, n_features: int) -> None:
+        self.count = 0
+        # The second row holds what the first cannot.
+        self._means, self._squares = np.zeros((2, n_features)), np.zeros((2, n_features))
+
+    def add(self, block: Block) -> None:
+        """Take in more rows."""
+        from heatmover._compiled.moments import dense_moments, merge_moments, sparse_moments
+
+        count = block.shape[0]
+        if count == 0:
+            return
+        means, squares = np.empty_like(self._means), np.empty_like(self._squares)
+        if sp.issparse(block):
+            matrix = sp.csr_array(block)
+            sparse_moments(matrix.data, matrix.indices, count, means, squares)
+        else:
+            dense_moments(np.ascontiguousarray(block), means, squares)
+        merge_moments(self._means, self._squares, self.count, means, squares, count)
+        self.count += count
+
+    @property
+    def mean(self) -> Float64:
+        """Mean of each column."""
+        return np.asarray(self._means[0])
+
+    @property
+    def squares(self) -> Float64:
+        """Sum of squared deviations of each column."""
+        return np.asarray(self._squares[0])
+
+    @property
+    def deviation(self) -> Float64:
+        """Standard deviation of each column, over all cells."""
+        return np.asarray(np.sqrt(self.squares / max(self.count, 1)))
+
+    @property
+    def constant(self) -> Bool:
+        """Columns whose spread is no more than the rounding of their mean."""
+        return np.asarray(self.deviation <= 1e-12 * np.abs(self.mean))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """What is done to the values of a file: ``(values - mean) / scale``, then onto the components.
+
+    Attributes
+    ----------
+    mean, scale
+        ``(n_columns,)``; None leaves the values as they are.
+    components
+        ``(n_columns, n_components)``; None keeps the columns.
+    """
+
+    mean: Float64 | None = None
+    scale: Float64 | None = None
+    components: Float64 | None = None
+    # Share of the variance that each component explains.
+    explained: Float64 = field(default_factory=lambda: np.empty(0))
+
+    def apply(self, block: Block) -> FloatArray:
+        """Return the points ``(n_rows, n_dimensions)`` of a block, in the floating type of the block."""
+        dtype = block.dtype
+        if self.components is not None:
+            return np.ascontiguousarray(self._row_by_row(block, self.components), dtype=dtype)
+        dense = block.toarray() if sp.issparse(block) else block
+        if self.mean is None or self.scale is None:
+            return np.ascontiguousarray(dense)
+        return np.ascontiguousarray((dense - self.mean) / self.scale, dtype=dtype)
+
+    def _row_by_row(self, block: Block, right: Float64) -> Float64:
+        """Return the same as `_standard_times`, where equal rows have equal results wherever they are."""
+        from heatmover._compiled.rows import rows_times
+
+        assert self.mean is not None
+        assert self.scale is not None
+        if sp.issparse(block):
+            return self._standard_times(sp.csr_array(block), right)  # SciPy goes row by row
+        result = np.empty((block.shape[0], right.shape[1]))
+        rows_times(np.ascontiguousarray(block - self.mean), np.ascontiguousarray(right / self.scale[:, None]), result)
+        return result
+
+    def _standard_times(self, block: Block, right: Float64) -> Float64:
+        """Multiply the standardised block by ``right``; a sparse block stays sparse."""
+        assert self.mean is not None
+        assert self.scale is not None
+        scaled = right / self.scale[:, None]
+        if sp.issparse(block):
+            return np.asarray(block @ scaled - self.mean @ scaled)
+        return np.asarray((block - self.mean) @ scaled)
+
+    def _standard_gram(self, block: Block, right: Float64) -> Float64:
+        """Return ``Z.T @ (Z @ right)`` for the standardised block Z."""
+        assert self.mean is not None
+        assert self.scale is not None
+        image = self._standard_times(block, right)
+        if sp.issparse(block):
+            product = block.T @ image - np.outer(self.mean, image.sum(axis=0))
+        else:
+            product = (block - self.mean).T @ image
+        return np.asarray(product / self.scale[:, None])
+
+
+def principal_components(
+    blocks: Blocks, mean: Float64, scale: Float64, n_components: int, random_state: np.random.Generator
+) -> Projection:
+    """Return the projection onto the first principal components of the standardised columns.
+
+    Parameters
+    ----------
+    blocks
+        Called once per pass; yields the rows.
+    mean, scale
+        ``(n_columns,)``: the centre, and what each column is divided by (ones for a PCA of the covariance).
+    n_components
+        At most the number of rows and of columns.
+    random_state
+        Start of the iteration; used above 500 columns only.
+    """
+    standard, n_columns = Projection(mean, scale), mean.size
+    width = n_columns if n_columns <= MOST_EXACT_COLUMNS else min(n_columns, n_components + EXTRA_DIRECTIONS)
+    if width == n_columns:
+        basis = np.eye(n_columns)
+    else:
+        basis = np.linalg.qr(random_state.normal(size=(n_columns, width)))[0]
+        for _ in range(POWER_PASSES):
+            basis = np.linalg.qr(_covariance_times(standard, blocks, basis))[0]
+    small = basis.T @ _covariance_times(standard, blocks, basis)
+    values, vectors = np.linalg.eigh((small + small.T) / 2)
+    order = np.argsort(values)[::-1][:n_components]
+    components = basis @ vectors[:, order]
+    # Of a component and its opposite take the one whose largest entry is positive, as scikit-learn does.
+    largest = np.abs(components).argmax(axis=0)
+    components *= np.where(components[largest, np.arange(order.size)] < 0, -1.0, 1.0)
+    return Projection(mean, scale, components, np.maximum(values[order], 0.0))
+
+
+def _covariance_times(standard: Projection, blocks: Blocks, right: Float64) -> Float64:
+    total, count = np.zeros_like(right), 0
+    for block in blocks():
+        total += standard._standard_gram(block, right)
+        count += block.shape[0]
+    return total / count

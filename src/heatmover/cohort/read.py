@@ -1,0 +1,374 @@
+"""`read_cohort`: one door for every format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+
+from heatmover._progress import SILENT, Progress
+from heatmover._typing import Int32, Int64, Intp
+from heatmover._validation import RandomState, check_integer, check_number, check_option, check_random_state
+from heatmover._words import find, listed, quoted, readable
+from heatmover.cohort.cohort import Cohort, block_rows
+from heatmover.cohort.formats.choose import Opened, open_reader
+from heatmover.cohort.formats.parquet import NESTED
+from heatmover.cohort.formats.table import NAMED, TEXT
+from heatmover.cohort.formats.text import not_a_number
+from heatmover.cohort.kept import KeptReader
+from heatmover.cohort.projection import Moments, Projection, principal_components
+from heatmover.cohort.reader import Block, NotFeatures, Reader
+from heatmover.cohort.samples import Mixture, SampleTable, _factorize, check_variable, from_text, table_of
+from heatmover.errors import InvalidInputError
+
+__all__ = ["read_cohort"]
+
+# Values that may be in memory for the passes of principal components.
+HELD_BYTES = 1 << 28
+# Why a column of numbers is no feature.
+WHOLE, CONSTANT = "whole numbers", "the same in all cells of each sample"
+# Distances in more dimensions than this are mostly noise, and the neighbour search slows down.
+MOST_COLUMNS = 100
+
+
+def read_cohort(
+    path: str | os.PathLike[str] | Any,
+    *,
+    sample_key: str | None = None,
+    representation: str | Sequence[str] | None = None,
+    annotations: Sequence[str] | None = None,
+    required: Sequence[str] = (),
+    no_features: Sequence[str] = (),
+    sample_sheet: str | os.PathLike[str] | None = None,
+    standardize: bool = False,
+    n_components: int | Literal["all"] | None = None,
+    cofactor: float | None = None,
+    on_missing: Literal["refuse", "drop"] = "refuse",
+    random_state: RandomState = 0,
+    progress: Progress = SILENT,
+) -> Cohort:
+    r"""Read the cells of many samples from a file or folder, without loading them.
+
+    Every value is looked at once, in blocks, so that a missing label or a NaN is found before long work begins.
+
+    Parameters
+    ----------
+    path
+        An AnnData file (.h5ad or .zarr); a table with one row per cell (.csv, .tsv, also .gz, or .parquet); a folder
+        of .fcs files, of which each is a sample; or an AnnData object.
+    sample_key
+        The column that tells the sample of each cell. For FCS files: the column of the sample sheet that names the
+        samples; default the files' names.
+    representation
+        AnnData: a key of ``obsm``, ``"X"``, or a list of variables; default ``"X_pca"`` if there is one, else
+        ``"X"``. Tables: a list of columns; default every column of numbers that varies within samples, without
+        those of whole numbers if there are others. FCS files: a list of channels; default all but Time.
+    annotations
+        Columns that may describe samples; default every column that is not a feature.
+    required
+        Variables of samples that must be there, in the file or the sample sheet; checked before any value is read.
+    no_features
+        Columns of a table that are no features, whatever they hold. Those in ``annotations`` and ``required`` are none
+        anyway. Text in any other column that is mostly numbers is an error, which tells where it is.
+    sample_sheet
+        A .csv or .tsv file with one row per sample and its variables: by the column ``sample_key``, or for FCS
+        files by a column of file names. Where it and the annotations share a name, the sheet counts.
+    standardize
+        Give every feature mean 0 and variance 1.
+    n_components
+        Reduce to this many principal components, after standardisation. A matrix X or a table with more than 100
+        features needs it; ``"all"`` keeps all of them nevertheless.
+    cofactor
+        For FCS files: values become ``arcsinh(value / cofactor)``; 5 is usual for mass, 150 for flow cytometry.
+        Default: as they are in the file. Spillover is not compensated.
+    on_missing
+        What to do with cells in which a feature is NaN or infinite: ``"refuse"`` the file, or ``"drop"`` them, with a
+        warning in the cohort that counts them by sample.
+    random_state
+        Seed of the principal components above 500 features.
+    progress
+        Told how many cells were looked at.
+
+    Returns
+    -------
+    Cohort
+        Its ``warnings`` say what was legal but odd, such as samples of one cell.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.tsv"
+    >>> _ = path.write_text("sample\tcd4\tcd8\ns1\t1\t2\ns1\t3\t4\ns2\t5\t9\n")
+    >>> cohort = read_cohort(path, sample_key="sample", standardize=True)
+    >>> cohort.points().mean(axis=0).round(6) + 0.0
+    array([0., 0.])
+    >>> cohort.warnings
+    ("1 sample has a single cell: 's2'.",)
+    >>> read_cohort(path, sample_key="Sampel")
+    Traceback (most recent call last):
+        ...
+    heatmover.errors.InvalidInputError: Expected sample_key ..., found 'Sampel' (did you mean 'sample'?).
+    """
+    cofactor = None if cofactor is None else check_number("cofactor", cofactor, above=0)
+    check_option("on_missing", on_missing, ("refuse", "drop"))
+    if n_components not in (None, "all"):
+        n_components = check_integer("n_components", n_components, minimum=1)
+    generator = check_random_state(random_state)
+    opened = open_reader(
+        path, sample_key=sample_key, representation=representation, annotations=annotations, cofactor=cofactor,
+        sample_sheet=None if sample_sheet is None else os.fspath(sample_sheet), no_features={*required, *no_features},
+    )  # fmt: skip
+    with readable(opened.source.path, opened.reader.kind):
+        undecided, table, names, codes = _label(opened)
+        named = {*(annotations or ()), *required, *no_features, *(opened.sheet or ())}
+        reader, variables, varying = _decide(undecided, table, named)
+        if opened.sheet is not None:
+            sheet = _by_name(names, opened)
+            variables |= sheet
+            varying = {name: count for name, count in varying.items() if name not in sheet}
+        for name in required:
+            check_variable(name, list(variables), varying, len(names))
+        wide = n_components is None and len(reader.features) > MOST_COLUMNS and _whole_matrix(reader, representation)
+        if wide:
+            raise InvalidInputError(
+                f"at most {MOST_COLUMNS} features, or n_components",
+                f"{len(reader.features)} features",
+                'n_components=50 reduces them by PCA, n_components="all" keeps them',
+            )
+        moments, bad, n_bad = _look(reader, codes.size, progress)
+        if bad.size:
+            reader, codes = _without(bad, n_bad, reader, names, codes, drop=on_missing == "drop")
+        keep = n_components is None or n_components == "all"
+        projection = _project(
+            reader, moments, standardize, None if keep else int(n_components or 0), generator, progress
+        )
+    features = reader.features
+    if projection.components is not None:
+        features = tuple(f"PC{number}" for number in range(1, projection.components.shape[1] + 1))
+    unused = _unused(undecided, reader, table, {*required, *no_features, *(annotations or ())})
+    left = [name for name, why in unused.items() if why == WHOLE]
+    warnings = (
+        *_remarks(names, codes, reader, moments, standardize), *_left_out(left),
+        *_nearly_numbers(variables, names, reader, opened.sheet or ()), *reader.notes,
+    )  # fmt: skip
+    samples = table_of(names, sample_key or "sample", variables)
+    return Cohort(names, codes, features, samples, varying, warnings, opened.source, reader, projection, unused)
+
+
+def _label(opened: Opened) -> tuple[Reader, SampleTable, tuple[str, ...], Int32]:
+    """Read the labels; return also the reader, for which some features may have turned out to be annotations."""
+    reader = opened.reader
+    while True:
+        table = SampleTable(
+            opened.sample_key, reader.features if reader.undecided else (),
+            whole=getattr(reader, "whole", ()), decimal=reader.decimal,
+        )  # fmt: skip
+        try:
+            for labels, columns, numbers in reader.label_blocks():
+                table.add(labels, columns, numbers)
+        except NotFeatures as found:
+            reader = reader.demote(frozenset(found.columns))  # type: ignore[attr-defined]
+            continue
+        return reader, table, *table.finish()
+
+
+def _decide(
+    reader: Reader, table: SampleTable, named: Collection[str]
+) -> tuple[Reader, dict[str, list[object]], dict[str, int]]:
+    """Divide the columns into features and variables of samples, now that it is known what varies."""
+    variables, varying = table.variables(), table.varying
+    if not reader.undecided:
+        return reader, variables, varying
+    for name, mixture in table.mixtures.items():
+        if mixture.mostly_numbers and name in varying and name not in named:
+            raise not_a_number(name, mixture)
+    suspects = frozenset(getattr(reader, "suspects", ()))
+    variables = {name: values for name, values in variables.items() if name not in suspects}
+    varying = {name: count for name, count in varying.items() if name not in suspects}
+    features = tuple(name for name in reader.features if name in varying)
+    # Among measurements a column of whole numbers is a label or an identifier, such as a cluster's number.
+    fractional = table.fractional
+    measured = tuple(name for name in features if name in fractional)
+    features = measured or features
+    if not features:
+        raise InvalidInputError(
+            "a column of numbers that varies within samples",
+            f"none among {listed(reader.features)}",
+            "name the features in representation",
+        )
+    taken = frozenset(features)
+    return reader.choose(features), variables, {name: count for name, count in varying.items() if name not in taken}
+
+
+def _unused(undecided: Reader, reader: Reader, table: SampleTable, named: Collection[str]) -> dict[str, str]:
+    """Return the columns that are no features, and why, if the features were not named by the user."""
+    if not undecided.undecided:
+        return dict(undecided.unused)
+    features, varying = frozenset(reader.features), table.varying
+    found = dict(undecided.unused)
+    for name in getattr(undecided, "annotations", ()):
+        found[name] = NAMED if name in named else NESTED if name in table.odd else TEXT
+    for name in undecided.features:
+        if name not in features:
+            found[name] = WHOLE if name in varying else CONSTANT
+    return found
+
+
+def _nearly_numbers(
+    variables: Mapping[str, Sequence[object]], names: Sequence[str], reader: Reader, sheet: Collection[str]
+) -> Iterator[str]:
+    """Yield the variables of samples that were read from text and are text because of a few values."""
+    for name, values in variables.items():
+        if name not in sheet and not reader.decimal:
+            continue
+        mixture = Mixture()
+        codes, uniques = _factorize(np.array([*values, None], dtype=object)[:-1])
+        mixture.add(codes, uniques, "." if name in sheet else reader.decimal, 0)
+        if mixture.mostly_numbers:
+            yield (
+                f"{quoted(name)} is read as text because of {quoted(mixture.value)} (sample "
+                f"{quoted(names[mixture.row])}); write NA where a value is missing."
+            )
+
+
+def _by_name(names: Sequence[str], opened: Opened) -> dict[str, list[object]]:
+    """Return the variables of the sample sheet in the order of the samples."""
+    assert opened.sheet is not None
+    sheet = dict(opened.sheet)
+    if opened.sheet_names is None:
+        key = find(opened.sample_key, list(sheet), "sample_key to be a column of the sample sheet too")
+        rows = ["" if name is None else str(name) for name in sheet.pop(key)]
+    else:
+        rows = list(opened.sheet_names)
+    place = {name: row for row, name in enumerate(rows)}
+    if len(place) < len(rows):
+        raise InvalidInputError("one row per sample in the sample sheet", f"{len(rows) - len(place)} repeated")
+    absent = [name for name in names if name not in place]
+    if absent:
+        raise InvalidInputError("every sample to be in the sample sheet", f"{listed(absent)} not in it")
+    known = set(names)
+    empty = [name for name in rows if name not in known]
+    if empty:
+        raise InvalidInputError("cells of every sample in the sample sheet", f"0 cells of {listed(empty)}")
+    return {column: from_text([values[place[name]] for name in names]) for column, values in sheet.items()}
+
+
+def _whole_matrix(reader: Reader, representation: object) -> bool:
+    """Tell whether the features are simply all there are, not a choice of the user."""
+    return representation == "X" or (representation is None and getattr(reader, "representation", "X") == "X")
+
+
+def _look(reader: Reader, n_cells: int, progress: Progress) -> tuple[Moments, Int64, int]:
+    """Go through all values once; return their moments, the rows with NaN or infinity, and how many there are."""
+    progress.stage("look at every value", n_cells)
+    moments, done = Moments(len(reader.features)), 0
+    bad, n_bad = [np.empty(0, dtype=np.int64)], 0
+    for block in _blocks(reader, n_cells):
+        count, rows = _not_finite(block)
+        n_bad += count
+        bad.append(done + rows.astype(np.int64))
+        if rows.size < block.shape[0]:
+            moments.add(block if not rows.size else block[np.setdiff1d(np.arange(block.shape[0]), rows)])
+        done += block.shape[0]
+        progress.advance(block.shape[0])
+    if done != n_cells:
+        raise InvalidInputError(f"values of {n_cells} cells", f"those of {done}", "the file may be damaged")
+    return moments, np.concatenate(bad), n_bad
+
+
+def _without(
+    bad: Int64,
+    n_bad: int,
+    reader: Reader,
+    names: Sequence[str],
+    codes: Int32,
+    *,
+    drop: bool,
+) -> tuple[Reader, Int32]:
+    """Leave the cells out in which a value is missing, or raise with how many each sample has."""
+    lost = np.bincount(codes[bad], minlength=len(names))
+    where = listed_counts(names, lost)
+    if not drop:
+        raise InvalidInputError(
+            "features without NaN or infinity",
+            f"{n_bad} such values in {bad.size} cells (first: row {bad[0]}, sample "
+            f"{quoted(names[int(codes[bad[0]])])}{f'; {where}' if np.count_nonzero(lost) > 1 else ''})",
+            'remove those cells, impute the values, or on_missing="drop"',
+        )
+    left = np.bincount(codes, minlength=len(names)) - lost
+    empty = [name for name, size in zip(names, left, strict=True) if not size]
+    if empty:
+        raise InvalidInputError("a cell without NaN or infinity in every sample", f"none in {listed(empty)}")
+    note = f"{bad.size} of {codes.size} cells left out, which have NaN or infinity: {where}."
+    return KeptReader(reader, bad, (*reader.notes, note)), np.delete(codes, bad)
+
+
+def listed_counts(names: Sequence[str], counts: Int64, *, most: int = 5) -> str:
+    """Return how many there are of the names that have most, and how many others have some."""
+    order = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i]]
+    shown = ", ".join(f"{counts[i]} of {quoted(names[i])}" for i in order[:most])
+    return shown if len(order) <= most else f"{shown} and some of {len(order) - most} more samples"
+
+
+def _not_finite(block: Block) -> tuple[int, Intp]:
+    """Return the number of NaN and infinities and the rows that hold them."""
+    values = block.data if sp.issparse(block) else block
+    places = np.nonzero(~np.isfinite(values))[0]
+    rows = np.searchsorted(block.indptr, places, side="right") - 1 if sp.issparse(block) else places
+    return places.size, np.unique(rows)
+
+
+def _blocks(reader: Reader, n_cells: int) -> Iterator[Block]:
+    return reader.blocks(0, n_cells, block_rows(len(reader.features)))
+
+
+def _project(
+    reader: Reader,
+    moments: Moments,
+    standardize: bool,
+    n_components: int | None,
+    generator: np.random.Generator,
+    progress: Progress,
+) -> Projection:
+    if not standardize and n_components is None:
+        return Projection()
+    # A column without spread stays at zero instead of becoming NaN.
+    spread = np.where(moments.constant, 1.0, moments.deviation)
+    scale = spread if standardize else np.ones_like(spread)
+    if n_components is None:
+        return Projection(moments.mean, scale)
+    most = min(moments.count, moments.mean.size)
+    if n_components > most:
+        raise InvalidInputError(f"n_components to be at most {most}, the cells or features", str(n_components))
+    progress.stage("principal components", 1)
+    # Several passes: what is small is read once, for a wide table is slow to read.
+    small = 8 * moments.count * moments.mean.size <= HELD_BYTES
+    held = list(_blocks(reader, moments.count)) if small else None
+    found = principal_components(
+        lambda: _blocks(reader, moments.count) if held is None else iter(held), moments.mean, scale, n_components,
+        generator,
+    )  # fmt: skip
+    total = float((moments.squares / scale**2).sum()) / moments.count
+    return replace(found, explained=found.explained / total if total else found.explained)
+
+
+def _left_out(names: Sequence[str]) -> Iterator[str]:
+    if names:
+        yield f"Whole numbers only, so no feature unless named in representation: {listed(names)}."
+
+
+def _remarks(names: Sequence[str], codes: Int32, reader: Reader, moments: Moments, standardize: bool) -> Iterator[str]:
+    """Yield what is legal but odd."""
+    single = np.flatnonzero(np.bincount(codes, minlength=len(names)) == 1)
+    if single.size:
+        subject = "1 sample has" if single.size == 1 else f"{single.size} samples have"
+        yield f"{subject} a single cell: {listed(names[i] for i in single.tolist())}."
+    if len(names) == 1:
+        yield f"There is only one sample: {quoted(names[0])}."
+    constant = np.flatnonzero(moments.constant)
+    if constant.size and standardize:
+        yield f"The same value in every cell: {listed(reader.features[i] for i in constant)}."

@@ -1,0 +1,84 @@
+"""What every format gives: labels and annotations in blocks, and the values of any range of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from heatmover._typing import Float64, FloatArray
+from heatmover._validation import as_array
+
+__all__ = ["LABEL_ROWS", "Block", "Columns", "NotFeatures", "Numbers", "Reader", "as_float", "spans"]
+
+# A dense float array or a SciPy CSR array, one row per cell.
+Block = Any
+# Annotation columns of some cells: NumPy arrays, pandas Categoricals or Series, all of one length.
+Columns = Mapping[str, Any]
+# The undecided features of the same cells, ``(n_rows, n_features)`` with NaN where one is missing; None without them.
+Numbers = Float64 | None
+
+# Rows of labels and annotations read at once: 20 columns of strings in so many rows take about 100 MB.
+LABEL_ROWS = 65_536
+
+
+class NotFeatures(Exception):
+    """Columns that were taken for features turn out to be annotations; no error, the labels are read again."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.columns = tuple(columns)
+        super().__init__(*self.columns)
+
+
+class Reader(Protocol):
+    """One file, or folder, of cells. It holds paths and names, never an open file, so that it can be pickled."""
+
+    @property
+    def kind(self) -> str:
+        """What the file is, in words."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Name of each column of the values."""
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a feature may turn out to be a variable of the samples; then `label_blocks` yields them."""
+
+    @property
+    def decimal(self) -> str:
+        """Mark of decimals if the file has no types, so that numbers among the annotations are still text; or empty."""
+
+    @property
+    def unused(self) -> Mapping[str, str]:
+        """Columns that are neither features nor annotations, and why."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about this file."""
+
+    def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
+        """Yield the sample labels, the annotation columns and the undecided features of consecutive cells."""
+
+    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+        """Yield the values of the cells ``start`` to ``stop`` in order, at most ``size`` rows at a time."""
+
+    def choose(self, features: tuple[str, ...]) -> Reader:
+        """Return a reader of these features only."""
+
+
+def spans(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the borders of consecutive pieces of at most ``size`` rows."""
+    for first in range(start, stop, size):
+        yield first, min(first + size, stop)
+
+
+def as_float(values: npt.ArrayLike) -> FloatArray:
+    """Return values as float32 if that holds them as stored, else as float64."""
+    array = as_array("values of the cells", values)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"values of type {array.dtype.name} are not numbers")
+    single = array.dtype in (np.dtype(np.float32), np.dtype(np.float16))
+    return np.ascontiguousarray(array, dtype=np.float32 if single else np.float64)

@@ -1,0 +1,88 @@
+"""Nested cells of the graph: at a coarse scale a density is smooth, and its mass in small cells says all of it.
+
+Centres are placed farthest first, so that the first r of them are, for every r, about as evenly spread as any r points
+can be; each point belongs to its nearest centre. The distance along an edge is sqrt(-log S_ij): for a Gaussian kernel
+the geodesic length up to a constant per hop (Varadhan), and the number of hops where all weights are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from heatmover._typing import Int32, Intp
+from heatmover.diffusion.operator import DiffusionOperator
+
+__all__ = ["Cells", "nested_cells"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """A partition of the points around centres.
+
+    Attributes
+    ----------
+    labels
+        Cell of each point, in the graph's order of points, ``(n_points,)``.
+    centres
+        The points at the centres, ``(n_cells,)``; centre c lies in cell c.
+    """
+
+    labels: Int32
+    centres: Intp
+
+    @property
+    def count(self) -> int:
+        """Number of cells."""
+        return int(self.centres.size)
+
+
+def nested_cells(operator: DiffusionOperator, counts: Sequence[int], rng: np.random.Generator) -> list[Cells]:
+    """Partition the points into cells, once per wanted number of them; fewer centres are always among more.
+
+    Parameters
+    ----------
+    operator
+        The diffusion operator.
+    counts
+        Wanted numbers of cells; at least one per connected component is made, and at most one per point.
+    rng
+        Draws the first centre.
+
+    Returns
+    -------
+    list of Cells
+        As many as ``counts``, in that order. No cell reaches over two components.
+
+    Examples
+    --------
+    >>> from heatmover.graphs import Graph
+    >>> operator = DiffusionOperator.from_graph(Graph.from_grid((8,)))
+    >>> fine, coarse = nested_cells(operator, [4, 2], np.random.default_rng(0))
+    >>> fine.count, coarse.count, coarse.labels.size
+    (4, 2, 8)
+    """
+    from heatmover._compiled.net import farthest_first
+
+    limited = np.clip(counts, operator.n_components, operator.n_points)
+    wanted = np.unique(limited)
+    matrix = operator.symmetric
+    lengths = np.sqrt(-np.log(np.clip(matrix.data, np.finfo(np.float32).tiny, 1.0)).astype(np.float64))
+    labels = np.empty((wanted.size, operator.n_points), dtype=np.int32)
+    centres = np.empty(wanted[-1], dtype=np.intp)
+    first = int(rng.integers(operator.n_points))
+    farthest_first(matrix.indptr, matrix.indices, lengths, first, wanted, labels, centres)
+    partitions = {
+        count: _in_graph_order(operator, row, centres[:count]) for count, row in zip(wanted, labels, strict=True)
+    }
+    return [partitions[count] for count in limited]
+
+
+def _in_graph_order(operator: DiffusionOperator, labels: Int32, centres: Intp) -> Cells:
+    placed = np.empty_like(labels)
+    placed[operator.order] = labels
+    return Cells(placed, operator.order[centres])

@@ -1,0 +1,237 @@
+"""The map of samples: points by group or number, a line to the nearest, and names where they fit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from heatmover._typing import Float64, Int64
+from heatmover._validation import import_extra
+from heatmover.drawing import style as picture
+from heatmover.drawing.style import FAINT, INK, MISSING, QUIET
+from heatmover.drawing.variables import Variable
+from heatmover.errors import InvalidInputError
+
+__all__ = ["SampleMap", "axis_labels"]
+
+
+NAME_POINTS = 8
+# Where a name may stand around its sample, best first: horizontally, vertically.
+SIDES = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1))
+GAP_POINTS = 6.0
+# Of more names few would find room, and the search for it grows with the square of their number.
+MOST_NAMES = 100
+# Area of a marker, in square points, up to so many samples. Beyond it shrinks with the root of their number: in full
+# proportion the 634 samples of a real cohort were specks without a shape.
+MARKER, ROOMY = 62.0, 60
+# Room for the title, and in a legend for the symbol of a group and for a letter of its name, in points. A legend that
+# does not fit beside the title stands beside the map, in columns of so many rows.
+TITLE_POINTS, ENTRY_POINTS, LETTER_POINTS, LEGEND_ROWS = 190, 26, 6.2, 24
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SampleMap:
+    """What the picture of a sample map shows.
+
+    Attributes
+    ----------
+    names
+        Name of each sample.
+    coordinates
+        ``(n_samples, 2)``.
+    labels
+        Of the two axes.
+    nearest
+        ``(n_samples,)``: index of the sample nearest to each.
+    variable
+        What the colours show, or None.
+    palette
+        Colours of groups, or the name of a colour map for numbers.
+    """
+
+    names: tuple[str, ...]
+    coordinates: Float64
+    labels: tuple[str, str]
+    nearest: Int64
+    variable: Variable | None = None
+    palette: picture.Palette = None
+
+    def draw(self, axes: Any, *, with_names: bool | None = None, title: str | None = None) -> Any:
+        """Draw into matplotlib axes and return them."""
+        groups = () if self.variable is None else self.variable.groups
+        if len(groups) > picture.MOST_GROUPS:
+            raise InvalidInputError(
+                f"at most {picture.MOST_GROUPS} groups to tell apart",
+                f"{len(groups)}",
+                "join rare ones; numbers that are stored as text become a colour bar as numbers",
+            )
+        _draw_nearest(axes, self.coordinates, self.nearest)
+        self._draw_samples(axes)
+        self._draw_frame(axes, f"Map of {len(self.names)} samples" if title is None else title)
+        if with_names or (with_names is None and len(self.names) <= MOST_NAMES):
+            _draw_names(axes, self.names, self.coordinates, self._marker)
+        return axes
+
+    @property
+    def _marker(self) -> float:
+        return MARKER * min(1.0, math.sqrt(ROOMY / len(self.names)))
+
+    def _draw_samples(self, axes: Any) -> None:
+        style = {"s": self._marker, "edgecolor": "white", "linewidth": 0.115 * math.sqrt(self._marker), "zorder": 3}
+        if self.variable is None:
+            axes.scatter(*self.coordinates.T, color=picture.COLOURS[0], **style)
+            return
+        gaps = self.variable.missing
+        if gaps.any():
+            label = f"missing ({int(gaps.sum())})"
+            axes.scatter(*self.coordinates[gaps].T, color=MISSING, label=label, **{**style, "zorder": 2})
+        if self.variable.numbers is not None:
+            self._draw_numbers(axes, self.variable.numbers, style)
+            return
+        # The smaller a group, the further in front: hundreds of others would hide it.
+        front = np.argsort(np.argsort(-self.variable.sizes, kind="stable")) / 100
+        for code, (group, size) in enumerate(zip(self.variable.groups, self.variable.sizes, strict=True)):
+            style["zorder"] = 3 + front[code]
+            axes.scatter(
+                *self.coordinates[self.variable.codes == code].T,
+                color=picture.colour_of(code, group, self.palette),
+                marker=picture.shape_of(code),
+                label=picture.legend_label(group, int(size)),
+                **style,
+            )
+
+    def _draw_numbers(self, axes: Any, numbers: Float64, style: dict[str, Any]) -> None:
+        known = ~np.isnan(numbers)
+        # The light end of a colour map would vanish on white without an edge.
+        style = style | {"edgecolor": QUIET, "linewidth": 0.4 * style["linewidth"]}
+        drawn = axes.scatter(
+            *self.coordinates[known].T, c=numbers[known], cmap=picture.colour_map(self.palette), **style
+        )
+        bar = axes.figure.colorbar(drawn, ax=axes, fraction=0.05, pad=0.02, aspect=28, shrink=0.8)
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(colors=QUIET, labelsize=9, length=3)
+        if self.variable is not None and self.variable.name:
+            bar.set_label(picture.shortened(self.variable.name, 40), color=INK, fontsize=11, parse_math=False)
+
+    def _draw_frame(self, axes: Any, title: str) -> None:
+        axes.set_aspect("equal", adjustable="datalim")
+        axes.margins(0.12 if len(self.names) <= MOST_NAMES else 0.05)
+        axes.set_title(title, loc="left", color=INK, fontsize=14, pad=26, parse_math=False)
+        axes.annotate(
+            "a line joins each sample with its nearest",
+            (0, 1),
+            xycoords="axes fraction",
+            xytext=(0, 11),
+            textcoords="offset points",
+            fontsize=9.5,
+            color=QUIET,
+        )
+        for axis, label in zip((axes.xaxis, axes.yaxis), self.labels, strict=True):
+            axis.set_label_text(label, color=INK, fontsize=11)
+        picture.bare(axes)
+        axes.locator_params(nbins=6)
+        if axes.get_legend_handles_labels()[1]:
+            self._draw_legend(axes)
+
+    def _draw_legend(self, axes: Any) -> None:
+        handles, labels = axes.get_legend_handles_labels()
+        if self.variable is not None and self.variable.missing.any():
+            handles, labels = [*handles[1:], handles[0]], [*labels[1:], labels[0]]
+        # Outside the axes, where it cannot cover a sample: above, or beside if there are many.
+        above = TITLE_POINTS + sum(ENTRY_POINTS + LETTER_POINTS * len(label) for label in labels) < _width(axes)
+        place = (
+            {"loc": "lower right", "bbox_to_anchor": (1.0, 1.02), "ncols": len(labels)}
+            if above
+            else {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "ncols": -(-len(labels) // LEGEND_ROWS)}
+        )
+        legend = axes.legend(
+            handles,
+            labels,
+            frameon=False,
+            fontsize=11 if above else 9,
+            labelcolor=INK,
+            handletextpad=0.2,
+            columnspacing=1.2,
+            markerscale=min(2.0, math.sqrt(MARKER / self._marker)),
+            **place,
+        )
+        if self.variable is not None and self.variable.name and not above:
+            legend.set_title(picture.shortened(self.variable.name), prop={"size": 10})
+            legend._legend_box.align = "left"
+        picture.inert(legend)
+
+
+def axis_labels(basis: str, shares: Any = None) -> tuple[str, str]:
+    """Return the labels of the two axes of a map, with the share of the variation that each shows, if known."""
+    if basis == "mds":
+        told = ["", ""] if shares is None else [f" ({share:.0%} of the variation)" for share in shares[:2]]
+        return f"axis 1{told[0]}", f"axis 2{told[1]}"
+    word = {"diffusion": "diffusion", "phate": "PHATE", "umap": "UMAP"}.get(basis, basis)
+    return f"{word} 1", f"{word} 2"
+
+
+def _width(axes: Any) -> float:
+    """Return the width of axes in points."""
+    return float(axes.get_window_extent().width / axes.figure.canvas.figure.dpi * 72)
+
+
+def _draw_nearest(axes: Any, coordinates: Float64, nearest: Int64) -> None:
+    # One line with gaps: hundreds of lines would make a vector file slow.
+    gaps = np.full(len(nearest), np.nan)
+    x, y = (
+        np.column_stack([axis, axis[nearest], gaps]).ravel() for axis in np.asarray(coordinates, dtype=np.float64).T
+    )
+    crowded = len(nearest) > 2 * ROOMY
+    axes.plot(x, y, color=FAINT, linewidth=0.5 if crowded else 1.0, alpha=0.7 if crowded else 1.0, zorder=1)
+
+
+def _draw_names(axes: Any, names: tuple[str, ...], coordinates: Float64, marker: float) -> None:
+    """Write each name where it hides nothing and is nearest to its own sample; leave it out if there is no room."""
+    effects = import_extra("matplotlib.patheffects", package="matplotlib", extra="cohort")
+    figure = axes.figure.canvas.figure  # the whole one, also from a part of it
+    figure.draw_without_rendering()
+    pixels = figure.dpi / 72
+    centres = axes.transData.transform(coordinates)
+    radius = 5 / math.sqrt(MARKER) * math.sqrt(marker) * pixels
+    taken = [(*(centre - radius), *(centre + radius)) for centre in centres]
+    frame = axes.get_window_extent()
+    for own, (name, centre, place) in enumerate(zip(names, centres, coordinates, strict=True)):
+        text = axes.annotate(
+            picture.shortened(name),
+            place,
+            xytext=(0, 0),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            fontsize=NAME_POINTS,
+            color=QUIET,
+            zorder=4,
+            parse_math=False,
+            path_effects=[effects.withStroke(linewidth=2.5, foreground="white")],
+        )
+        extent = text.get_window_extent()
+        size = np.array([extent.width, extent.height])
+        for side in SIDES:
+            offset = np.array(side) * (size / 2 + GAP_POINTS * pixels * (0.7 if all(side) else 1.0))
+            box = (*(centre + offset - size / 2), *(centre + offset + size / 2))
+            inside = frame.x0 <= box[0] and box[2] <= frame.x1 and frame.y0 <= box[1] and box[3] <= frame.y1
+            if inside and _nearest(box, centres) == own and not any(_overlap(box, other) for other in taken):
+                text.set_position(offset / pixels)
+                taken.append(box)
+                break
+        else:
+            text.remove()
+
+
+def _nearest(box: tuple[float, ...], centres: Float64) -> int:
+    """Return which sample is nearest to a box: a name beside another sample would be read as that one's."""
+    outside = np.maximum(np.maximum(np.array(box[:2]) - centres, centres - np.array(box[2:])), 0)
+    return int((outside**2).sum(axis=1).argmin())
+
+
+def _overlap(box: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]

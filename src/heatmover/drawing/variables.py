@@ -1,0 +1,110 @@
+"""A variable of the samples, as it is to be drawn: numbers or groups, and where it is missing."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from heatmover._typing import Bool, Float64, Intp
+from heatmover._validation import LabelNames
+from heatmover.errors import InvalidInputError
+from heatmover.measures import is_missing
+from heatmover.statistics.samples import by_name
+
+__all__ = ["Variable", "read_variable"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """One value for each sample.
+
+    Attributes
+    ----------
+    name
+        For legends; may be empty.
+    numbers
+        ``(n_samples,)``, NaN where missing; None for groups.
+    codes
+        ``(n_samples,)``: position in ``groups``, -1 where missing; for numbers too, where they all are -1.
+    groups
+        Names of the groups: in the order of their categories, else sorted. Empty for numbers.
+    """
+
+    name: str
+    numbers: Float64 | None
+    codes: Intp
+    groups: tuple[str, ...]
+
+    @property
+    def missing(self) -> Bool:
+        """``(n_samples,)``: where there is no value."""
+        return np.asarray(np.isnan(self.numbers) if self.numbers is not None else self.codes < 0)
+
+    @property
+    def sizes(self) -> Intp:
+        """``(n_groups,)``: samples in each group."""
+        return np.bincount(self.codes[self.codes >= 0], minlength=len(self.groups))
+
+
+def read_variable(values: Any, names: Sequence[str], name: str = "") -> Variable:
+    """Return what is to be drawn.
+
+    Parameters
+    ----------
+    values
+        ``(n_samples,)`` in the order of ``names``; or a mapping or pandas Series from names to values.
+    names
+        Of the samples.
+    name
+        Of the variable; default that of a Series.
+    """
+    name = name or str(getattr(values, "name", None) or "")
+    categories = getattr(getattr(values, "cat", values), "categories", None)
+    found = _in_order(values, tuple(names))
+    if len(found) != len(names):
+        raise InvalidInputError(f"one value per sample ({len(names)})", f"{len(found)} values")
+    missing = np.array([is_missing(value) for value in found])
+    if categories is None and _all_numbers(found, missing) and not missing.all():
+        return Variable(name, _numbers(found, missing), np.full(len(found), -1), ())
+    known = iter(LabelNames(name or "values").add_all(v for v, gap in zip(found, missing, strict=True) if not gap))
+    texts = ["" if gap else next(known) for gap in missing]
+    present = {text for text, gap in zip(texts, missing, strict=True) if not gap}
+    order = sorted(present) if categories is None else [str(c) for c in categories if str(c) in present]
+    place = {text: code for code, text in enumerate(order)}
+    codes = np.array([-1 if gap else place[text] for gap, text in zip(missing, texts, strict=True)], dtype=np.intp)
+    return Variable(name, None, codes, tuple(order))
+
+
+def _in_order(values: Any, names: tuple[str, ...]) -> list[Any]:
+    """Return plain values in the order of the samples."""
+    ordered = by_name(values, names)
+    if ordered is not values:
+        known = {str(key) for key in (values if isinstance(values, Mapping) else values.index)}
+        if not known.intersection(names):
+            raise InvalidInputError("values for samples by their names", f"none for {names[0]!r} or any other")
+    return _listed(ordered)
+
+
+def _listed(values: Any) -> list[Any]:
+    if isinstance(values, str) or not hasattr(values, "__len__"):
+        raise InvalidInputError("one value per sample", f"{type(values).__name__} {str(values)[:60]!r}")
+    array = values if hasattr(values, "ndim") else np.asarray(values, dtype=object)
+    if array.ndim != 1:
+        raise InvalidInputError("one value per sample", f"an array of shape {array.shape}")
+    return list(values)
+
+
+def _all_numbers(values: Sequence[Any], missing: Bool) -> bool:
+    known = [value for value, gap in zip(values, missing, strict=True) if not gap]
+    return all(isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_) for value in known)
+
+
+def _numbers(values: Sequence[Any], missing: Bool) -> Float64:
+    found = np.array([np.nan if gap else float(value) for gap, value in zip(missing, values, strict=True)])
+    # No colour and no length is infinite.
+    return np.where(np.isfinite(found), found, np.nan)

@@ -1,0 +1,458 @@
+"""`DiffusionEMD`: the scikit-learn face of the definition."""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from textwrap import indent
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from heatmover._progress import SILENT, Progress
+from heatmover._typing import FloatArray
+from heatmover._validation import (
+    as_array,
+    check_integer,
+    check_memory,
+    check_number,
+    check_option,
+    check_random_state,
+    check_threads,
+)
+from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.planning import METHODS
+from heatmover.embedding.definition import NORMS
+from heatmover.embedding.preparation import Preparation, Settings, prepare
+from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
+from heatmover.graphs import Graph
+from heatmover.graphs.cuts import FEWEST, NOTICEABLE, PASSES, find_near_cuts
+from heatmover.measures import Measures, check_measures
+
+__all__ = ["DiffusionEMD", "warn_of_near_cuts"]
+
+DENSITIES = ("adjoint", "function")
+
+
+class DiffusionEMD(TransformerMixin, BaseEstimator):
+    """Embed measures on a graph so that the L1 distance between rows is their Diffusion Earth Mover's Distance.
+
+    Parameters
+    ----------
+    graph
+        The graph the measures live on. None: the columns are bins in a row, ``Graph.from_grid((n_points,))``.
+    method
+        ``"chebyshev"``: polynomials with a certified error, near-linear in the size of the graph.
+        ``"spectral"``, ``"interpolative"``: the coarse scales from leading eigenvectors, or from nested skeletons of
+        points, and polynomials for the fine ones; as certified, and their cost does not grow with the largest scale.
+        ``"exact"``: a dense eigendecomposition, for up to 10,000 points. ``"auto"`` chooses polynomials or
+        eigenvectors by what they cost, or walks step by step where affinities are so uneven that nothing else keeps its
+        digits; `method_reason_` tells.
+    max_scale
+        K: the coarsest diffusion time is ``2**K``. ``"auto"``: the first at which two points have half mixed;
+        `max_scale_reason_` and `decay_` explain it.
+    n_scales
+        Number of scales compared, counted from the coarsest. None: all that carry weight.
+    alpha
+        Balance between far and near: the ground distance is about the geodesic to the power ``2 * alpha``.
+    tol
+        Largest error of any scale's density, in the norm that `error_bound_` states; less than float64 can keep is an
+        error.
+    compress
+        Keep, at every scale, the masses in cells instead of the densities of all points: as many cells as the
+        numerical rank of that scale's operator at this threshold in (0, 1), and at least 256 (512 at 1e-4). None: only
+        if the full embedding would exceed 2 GiB, then 0.1, with an `EmbeddingWarning`. False: never.
+    density
+        ``"adjoint"``: mass diffuses and is conserved. ``"function"``: the paper's literal ``P^t mu``.
+    norm
+        ``"levels"`` (default, measured best), ``"increments"`` (the paper's Eq. 8) or ``"coarsest"``; see
+        `heatmover.embedding.definition`.
+    normalize
+        Divide rows by their sums. False: rows that do not sum to one are an error.
+    dtype
+        ``"float32"``, ``"float64"`` or ``"auto"``: float32 where its rounding takes at most half of ``tol``, which at
+        the default ``tol`` is up to ``max_scale=13``.
+    n_jobs
+        Threads; None for all cores. The result does not depend on it.
+    random_state
+        Seed of the sample of points that ``max_scale="auto"`` looks at, of the basis of the coarse scales and of the
+        cells.
+
+    Attributes
+    ----------
+    graph_ : Graph
+        The graph used.
+    method_, method_reason_ : str
+        The way to diffuse and why.
+    compress_ : float or None
+        Threshold of rank if the embedding is compact.
+    compress_reason_ : str
+        Why it is, or is not.
+    n_cells_ : ndarray
+        ``(n_scales_,)``: number of columns of each block.
+    max_scale_ : int
+        K.
+    max_scale_reason_ : str
+        Where K comes from, in words.
+    decay_ : ndarray
+        Mean total variation between the heat of two points at times 1, 2, 4, ...; empty if ``max_scale`` was given.
+    scales_ : ndarray
+        ``(n_scales_,)``: the scales k compared; block b of the embedding belongs to ``scales_[b]``. The columns of a
+        full block are the nodes of the graph in their own order, see `Graph.place`.
+    n_scales_ : int
+        Their number.
+    error_bound_ : ndarray
+        ``(n_scales_,)``: certified bound, rounding included, on the error of each density f, relative to its
+        measure, in the norm
+        ``sqrt(sum(f**2 / pi))`` with the stationary law pi (``sum(f**2 * pi)`` for ``density="function"``).
+    n_features_in_ : int
+        Number of points.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.ring(8, points_per_measure=25)
+    >>> graph = hm.Graph.from_points(data.points, n_neighbors=10)
+    >>> model = hm.DiffusionEMD(graph)
+    >>> embedding = model.fit_transform(data.measures())
+    >>> embedding.shape == (8, model.n_scales_ * 200)
+    True
+    >>> hm.pairwise_distances(embedding).shape
+    (8, 8)
+    """
+
+    def __init__(
+        self,
+        graph: Graph | None = None,
+        *,
+        method: Literal["auto", "chebyshev", "spectral", "interpolative", "exact"] = "auto",
+        max_scale: int | Literal["auto"] = "auto",
+        n_scales: int | None = None,
+        alpha: float = 0.5,
+        tol: float = 1e-3,
+        compress: float | bool | None = None,
+        density: Literal["adjoint", "function"] = "adjoint",
+        norm: Literal["levels", "increments", "coarsest"] = "levels",
+        normalize: bool = False,
+        dtype: Literal["auto", "float32", "float64"] = "auto",
+        n_jobs: int | None = None,
+        random_state: int | None = 0,
+    ) -> None:
+        self.graph = graph
+        self.method = method
+        self.max_scale = max_scale
+        self.n_scales = n_scales
+        self.alpha = alpha
+        self.tol = tol
+        self.compress = compress
+        self.density = density
+        self.norm = norm
+        self.normalize = normalize
+        self.dtype = dtype
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def fit(self, X: Any = None, y: object = None) -> Self:  # noqa: ARG002
+        """Normalise the graph, choose scales and method from the measures and prepare the embedding.
+
+        Parameters
+        ----------
+        X
+            Measures ``(n_measures, n_points)``: `Measures`, array, sparse matrix or DataFrame. None: prepare for any
+            number of measures that may lie anywhere on the graph.
+        y
+            Ignored.
+
+        Returns
+        -------
+        DiffusionEMD
+            Itself.
+        """
+        self._check_parameters()
+        rows = self._rows_to_fit(X)
+        self.graph_ = Graph.from_grid((rows.shape[1],)) if self.graph is None else self.graph
+        operator = DiffusionOperator.from_graph(self.graph_)
+        _warn_of_components(operator, rows)
+        prepared = prepare(
+            operator,
+            rows,
+            Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)}),
+            n_measures=None if X is None else rows.shape[0],
+            rng=check_random_state(self.random_state),
+            n_threads=check_threads(self.n_jobs),
+        )
+        warn_of_near_cuts(self.graph_, operator, rows, prepared.choice.max_scale)
+        _warn_of_compression(prepared)
+        self._prepared = prepared
+        self.method_, self.method_reason_ = prepared.method, prepared.method_reason
+        self.compress_, self.compress_reason_ = prepared.compression.delta, prepared.compression.reason
+        choice, layout = prepared.choice, prepared.layout
+        self.max_scale_, self.max_scale_reason_, self.decay_ = choice.max_scale, choice.reason, choice.decay
+        self.scales_, self.n_scales_ = np.asarray(layout.scales), len(layout.scales)
+        self.n_cells_ = np.diff(layout.edges)
+        self.error_bound_ = prepared.diffuser.error_bound(layout.scales)
+        return self
+
+    def transform(self, X: Any) -> FloatArray:
+        """Embed measures.
+
+        Parameters
+        ----------
+        X
+            Measures ``(n_measures, n_points)``.
+
+        Returns
+        -------
+        ndarray
+            ``(n_measures, n_features)``; each row's bits do not depend on the other rows.
+        """
+        check_is_fitted(self)
+        return self._embed(self._check_rows(X, reset=False), SILENT)
+
+    def transform_blocks(self, X: Any, *, memory: int | float | str = "1 GiB") -> Iterator[FloatArray]:
+        """Embed any number of measures, block after block, within a limit of memory.
+
+        Parameters
+        ----------
+        X
+            Measures ``(n_measures, n_points)``, or an iterable of such matrices, for instance a generator that reads
+            them from disk.
+        memory
+            What a block of the embedding, its making, and the block before it, which a loop still holds, may take
+            together, in bytes or as ``"2 GB"``. The prepared model itself (graph, basis or table) comes on top.
+
+        Yields
+        ------
+        ndarray
+            ``(n_rows, n_features)``, in order; put together they are ``transform`` of everything, to the bit.
+
+        Examples
+        --------
+        >>> import heatmover as hm
+        >>> data = hm.datasets.ring(8, points_per_measure=25)
+        >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10)).fit()
+        >>> blocks = list(model.transform_blocks(data.measures(), memory="1 MB"))
+        >>> np.array_equal(np.vstack(blocks), model.transform(data.measures()))
+        True
+        """
+        check_is_fitted(self)
+        width = self._prepared.measures_within(check_memory(memory), check_threads(self.n_jobs))
+        matrices = [X] if isinstance(X, Measures) or hasattr(X, "shape") else X
+        if not isinstance(matrices, Iterable):
+            _refuse_other_shapes(np.asarray(X))
+        return self._blocks(matrices, width)
+
+    def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
+        """Return a name per column of the embedding, ``(n_features,)``: scale, then point or the cell's centre.
+
+        Of equal points, which are one node, the first gives its name.
+
+        Parameters
+        ----------
+        input_features
+            Names of the points; default those seen in `fit`, else ``x0``, ``x1``, ...
+        """
+        check_is_fitted(self)
+        known = getattr(self, "feature_names_in_", None)
+        if input_features is None:
+            input_features = known if known is not None else [f"x{i}" for i in range(self.n_features_in_)]
+        elif len(input_features) != self.n_features_in_:
+            raise ValueError(
+                f"input_features should have length equal to number of features ({self.n_features_in_}), "
+                f"got {len(input_features)}"
+            )
+        elif known is not None and not np.array_equal(known, input_features):
+            raise ValueError("input_features is not equal to feature_names_in_")
+        cells = self._prepared.layout.cells
+        nodes = [input_features[point] for point in self.graph_.first]
+        if cells is None:
+            return np.array([f"scale{k}_{name}" for k in self.scales_ for name in nodes], dtype=object)
+        names = [
+            f"scale{k}_around_{nodes[centre]}"
+            for k, partition in zip(self.scales_, cells, strict=True)
+            for centre in partition.centres
+        ]
+        return np.array(names, dtype=object)
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """Return the parameters and, once fitted, what was chosen and why."""
+        text: str = super().__repr__(N_CHAR_MAX)
+        prepared = getattr(self, "_prepared", None)
+        return text if prepared is None else f"{text}\n{indent(prepared.describe(), '  ')}"
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def _embed(self, rows: Any, progress: Progress) -> FloatArray:
+        return self._prepared.embed(rows, n_threads=check_threads(self.n_jobs), progress=progress)
+
+    def _adjoint(self, features: npt.ArrayLike) -> FloatArray:
+        """Apply the transpose of `transform`: ``(n_rows, n_features)`` -> functions ``(n_rows, n_points)``."""
+        check_is_fitted(self)
+        functions = self._prepared.embed_transposed(features, n_threads=check_threads(self.n_jobs))
+        return self.graph_.spread(functions)
+
+    def _blocks(self, matrices: Iterable[Any], width: int) -> Iterator[FloatArray]:
+        for matrix in matrices:
+            rows = self._check_rows(matrix, reset=False)
+            for start in range(0, rows.shape[0], width):
+                yield self._embed(rows[start : start + width], SILENT)
+
+    def _check_parameters(self) -> None:
+        if not (self.graph is None or isinstance(self.graph, Graph)):
+            raise InvalidInputError(
+                "graph to be a heatmover.Graph",
+                f"{type(self.graph).__name__}",
+                "use Graph.from_points for points, Graph.from_affinity for a matrix of affinities",
+            )
+        check_option("method", self.method, METHODS)
+        check_option("density", self.density, DENSITIES)
+        check_option("norm", self.norm, NORMS)
+        check_option("dtype", self.dtype, ("auto", "float32", "float64"))
+        # 1/2 is the limit of the theory; beyond it the sum is still a norm.
+        check_number("alpha", self.alpha, above=0, at_most=1)
+        check_number("tol", self.tol, above=0, at_most=0.5)
+        if isinstance(self.max_scale, str):
+            if self.max_scale != "auto":
+                raise InvalidInputError("max_scale to be a whole number or 'auto'", repr(self.max_scale))
+        elif check_integer("max_scale", self.max_scale, minimum=0) > 30:
+            raise InvalidInputError("max_scale of at most 30", f"{self.max_scale}", "2^30 steps mix any graph in reach")
+        if self.n_scales is not None:
+            check_integer("n_scales", self.n_scales, minimum=1)
+        if not (self.compress is None or self.compress is False):
+            _check_share("compress", self.compress)
+        if not isinstance(self.normalize, bool | np.bool_):
+            raise InvalidInputError("normalize to be True or False", repr(self.normalize))
+        check_threads(self.n_jobs)
+        check_random_state(self.random_state)
+
+    def _check_rows(self, X: Any, *, reset: bool) -> Any:
+        if isinstance(X, Measures):
+            X = X.masses
+        if isinstance(X, np.ma.MaskedArray | list | tuple):
+            X = as_array("measures", X)
+        if sp.issparse(X) and X.ndim != 2:
+            _refuse_other_shapes(X.toarray())
+        elif not hasattr(X, "shape") or len(X.shape) != 2:
+            _refuse_other_shapes(np.asarray(X))
+        elif X.shape[0] == 0:
+            raise InvalidInputError("at least one measure", f"none (shape {X.shape})")
+        rows = validate_data(
+            self, X, reset=reset, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False, copy=False
+        )
+        # What was fitted counts, not what set_params changed since.
+        graph = self.graph if reset else self.graph_
+        n_points = graph.n_points if graph is not None else None
+        masses = check_measures(rows, n_points=n_points, normalize=self.normalize)
+        return masses if graph is None else graph.gather(masses)
+
+    def _rows_to_fit(self, X: Any) -> Any:
+        if X is not None:
+            return self._check_rows(X, reset=True)
+        if self.graph is None:
+            raise InvalidInputError("a graph or measures to fit", "neither", "pass graph= to the constructor")
+        self.n_features_in_ = self.graph.n_points
+        # Names from an earlier fit are not those of this one.
+        self.__dict__.pop("feature_names_in_", None)
+        return self.graph.gather(np.full((1, self.graph.n_points), 1 / self.graph.n_points))
+
+
+def _check_share(name: str, value: object) -> None:
+    if value is True or not isinstance(value, numbers.Real) or not 0 < float(value) < 1:
+        raise InvalidInputError(
+            f"{name} to be a threshold in (0, 1), None or False",
+            repr(value),
+            "0.1 is a good start; None decides by size",
+        )
+
+
+def _refuse_other_shapes(values: npt.NDArray[Any]) -> None:
+    if values.dtype.kind in "US":
+        raise InvalidInputError("measures", "strings", "use measures_from_labels(labels) to make measures of them")
+    if values.ndim != 2:
+        raise InvalidInputError(
+            "measures of shape (n_measures, n_points)",
+            f"shape {values.shape}",
+            "Reshape your data: one measure is one row, X.reshape(1, -1)",
+        )
+
+
+def _warn_of_components(operator: DiffusionOperator, rows: Any) -> None:
+    if operator.n_components == 1:
+        return
+    sizes = np.bincount(operator.component)
+    largest = np.empty(operator.n_points)
+    largest[operator.order] = operator.component == np.argmax(sizes)
+    outside = 1 - float(np.mean(rows @ largest))
+    warnings.warn(
+        f"Expected a connected graph, found {operator.n_components} components ({int((sizes == 1).sum())} isolated "
+        f"points) with {outside:.1%} of the measures' mass outside the largest; mass never moves between them. "
+        "See graph.diagnose().",
+        GraphWarning,
+        stacklevel=3,
+    )
+
+
+def warn_of_near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_scale: int) -> None:
+    """Warn if parts of a component with a noticeable share of the measures' mass hang on the rest by a thread.
+
+    Parameters
+    ----------
+    graph, operator
+        The graph, and its operator in an order of its own.
+    rows
+        Measures ``(n_measures, n_nodes)``, dense or CSR.
+    max_scale
+        Heat is compared after at most ``2**max_scale`` steps.
+    """
+    masses = np.asarray(rows.sum(axis=0), dtype=np.float64).ravel()[operator.order]
+    cuts = find_near_cuts(operator.symmetric, operator.degree, 2**max_scale, masses)
+    if cuts is None:
+        return
+    shares = cuts.shares(masses)
+    noticed = (shares >= NOTICEABLE) & (np.bincount(cuts.part) >= FEWEST)
+    if not noticed.any():
+        return
+    affinity = graph.node_affinity
+    if operator.is_reordered:
+        affinity = sp.csr_array(affinity[operator.order][:, operator.order])
+    described = dict(cuts.describe(affinity, operator.symmetric, operator.degree))
+    parts = [described[int(part)] for part in np.flatnonzero(noticed)]
+    largest = max(parts, key=lambda part: part.n_points)
+    count = "a part" if len(parts) == 1 else f"{len(parts)} parts"
+    leaves = largest.conductance * 2**max_scale
+    meaning = (
+        f", and at most {leaves:.1e} of its heat leaves in 2^{max_scale} steps. Measures on different sides look about "
+        "as far apart as if nothing joined them"
+        if leaves < PASSES
+        else f". Heat passes there only in diffusions as long as 2^{max_scale} steps, at which all else has mixed"
+    )
+    warnings.warn(
+        f"Expected a graph that holds together, found {count} ({sum(part.n_points for part in parts)} points, "
+        f"{shares[noticed].sum():.1%} of the measures' mass) on the rest by a thread: affinities of "
+        f"{largest.affinity:.1e} in sum join the largest ({largest.n_points} points){meaning}. Use more neighbours, "
+        "kernel='adaptive' or a larger bandwidth; see graph.diagnose().",
+        GraphWarning,
+        stacklevel=3,
+    )
+
+
+def _warn_of_compression(prepared: Preparation) -> None:
+    if prepared.compression.by_itself:
+        warnings.warn(
+            f"Expected an embedding of at most 2 GiB, found that {prepared.compression.reason}; it was made compact, "
+            f"{prepared.layout.n_features:,} features (compress={prepared.compression.delta:g}). Set compress to "
+            "choose, or to False.",
+            EmbeddingWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,335 @@
+"""A folder of results: written beside its place, moved there when complete, never half."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import stat
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heatmover._files import guarded, sync
+from heatmover._progress import SILENT, Progress
+from heatmover._validation import import_extra
+from heatmover._words import quoted_path
+from heatmover.analysis.cell_types import CellContrast
+from heatmover.analysis.study import Study
+from heatmover.errors import InvalidInputError
+from heatmover.report._exchange import Run, exchange, has_runs, runs_at_work, settle
+from heatmover.tables import write_table
+
+__all__ = ["CELL_TYPES", "EVERY", "FILES", "PICTURE", "RECORD", "check_extras", "result_folder", "write_results"]
+
+RECORD = "run.json"
+PICTURE = "sample-map.png"
+CELL_TYPES = "cell-types.csv"
+FILES = ("distances.csv", "samples.h5ad", "report.html", RECORD)
+# All names that a run has ever written: with --force none of an earlier run stays beside those of a later one.
+EVERY = (*FILES, PICTURE, CELL_TYPES)
+NEEDS = {
+    "samples.h5ad": ("pandas", "anndata"),
+    "report.html": ("plotly", "jinja2"),
+    PICTURE: ("matplotlib",),
+}
+
+
+def check_extras(*, picture: bool = False, extra: str = "cohort") -> None:
+    """Raise if a package is missing that writing will need, before the work and not after it."""
+    for name, packages in NEEDS.items():
+        for package in packages if picture or name != PICTURE else ():
+            import_extra("matplotlib.figure" if name == PICTURE else package, package=package, extra=extra)
+
+
+@contextmanager
+def result_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
+    """Give a temporary folder; if all goes well its files appear in ``out`` at once, else nothing is left of it.
+
+    At any moment, also after a ``kill -9``, the files in ``out`` are those of one run. What a killed run leaves behind
+    the next one removes.
+
+    Parameters
+    ----------
+    out
+        Where the results are to be; folders above it are made.
+    force
+        Replace the results of an earlier run, all of them together. Other files in the folder stay.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> out = pathlib.Path(tempfile.mkdtemp()) / "results"
+    >>> with result_folder(out) as folder:
+    ...     _ = (folder / "run.json").write_text("{}")
+    ...     out.exists()
+    False
+    >>> [path.name for path in out.iterdir()]
+    ['run.json']
+    """
+    run = _begin(out, force)
+    try:
+        yield run.new
+        _deliver(run, out, force)
+    finally:
+        run.end()
+
+
+def _begin(out: Path, force: bool) -> Run:
+    """Return a new run, or raise if its results cannot be put there or another run is about to put its own."""
+    standing = _standing(out)
+    purpose = os.path.realpath(out)
+    with _told(out):
+        beside = out.absolute().parent
+        if beside != standing and has_runs(beside):  # from before there was a folder
+            with suppress(OSError), guarded(beside):  # may not be ours to write to
+                _check_alone(beside, out, purpose, force)
+        # In a folder that stands already, so that nothing has to be undone and a rename stays on one disk.
+        with guarded(standing):
+            if standing == out:
+                settle(out)
+            _check_alone(standing, out, purpose, force)
+            _check_free(out, force)
+            return Run(standing, purpose)
+
+
+def _check_alone(place: Path, out: Path, purpose: str, force: bool) -> None:
+    if purpose in runs_at_work(place) and not force:
+        raise InvalidInputError(
+            f"no other run that writes to {quoted_path(str(out))}",
+            "one at work",
+            "wait for it, or choose another --out",
+        )
+
+
+def _deliver(run: Run, out: Path, force: bool) -> None:
+    """Put the files of a run in their place, in one step."""
+    with _told(out):
+        while not _deliver_once(run, out, force):
+            pass  # the folder came or went while one waited for it
+
+
+def _deliver_once(run: Run, out: Path, force: bool) -> bool:
+    stands = out.is_dir()
+    if not stands:
+        out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with guarded(out if stands else out.absolute().parent):
+        if out.is_dir() != stands:
+            return False
+        if stands:
+            settle(out)
+        _check_free(out, force)
+        if stands:
+            exchange(run, out, EVERY)
+        else:
+            for path in (*run.new.iterdir(), run.new):
+                sync(path)
+            run.new.rename(out)
+            sync(out.absolute().parent)
+    return True
+
+
+@contextmanager
+def _told(out: Path) -> Iterator[None]:
+    """Say in one sentence why a folder cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        # Not the file at which it was noticed, which may be a hidden one.
+        raise _unwritable(out, error) from error
+
+
+def _unwritable(place: Path, error: OSError) -> InvalidInputError:
+    return InvalidInputError(
+        "--out where one can write", f"{quoted_path(str(place))}: {error.strerror or error}", "choose another --out"
+    )
+
+
+def _standing(out: Path) -> Path:
+    """Return the nearest folder that stands already, or raise if something else is in its way."""
+    try:
+        standing = next(folder for folder in (out, *out.absolute().parents) if _mode(folder))
+        is_folder, leads = standing.is_dir(), standing.exists()
+    except OSError as error:  # a name too long, a folder that may not be entered
+        raise _unwritable(out, error) from error
+    if not is_folder:
+        raise InvalidInputError(
+            "--out to name a folder",
+            f"the {'file' if leads else 'broken link'} {quoted_path(str(standing))} in its way",
+            "choose another --out",
+        )
+    return standing
+
+
+def _check_free(out: Path, force: bool) -> None:
+    """Raise if results are in a folder that is guarded and must not, or cannot, be replaced."""
+    modes = {name: mode for name in EVERY if (mode := _mode(out / name))}
+    if modes and not force:
+        raise InvalidInputError(
+            f"no results in {quoted_path(str(out))} yet",
+            ", ".join(modes),
+            "use --force to replace them, or another --out",
+        )
+    others = [name for name, mode in modes.items() if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode))]
+    if others:
+        raise InvalidInputError(
+            f"files in {quoted_path(str(out))}", f"folders called {', '.join(others)}", "choose another --out"
+        )
+
+
+def _mode(path: Path) -> int:
+    """Return what is at a path, be it a link that leads nowhere, as the system tells it; 0 for nothing."""
+    try:
+        return path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+def write_results(
+    study: Study,
+    folder: Path,
+    *,
+    command: Mapping[str, Any],
+    title: str | None = None,
+    picture: str = "",
+    progress: Progress = SILENT,
+) -> None:
+    """Write the files of a study into a folder, the record of all others last.
+
+    Parameters
+    ----------
+    study
+        From `heatmover.analysis.study.study_cohort`.
+    folder
+        That of `result_folder`.
+    command
+        What was asked for, for the record.
+    title
+        Of the report; default its own.
+    picture
+        Draw also a map of the samples, coloured by this variable; empty for none.
+    progress
+        Told of the stage "write results".
+    """
+    from heatmover.report import write_report
+
+    progress.stage("write results", len(FILES) + bool(picture) + (study.contrast is not None))
+    study.comparison.to_csv(folder / "distances.csv")
+    progress.advance()
+    _write_samples(study, folder / "samples.h5ad")
+    progress.advance()
+    write_report(study, folder / "report.html", title=title)
+    progress.advance()
+    if picture:
+        _draw(study, picture, folder / PICTURE)
+        progress.advance()
+    if study.contrast is not None:
+        _write_kinds(study.contrast, folder / CELL_TYPES)
+        progress.advance()
+    written = {path.name: _fingerprint(path) for path in sorted(folder.iterdir())}
+    record = {
+        "command": dict(command),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **study.record,
+        "files": written,
+    }
+    text = json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
+    (folder / RECORD).write_text(text, encoding="utf-8")
+    progress.advance()
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON knows it: NaN becomes null, infinity text, what is unknown its name."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(inner) for inner in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None if math.isnan(value) else str(value)
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256")
+    return {"sha256": digest.hexdigest(), "bytes": path.stat().st_size}
+
+
+def _draw(study: Study, variable: str, path: Path) -> None:
+    from heatmover.drawing.style import save
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a letter that the font lacks is drawn as a box
+        save(lambda axes: study.comparison.plot(list(study.variables[variable]), axes), path)
+
+
+def _write_kinds(contrast: CellContrast, path: Path) -> None:
+    """Write the numbers of every kind of cell as CSV, with all digits."""
+    rows = [
+        {"kind": kind.name, "group": contrast.group, "reference": contrast.reference} | row | {"ratio": kind.ratio}
+        for kind, row in zip(contrast.kinds, contrast.rows(), strict=True)
+    ]
+    write_table(path, list(rows[0]), [list(row.values()) for row in rows])
+
+
+def _write_samples(study: Study, path: Path) -> None:
+    """Write an AnnData of the samples, as `heatmover.tl.samples` makes it."""
+    from heatmover.tl._results import pack
+    from heatmover.tl._samples import assemble
+
+    h5py = import_extra("h5py", package="anndata", extra="cohort")
+    write_elem = import_extra("anndata.io", package="anndata", extra="cohort").write_elem
+    table = storable(study.variables)
+    table["n_cells"] = study.comparison.sizes
+    varying = [_storable_text(name) for name in (study.record.get("input") or {}).get("varying", ())]
+    asked = {
+        name: _storable_text(value) if isinstance(value, str) else value
+        for name, value in (study.record.get("parameters") or {}).items()
+        if name != "variables"
+    }
+    with warnings.catch_warnings():
+        # Storing texts as categories is what is wanted; other sayings of a writer help no user.
+        warnings.simplefilter("ignore")
+        made = assemble(pack(study.comparison, asked), table, varying)
+        # In memory first: on a full disk the HDF5 library complains at length and may crash when Python ends.
+        image = io.BytesIO()
+        with h5py.File(image, "w") as file:
+            write_elem(file, "/", made)
+    with path.open("wb") as stream:
+        stream.write(image.getbuffer())
+
+
+def storable(table: Any) -> Any:
+    """Return a table of samples whose names and values an h5ad file can hold."""
+    pandas = import_extra("pandas", package="pandas", extra="cohort")
+    result = pandas.DataFrame(index=[_storable_text(name) for name in table.index])
+    for name in table.columns:
+        column = table[name]
+        # A slash in the name of a column would be a folder within the file.
+        key = _storable_text(name).replace("/", "|") or "unnamed"
+        while key in (*result.columns, "_index", "n_cells"):
+            key += "_"
+        result[key] = column.to_numpy() if column.dtype.kind in "iufb" else _categories(column)
+    return result
+
+
+def _categories(column: Any) -> Any:
+    pandas = import_extra("pandas", package="pandas", extra="cohort")
+    missing = column.isna()
+    return pandas.Categorical(
+        [None if gap else _storable_text(value) for value, gap in zip(column, missing, strict=True)]
+    )
+
+
+def _storable_text(value: object) -> str:
+    """Return text without what HDF5 cannot hold: NUL and halves of characters."""
+    return str(value).replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")

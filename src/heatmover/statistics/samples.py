@@ -1,0 +1,124 @@
+"""Checks of what comes per sample: distances between samples, labels and numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from heatmover._typing import Float64, Int64
+from heatmover._validation import ALL_DISTANCES, LabelNames, as_array, check_integer, check_matrix
+from heatmover.errors import InvalidInputError
+from heatmover.measures import is_missing
+
+__all__ = ["by_name", "check_at_most", "check_distances", "check_labels", "check_numbers"]
+
+
+# Distances computed in float32 differ from their transpose, and on the diagonal from zero, by about 1e-7 of the
+# largest; what differs by more was not meant to be a distance.
+ASYMMETRY = 1e-5
+
+
+def check_distances(distances: npt.ArrayLike) -> Float64:
+    """Return distances ``(n_samples, n_samples)`` in float64, symmetric and zero on the diagonal to the last bit."""
+    matrix = np.asarray(check_matrix("distances", distances, sparse=ALL_DISTANCES), dtype=np.float64)
+    if matrix.shape[0] != matrix.shape[1]:
+        raise InvalidInputError("distances between all samples, (n_samples, n_samples)", f"shape {matrix.shape}")
+    slack = ASYMMETRY * float(np.abs(matrix).max())
+    if matrix.min() < -slack:
+        raise InvalidInputError("distances of at least zero", f"{matrix.min():g}", "similarities are not distances")
+    if np.abs(matrix.diagonal()).max() > slack:
+        largest = float(np.abs(matrix.diagonal()).max())
+        raise InvalidInputError("a distance of zero from a sample to itself", f"{largest:g} on the diagonal")
+    if np.abs(matrix - matrix.T).max() > slack:
+        raise InvalidInputError(
+            "the same distance in both directions",
+            f"differences of up to {np.abs(matrix - matrix.T).max():g}",
+            "average both: (distances + distances.T) / 2",
+        )
+    result = np.maximum((matrix + matrix.T) / 2, 0.0)
+    np.fill_diagonal(result, 0.0)
+    return result
+
+
+def check_labels(name: str, labels: Any, n_samples: int) -> tuple[Int64, tuple[str, ...]]:
+    """Return labels as whole numbers from 0 on, ``(n_samples,)``, and the names they stand for, sorted."""
+    found = _listed(name, labels, n_samples)
+    missing = [i for i, label in enumerate(found) if is_missing(label)]
+    if missing:
+        raise InvalidInputError(
+            f"{name}: a label for every sample",
+            f"{len(missing)} missing (first: sample {missing[0]})",
+            "drop those samples, or give them a label of their own",
+        )
+    # 1 and "1" may be one group or two: only the owner of the labels knows.
+    texts = LabelNames(name).add_all(found)
+    names = sorted(set(texts))
+    place = {text: code for code, text in enumerate(names)}
+    return np.array([place[text] for text in texts], dtype=np.int64), tuple(names)
+
+
+def check_numbers(name: str, values: npt.ArrayLike, n_samples: int) -> Float64:
+    """Return numbers ``(n_samples,)`` in float64, finite."""
+    array = as_array(name, values)
+    if array.dtype.kind not in "biuf":
+        raise InvalidInputError(f"{name}: a number for every sample", f"values of type {array.dtype}")
+    if array.shape != (n_samples,):
+        raise InvalidInputError(f"{name} of shape ({n_samples},), one for each sample", f"shape {array.shape}")
+    numbers = array.astype(np.float64)
+    bad = np.flatnonzero(~np.isfinite(numbers))
+    if bad.size:
+        found = f"{bad.size} NaN or infinite (first: sample {bad[0]})"
+        raise InvalidInputError(f"{name}: a number for every sample", found, "drop those samples first")
+    return numbers
+
+
+def check_at_most(name: str, value: object, most: int, why: str) -> int:
+    """Return a whole number from 1 to ``most``, or raise with the reason why there is no more."""
+    count = check_integer(name, value, minimum=1)
+    if count > most:
+        raise InvalidInputError(f"{name} of at most {most}", f"{count}", why)
+    return count
+
+
+def by_name(groups: Any, names: tuple[str, ...]) -> Any:
+    """Return the groups in the order of ``names`` if they are labelled with them, else as they are."""
+    index = getattr(groups, "index", None)
+    if index is not None and not callable(index):
+        labels = LabelNames("the index").add_all(index)
+        known = set(names).intersection(labels)
+        # An index that merely counts says nothing of names, unless names do the same.
+        if known or labels != [str(place) for place in range(len(labels))]:
+            repeated = [label for label, count in Counter(labels).items() if count > 1]
+            if repeated:
+                raise InvalidInputError("each sample once in the index", f"{repeated[0]!r} more than once")
+            groups = dict(zip(labels, groups, strict=True))
+    if not isinstance(groups, Mapping):
+        return groups
+    named = dict(zip(LabelNames("names of samples").add_all(groups), groups.values(), strict=True))
+    return [named.get(name) for name in names]
+
+
+def _listed(name: str, labels: Any, n_samples: int) -> list[Any]:
+    """Return one plain Python object for each sample."""
+    expected = f"{name} of shape ({n_samples},), one label for each sample"
+    try:
+        array = as_array(name, labels)
+        # A list of mixed types would be made text by NumPy, or numbers, and a missing label the text "nan".
+        listed = isinstance(labels, list | tuple) and array.dtype.kind not in "mM"
+        array = np.asarray(labels, dtype=object) if listed or array.dtype.kind in "OU" else array
+    except InvalidInputError:
+        raise
+    except ValueError as error:  # lists of different lengths
+        raise InvalidInputError(expected, f"{type(labels).__name__}: {error}") from error
+    if array.shape != (n_samples,):
+        raise InvalidInputError(expected, f"shape {array.shape}")
+    if array.dtype.kind in "mM":
+        # A date's name is the date, not its nanoseconds.
+        found: list[Any] = [None if gap else text for gap, text in zip(np.isnat(array), array.astype(str), strict=True)]
+    else:
+        found = array.tolist()
+    return found

@@ -1,0 +1,376 @@
+"""Does a variable explain the distances? Permutation tests on distances between samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from heatmover._typing import Float64, Int64
+from heatmover._validation import RandomState
+from heatmover.errors import InvalidInputError
+from heatmover.statistics.permutations import TestResult, null_distribution, p_value
+from heatmover.statistics.samples import check_at_most, check_distances, check_labels, check_numbers
+from heatmover.statistics.spread import score_distances
+
+__all__ = ["TestResult", "dispersion", "distance_correlation", "false_discovery", "neighbor_enrichment", "permanova"]
+
+
+def permanova(
+    distances: npt.ArrayLike,
+    groups: Any,
+    *,
+    within: Any | None = None,
+    units: Any | None = None,
+    n_permutations: int = 999,
+    random_state: RandomState = 0,
+) -> TestResult:
+    """Test whether groups lie in different places (PERMANOVA, Anderson 2001).
+
+    A small p-value can also come from groups that are unequally spread; `dispersion` tells.
+
+    Parameters
+    ----------
+    distances
+        Between samples, ``(n_samples, n_samples)``.
+    groups
+        Label of each sample, ``(n_samples,)``.
+    within
+        Blocks such as batches or pairs, ``(n_samples,)``: labels change places only within a block.
+    units
+        Patients with several samples, ``(n_samples,)``: all samples of a unit share a label and change it together.
+        A unit lies in one block.
+    n_permutations
+        Rearrangements to compare with; all of them if there are no more.
+    random_state
+        Seed or generator.
+
+    Returns
+    -------
+    TestResult
+        ``statistic``: pseudo-F. ``effect``: R squared, the share of the sum of squares that lies between groups.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from heatmover.statistics import permanova
+    >>> positions = np.random.default_rng(0).normal(size=40) + np.repeat([0, 2], 20)
+    >>> result = permanova(abs(positions[:, None] - positions), np.repeat(["control", "case"], 20))
+    >>> result.p_value, round(result.effect, 1)
+    (0.001, 0.7)
+
+    The same samples measured twice are no new evidence; with ``units`` they count once:
+
+    >>> twice = np.tile(positions[15:25], 2)
+    >>> labels = np.tile(np.repeat(["control", "case"], 5), 2)
+    >>> apart = abs(twice[:, None] - twice)
+    >>> alone, together = permanova(apart, labels), permanova(apart, labels, units=np.tile(np.arange(10), 2))
+    >>> alone.p_value < together.p_value, together.complete
+    (True, True)
+    """
+    matrix, codes, names = _check_groups(distances, groups, units)
+    squared = matrix**2
+    total = squared.sum() / (2 * len(codes))
+
+    def explained(groupings: Int64) -> Float64:
+        inside = (_sums_inside(squared, groupings, len(names)) / (2 * _sizes(groupings, len(names)))).sum(axis=1)
+        return np.asarray(1 - inside / total) if total > 0 else np.zeros(len(groupings))
+
+    null, complete = null_distribution(explained, codes, within, units, n_permutations, random_state)
+    share = float(explained(codes[None])[0])
+    f = _f_statistic(np.append(share, null), len(codes), len(names))
+    return TestResult("permanova", float(f[0]), share, p_value(share, null), f[1:], complete, names)
+
+
+def dispersion(
+    distances: npt.ArrayLike,
+    groups: Any,
+    *,
+    within: Any | None = None,
+    units: Any | None = None,
+    n_permutations: int = 999,
+    random_state: RandomState = 0,
+) -> TestResult:
+    """Test whether groups are unequally spread: a robust test of homogeneous dispersions (after Anderson 2006).
+
+    The spread of a group is the mean score ``d / (d + unit)`` of the distances d between its samples, the unit being
+    the median distance within groups: one remote sample counts as far, however remote it is. Groups may lie in
+    different places. For the rearrangements they are moved onto each other by their spatial medians, so that only
+    spread can differ. See decision record 18.
+
+    Parameters
+    ----------
+    distances, groups, within, units, n_permutations, random_state
+        As in `permanova`; every group has at least two samples, and two units if there are units.
+
+    Returns
+    -------
+    TestResult
+        ``statistic``: F between groups of what each sample contributes to the spread of its group, twice its own mean
+        score less that of the group. ``effect``: largest over smallest typical distance between two samples of a group,
+        the distance whose score is the mean score; infinite if a group has no spread at all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from heatmover.statistics import dispersion
+    >>> positions = np.random.default_rng(0).normal(size=60) * np.repeat([1, 4], 30)
+    >>> dispersion(abs(positions[:, None] - positions), np.repeat(["a", "b"], 30)).p_value
+    0.001
+    """
+    matrix, codes, names = _check_groups(distances, groups, units)
+    n_units = _units_per_group(codes, names, units, at_least=2)
+    unit_of = np.arange(len(codes)) if units is None else check_labels("units", units, len(codes))[0]
+    block_of = None if within is None else check_labels("within", within, len(codes))[0]
+    scores, first = score_distances(matrix, codes, unit_of, block_of)
+
+    def explained(groupings: Int64) -> Float64:
+        return _explained(*_spreads(scores, groupings[:, first], len(names)))
+
+    null, complete = null_distribution(explained, codes, within, units, n_permutations, random_state)
+    share = float(explained(codes[None])[0])
+    f = _f_statistic(np.append(share, null), int(n_units.sum()), len(names))
+    spreads = _spreads(scores, codes[None, first], len(names))[0][0]
+    typical = spreads / (1 - spreads)
+    effect = _ratio(float(typical.max()), float(typical.min()))
+    return TestResult("dispersion", float(f[0]), effect, p_value(share, null), f[1:], complete, names)
+
+
+def neighbor_enrichment(
+    distances: npt.ArrayLike,
+    groups: Any,
+    *,
+    k: int = 5,
+    within: Any | None = None,
+    units: Any | None = None,
+    n_permutations: int = 999,
+    random_state: RandomState = 0,
+) -> TestResult:
+    """Test whether the nearest samples carry the same label more often than by chance.
+
+    Parameters
+    ----------
+    distances, groups, within, n_permutations, random_state
+        As in `permanova`.
+    k
+        Number of neighbours looked at; of samples equally far as the k-th each counts in part.
+    units
+        As in `permanova`; samples of the same unit are no neighbours of one another here, as they are alike anyway.
+
+    Returns
+    -------
+    TestResult
+        ``statistic``: share of neighbours with the same label, first averaged within each group, then over groups.
+        ``effect``: how many times the mean share after rearrangement.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from heatmover.statistics import neighbor_enrichment
+    >>> positions = np.random.default_rng(0).normal(size=40) + np.repeat([0, 3], 20)
+    >>> result = neighbor_enrichment(abs(positions[:, None] - positions), np.repeat(["a", "b"], 20))
+    >>> result.p_value, round(result.statistic, 1)
+    (0.001, 1.0)
+    """
+    matrix, codes, names = _check_groups(distances, groups, units)
+    near = _near(matrix, units, k)
+
+    def share(groupings: Int64) -> Float64:
+        sums = _sums_inside(near, groupings, len(names))
+        return np.asarray((sums / _sizes(groupings, len(names))).mean(axis=1))
+
+    null, complete = null_distribution(share, codes, within, units, n_permutations, random_state)
+    observed = float(share(codes[None])[0])
+    effect = _ratio(observed, float(null.mean()))
+    return TestResult("neighbor enrichment", observed, effect, p_value(observed, null), null, complete, names)
+
+
+def distance_correlation(
+    distances: npt.ArrayLike,
+    values: npt.ArrayLike,
+    *,
+    within: Any | None = None,
+    units: Any | None = None,
+    n_permutations: int = 999,
+    random_state: RandomState = 0,
+) -> TestResult:
+    """Test whether a number, such as age, goes with the distances in any way (Szekely, Rizzo and Bakirov 2007).
+
+    Parameters
+    ----------
+    distances, within, units, n_permutations, random_state
+        As in `permanova`.
+    values
+        A number for each sample, ``(n_samples,)``.
+
+    Returns
+    -------
+    TestResult
+        ``statistic``: the distance correlation, from 0 to 1; few samples have some by chance. ``effect``: by how much
+        it exceeds the mean after rearrangement.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from heatmover.statistics import distance_correlation
+    >>> positions = np.random.default_rng(0).normal(size=40)
+    >>> result = distance_correlation(abs(positions[:, None] - positions), positions**2)
+    >>> result.p_value, round(result.statistic, 1)
+    (0.001, 0.6)
+    """
+    matrix = check_distances(distances)
+    numbers = check_numbers("values", values, len(matrix))
+    # Neither unit matters; near 1 no square overflows or vanishes.
+    numbers = numbers / (np.abs(numbers).max() or 1.0)
+    centered = _double_centered(matrix / (matrix.max() or 1.0))
+    norm = float(np.sqrt((centered**2).sum()))
+
+    def squares(rows: Float64) -> Float64:
+        return np.array([_squared_correlation(centered, norm, row) for row in rows])
+
+    null, complete = null_distribution(squares, numbers, within, units, n_permutations, random_state)
+    observed = float(squares(numbers[None])[0])
+    # Of distances that no Euclidean space holds a square can be negative.
+    roots = np.sqrt(np.maximum(np.append(observed, null), 0.0))
+    found, p = float(roots[0]), p_value(observed, null)
+    return TestResult("distance correlation", found, found - float(roots[1:].mean()), p, roots[1:], complete)
+
+
+def false_discovery(p_values: npt.ArrayLike) -> Float64:
+    """Return q-values: the expected share of false discoveries if everything at most as large is called one.
+
+    Benjamini and Hochberg (1995), for many variables tested at once.
+
+    Parameters
+    ----------
+    p_values
+        ``(n_tests,)``, from 0 to 1.
+
+    Returns
+    -------
+    ndarray of shape (n_tests,)
+        In the order of the p-values.
+
+    Examples
+    --------
+    >>> from heatmover.statistics import false_discovery
+    >>> false_discovery([0.01, 0.04, 0.03, 0.5]).round(3).tolist()
+    [0.04, 0.053, 0.053, 0.5]
+    """
+    array = check_numbers("p_values", p_values, np.size(p_values))
+    if ((array < 0) | (array > 1)).any():
+        raise InvalidInputError("p-values from 0 to 1", f"{array.min():g} to {array.max():g}")
+    order = np.argsort(array)[::-1]
+    scaled = array[order] * len(array) / np.arange(len(array), 0, -1)
+    result = np.empty_like(array)
+    # The largest is multiplied by 1, so that the smallest so far never exceeds 1.
+    result[order] = np.minimum.accumulate(scaled)
+    return result
+
+
+def _sizes(groupings: Int64, n_groups: int) -> Int64:
+    """Return the number of samples of each group in each grouping, ``(n_groupings, n_groups)``."""
+    return np.stack([(groupings == g).sum(axis=1) for g in range(n_groups)], axis=1)
+
+
+def _sums_inside(matrix: Float64, groupings: Int64, n_groups: int) -> Float64:
+    """Return the sum of a matrix over all pairs inside each group, ``(n_groupings, n_groups)``."""
+    sums = np.empty((len(groupings), n_groups))
+    for group in range(n_groups):
+        members = (groupings == group).astype(np.float64)
+        sums[:, group] = np.einsum("pi,pi->p", members @ matrix, members)
+    return sums
+
+
+def _f_statistic(explained: Float64, n_samples: int, n_groups: int) -> Float64:
+    """Return F from the share of the sum of squares that lies between groups; infinite if all of it does."""
+    rest = np.maximum(1 - explained, 0.0) / (n_samples - n_groups)
+    return np.divide(explained / (n_groups - 1), rest, out=np.full_like(explained, np.inf), where=rest > 0)
+
+
+def _spreads(scores: Float64, groupings: Int64, n_groups: int) -> tuple[Float64, Float64, Int64]:
+    """Return the mean score within each group, the sum of squares of its members' contributions, and its size.
+
+    All ``(n_groupings, n_groups)``. A mean over pairs varies, to first order, as a mean of contributions does: twice a
+    member's own mean score less that of the group (Hoeffding 1948).
+    """
+    sizes = _sizes(groupings, n_groups)
+    means, squares = np.empty(sizes.shape), np.empty(sizes.shape)
+    for group in range(n_groups):
+        members = (groupings == group).astype(np.float64)
+        own = members @ scores / (sizes[:, group, None] - 1)
+        means[:, group] = (own * members).sum(axis=1) / sizes[:, group]
+        squares[:, group] = 4 * (members * (own - means[:, group, None]) ** 2).sum(axis=1)
+    return means, squares, sizes
+
+
+def _explained(means: Float64, squares: Float64, sizes: Int64) -> Float64:
+    """Return the share of the sum of squares that lies between groups, ``(n_groupings,)``."""
+    middle = (means * sizes).sum(axis=1, keepdims=True) / sizes.sum(axis=1, keepdims=True)
+    between = (sizes * (means - middle) ** 2).sum(axis=1)
+    total = between + squares.sum(axis=1)
+    # Scores that are all equal but for rounding leave nothing to explain.
+    varies = total > (1e-12 * middle[:, 0]) ** 2 * sizes[0].sum()
+    return np.asarray(np.divide(between, total, out=np.zeros(len(means)), where=varies))
+
+
+def _near(distances: Float64, units: Any | None, k: object) -> Float64:
+    """Return how much each sample counts among the k nearest of other units: rows that sum to 1."""
+    others = distances.copy()
+    unit_of = np.arange(len(others)) if units is None else check_labels("units", units, len(others))[0]
+    others[unit_of[:, None] == unit_of] = np.inf
+    fewest = int(np.isfinite(others).sum(axis=1).min())
+    count = check_at_most("k", k, fewest, "a sample has no more neighbours" + ("" if units is None else " elsewhere"))
+    farthest = np.sort(others, axis=1)[:, count - 1 : count]
+    # Distances computed in float32 that differ by less are equal.
+    nearer, tied = others < farthest * (1 - 1e-6), np.abs(others - farthest) <= farthest * 1e-6
+    left = count - nearer.sum(axis=1, keepdims=True)
+    return np.asarray((nearer + tied * left / tied.sum(axis=1, keepdims=True)) / count)
+
+
+def _double_centered(matrix: Float64) -> Float64:
+    means = matrix.mean(axis=0)
+    return np.asarray(matrix - means - means[:, None] + means.mean())
+
+
+def _squared_correlation(centered: Float64, norm: float, numbers: Float64) -> float:
+    """Return the squared distance correlation of double-centred distances with numbers."""
+    apart = np.subtract.outer(numbers, numbers)
+    np.abs(apart, out=apart)
+    # The product with centred distances is the same before centring, and the norm after it follows from sums.
+    sums = apart.sum(axis=1)
+    squares = np.vdot(apart, apart) - 2 * (sums @ sums) / len(sums) + (sums.sum() / len(sums)) ** 2
+    scale = norm * np.sqrt(max(float(squares), 0.0))
+    return float(np.vdot(centered, apart) / scale) if scale > 0 else 0.0
+
+
+def _ratio(large: float, small: float) -> float:
+    if small > 0:
+        return large / small
+    return 1.0 if large == 0 else float("inf")
+
+
+def _check_groups(distances: npt.ArrayLike, groups: Any, units: Any | None) -> tuple[Float64, Int64, tuple[str, ...]]:
+    """Return distances in a unit that keeps their squares finite, codes of the groups and their names."""
+    matrix = check_distances(distances)
+    codes, names = check_labels("groups", groups, len(matrix))
+    if len(names) < 2:
+        raise InvalidInputError("at least two groups", f"one, {names[0]!r}", "a single group differs from nothing")
+    if _units_per_group(codes, names, units, at_least=1).max() < 2:
+        what = "samples" if units is None else "units"
+        raise InvalidInputError(f"a group with at least two {what}", f"{len(names)} {what} in as many groups")
+    return matrix / (matrix.max() or 1.0), codes, names
+
+
+def _units_per_group(codes: Int64, names: tuple[str, ...], units: Any | None, *, at_least: int) -> Int64:
+    """Return how many units, or samples if there are none, each group has, ``(n_groups,)``."""
+    if units is not None:
+        unit_of, _ = check_labels("units", units, len(codes))
+        codes = np.unique(np.column_stack([codes, unit_of]), axis=0)[:, 0]
+    counts = np.bincount(codes, minlength=len(names))
+    if counts.min() < at_least:
+        what = "samples" if units is None else "units"
+        found = f"{counts.min()} in {names[counts.argmin()]!r}"
+        raise InvalidInputError(f"at least {at_least} {what} in every group", found, "leave small groups out")
+    return counts

@@ -1,0 +1,211 @@
+"""Contrasts of kinds of cells: those of `explain_groups`, exact through landmarks, and in a study or noted why not."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import heatmover as hm
+from heatmover.analysis.cell_types import CellKind, annotate, choose_group, contrast_cells
+from heatmover.analysis.study import study_cohort, study_comparison
+from heatmover.attribution import explain_groups
+from heatmover.cohort import read_cohort
+from heatmover.errors import InvalidInputError
+
+QUICK = {"n_permutations": 99}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return hm.datasets.cohort(20, cells_per_sample=60, effect=3.0)
+
+
+@pytest.fixture(scope="module")
+def branch(data):
+    return np.array([f"branch {int(value)}" for value in data.coordinates[:, 0]], dtype=object)
+
+
+@pytest.fixture(scope="module")
+def comparison(data):
+    return hm.compare(data.points, data.labels, n_neighbors=15)
+
+
+@pytest.fixture(scope="module")
+def frame(data, branch):
+    conditions = dict(zip(data.measures().names, data.annotations["condition"], strict=True))
+    frame = pd.DataFrame(data.points, columns=[f"x{i}" for i in range(data.points.shape[1])])
+    return frame.assign(sample=data.labels, condition=[conditions[name] for name in data.labels], branch=branch)
+
+
+@pytest.fixture(scope="module")
+def cohort(frame, tmp_path_factory):
+    path = tmp_path_factory.mktemp("cells") / "cells.parquet"
+    frame.to_parquet(path, index=False)
+    return read_cohort(path, sample_key="sample")
+
+
+def by_name(contrast):
+    return {kind.name: kind for kind in contrast.kinds}
+
+
+def test_without_landmarks_it_is_the_explanation_of_the_groups(comparison, data, branch):
+    groups = data.annotations["condition"]
+    found = contrast_cells(comparison, annotate("branch", branch, 1200), groups, **QUICK)
+    plain = explain_groups(comparison.model, comparison.measures, groups, annotation=branch, **QUICK)
+    parts = plain.explanation.by(branch).table()
+    assert (found.group, found.reference, found.n_samples) == ("case", "control", (10, 10))
+    assert found.distance == pytest.approx(plain.distance)
+    for i, name in enumerate(plain.kinds.names):
+        kind = by_name(found)[name]
+        assert kind.score == pytest.approx(plain.kinds.scores[i])
+        assert kind.log_ratio == pytest.approx(plain.kinds.log_ratios[i])
+        assert (kind.p_value, kind.q_value) == (plain.kinds.p_values[i], plain.kinds.q_values[i])
+        assert kind.contribution == pytest.approx(parts.loc[name, "contribution"])
+        assert kind.cells == (branch == name).sum()
+    assert [kind.name for kind in found.kinds] == list(parts.index)
+    assert by_name(found)["branch 4"].direction == "more"
+    assert found.different[0].name == "branch 4"
+    assert str(found).startswith("'branch 4' differs most between 'case' and 'control': 'case' has ")
+
+
+def test_through_landmarks_every_cell_counts_for_its_own_kind(cohort, frame):
+    exact = study_cohort(cohort, variables=["condition"], cells="branch", landmarks=None, **QUICK).contrast
+    found = study_cohort(cohort, variables=["condition"], cells="branch", landmarks=60, **QUICK).contrast
+    shares = pd.crosstab(frame["sample"], frame["branch"], normalize="index")
+    means = shares.groupby(shares.index.str.split("-").str[0]).mean()
+    for kind in found.kinds:
+        assert kind.in_group == pytest.approx(means.loc["case", kind.name])
+        assert kind.in_reference == pytest.approx(means.loc["control", kind.name])
+    assert sum(kind.share for kind in found.kinds) == pytest.approx(1)
+    assert sum(kind.contribution for kind in found.kinds) == pytest.approx(found.distance)
+    for kind in found.kinds:
+        assert kind.share == pytest.approx(by_name(exact)[kind.name].share, abs=0.1)
+
+
+def test_a_kind_that_no_landmark_is_mostly_of_keeps_its_name(frame, tmp_path):
+    rare = frame.assign(branch=np.where(np.arange(1200) % 40 == 0, "rare", frame["branch"]))
+    rare.to_parquet(tmp_path / "cells.parquet", index=False)
+    cohort = read_cohort(tmp_path / "cells.parquet", sample_key="sample")
+    found = study_cohort(cohort, variables=["condition"], cells="branch", landmarks=40, **QUICK).contrast
+    assert by_name(found)["rare"].cells == 30
+    assert by_name(found)["rare"].in_group == pytest.approx(
+        (rare["branch"] == "rare").groupby(rare["sample"]).mean().filter(like="case").mean()
+    )
+
+
+def test_samples_of_a_block_in_one_group_are_averaged(comparison, data, branch):
+    blocks = [f"{group}{i // 2}" for i, group in enumerate(data.annotations["condition"])]
+    found = contrast_cells(
+        comparison, annotate("branch", branch, 1200), data.annotations["condition"], blocks=blocks, **QUICK
+    )
+    plain = explain_groups(
+        comparison.model, comparison.measures, data.annotations["condition"], units=blocks, annotation=branch, **QUICK
+    )
+    assert (found.n_samples, found.blocks) == ((5, 5), "units")
+    np.testing.assert_allclose(
+        [by_name(found)[name].score for name in plain.kinds.names], plain.kinds.scores, rtol=1e-9, atol=1e-12
+    )
+    within = contrast_cells(
+        comparison, annotate("branch", branch, 1200), data.annotations["condition"],
+        blocks=[i % 2 for i in range(10)] * 2, **QUICK,
+    )  # fmt: skip
+    assert (within.n_samples, within.blocks) == ((10, 10), "within")
+
+
+def test_of_more_groups_the_largest_is_compared_with_all_others(comparison, branch):
+    groups = ["b"] * 9 + ["a"] * 5 + ["c"] * 5 + [None]
+    found = contrast_cells(comparison, annotate("branch", branch, 1200), groups, **QUICK)
+    assert (found.group, found.reference, found.n_samples) == ("b", "all others", (9, 10))
+    named = contrast_cells(comparison, annotate("branch", branch, 1200), groups, group="c", reference="a", **QUICK)
+    assert (named.group, named.reference, named.n_samples) == ("c", "a", (5, 5))
+    assert choose_group({"y": 2, "x": 9}) == "x"
+    assert choose_group({"z": 3, "y": 5, "x": 5}) == "x"
+
+
+def test_nothing_is_called_where_nothing_differs(comparison, branch):
+    found = contrast_cells(comparison, annotate("branch", branch, 1200), ["a", "b"] * 10, **QUICK)
+    assert found.different == ()
+    assert str(found).startswith("No kind of cell in 'branch' surely differs between 'a' and 'b'; ")
+
+
+def test_direction_needs_a_small_q_and_a_sign():
+    kind = {"name": "T", "cells": 5, "contribution": 0.1, "share": 0.5, "in_group": 0.2, "in_reference": 0.1}
+    made = [
+        CellKind(**kind, score=s, log_ratio=1.0, p_value=0.01, q_value=q) for s, q in ((2, 0.1), (-2, 0.1), (2, 0.11))
+    ]
+    assert [one.direction for one in made] == ["more", "less", ""]
+    assert made[0].ratio == pytest.approx(np.e)
+
+
+def test_cells_without_a_kind_are_a_kind(branch):
+    values = branch.copy()
+    values[::9] = None
+    found = annotate("branch", values, 1200)
+    assert found.kinds[-1] == "not annotated"
+    assert (found.codes == 5).sum() == len(values[::9])
+    taken = annotate("x", ["not annotated", None, "a"], 3)
+    assert taken.kinds == ("a", "not annotated", "not annotated (missing)")
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (["a", "b"], "one kind for each of the 4 points of the graph, found 2"),
+        (["a"] * 4, "2 to 1,000 kinds of cells, found 1 in 'x', only 'a'"),
+        ([["a", "b"]] * 4, "one kind for each cell, found an array of shape"),
+    ],
+)
+def test_bad_annotations_are_refused(values, sentence):
+    with pytest.raises(InvalidInputError, match=sentence):
+        annotate("x", values, 4)
+
+
+def test_names_of_cells_are_no_kinds():
+    with pytest.raises(InvalidInputError, match="2 to 1,000 kinds of cells, found 1,001 in 'barcode'"):
+        annotate("barcode", np.arange(1001), 1001)
+
+
+def test_a_study_carries_the_contrast_of_the_first_groups(comparison, data, branch):
+    age = np.linspace(20, 60, 20)
+    variables = {"age": age, "condition": data.annotations["condition"]}
+    found = study_comparison(comparison, variables, cells={"branch": branch}, **QUICK)
+    assert (found.contrast.variable, found.contrast.annotation) == ("condition", "branch")
+    record = json.loads(json.dumps(found.record, allow_nan=False))
+    assert record["contrast"]["kinds"][0]["name"] == found.contrast.kinds[0].name
+    assert record["parameters"]["cells"] == "branch"
+    assert "contrast cells" in record["seconds"]
+    assert study_comparison(comparison, variables, **QUICK).contrast is None
+    series = study_comparison(comparison, variables, cells=pd.Series(branch, name="type"), **QUICK)
+    assert series.contrast.annotation == "type"
+    table = found.contrast.table()
+    assert table["share"].sum() == pytest.approx(1)
+    assert table.loc["branch 4", "direction"] == "more"
+
+
+def test_a_study_notes_why_there_is_no_contrast(comparison, branch):
+    found = study_comparison(comparison, {"age": np.linspace(20, 60, 20)}, cells=branch, **QUICK)
+    assert found.contrast is None
+    assert any("no variable of the samples with groups was tested" in note for note in found.notes)
+    assert found.record["contrast"] is None
+    alone = study_comparison(comparison, {"odd": ["one"] + ["rest"] * 19}, cells=branch, **QUICK)
+    assert alone.contrast is None
+    assert any("Which kinds of 'kind of cell' differ: " in note for note in alone.notes)
+
+
+def test_cells_of_samples_left_out_do_not_count(frame, tmp_path):
+    short = pd.concat([frame, frame[:5].assign(sample="tiny")])
+    short.to_parquet(tmp_path / "cells.parquet", index=False)
+    cohort = read_cohort(tmp_path / "cells.parquet", sample_key="sample")
+    found = study_cohort(cohort, variables=["condition"], cells="branch", min_cells=10, **QUICK).contrast
+    assert sum(kind.cells for kind in found.kinds) == 1200
+
+
+def test_a_bad_column_is_refused_before_anything_is_compared(cohort, monkeypatch):
+    monkeypatch.setattr("heatmover.analysis.study.compare", lambda *_, **__: pytest.fail("compared"))
+    with pytest.raises(InvalidInputError, match=r"did you mean 'branch'\?"):
+        study_cohort(cohort, cells="branches")
+    with pytest.raises(InvalidInputError, match="'condition', which is the same in all cells of every sample"):
+        study_cohort(cohort, cells="condition")

@@ -1,0 +1,162 @@
+"""The table of features against the embedding it stands for."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from heatmover.diffusion.chebyshev import ChebyshevDiffuser
+from heatmover.diffusion.exact import ExactDiffuser
+from heatmover.diffusion.lowrank import LowRankDiffuser
+from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.regions import nested_cells
+from heatmover.diffusion.spectral import spectral_factors
+from heatmover.embedding.definition import NORMS, Layout, combination, embed
+from heatmover.embedding.table import FeatureTable
+from heatmover.errors import InvalidInputError
+from heatmover.graphs import Graph
+
+SCALES = range(1, 6)
+# Blocks that begin and end inside of a group of 64 features, and one of exactly 64.
+COUNTS = [150, 100, 64, 30, 1]
+
+
+def exact(operator, adjoint):
+    return ExactDiffuser(operator, adjoint=adjoint)
+
+
+def chebyshev(operator, adjoint):
+    return ChebyshevDiffuser(operator, adjoint=adjoint, tol=1e-9)
+
+
+def spectral(operator, adjoint):
+    factors = spectral_factors(operator, 3, 60, tol=1e-9, rng=np.random.default_rng(0), last=SCALES[-1])
+    return LowRankDiffuser(chebyshev(operator, adjoint), factors)
+
+
+def single(operator, adjoint):
+    return ChebyshevDiffuser(operator, adjoint=adjoint, tol=1e-3, dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def operator():
+    points = np.random.default_rng(0).normal(size=(150, 2))
+    return DiffusionOperator.from_graph(Graph.from_points(points, n_neighbors=8))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Sparse measures: a point, two, three, ... of them, and one on all points."""
+    rng = np.random.default_rng(1)
+    dense = np.zeros((40, 150))
+    for i, row in enumerate(dense):
+        row[rng.choice(150, i + 1, replace=False)] = rng.random(i + 1) + 0.1
+    dense[-1] = 1
+    return dense / dense.sum(axis=1, keepdims=True)
+
+
+def layout_of(operator, norm="levels", counts=COUNTS, scales=SCALES):
+    cells = tuple(nested_cells(operator, counts, np.random.default_rng(2)))
+    return Layout(scales, combination(scales, alpha=0.5, norm=norm), operator.n_points, cells)
+
+
+def table_of(diffuser, layout, dtype=np.float64, n_threads=1):
+    return FeatureTable(diffuser, layout, dtype=dtype, n_threads=n_threads)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("adjoint", [True, False], ids=["adjoint", "function"])
+@pytest.mark.parametrize("make", [exact, chebyshev, spectral])
+def test_rows_are_those_of_the_embedding(operator, rows, norm, adjoint, make):
+    layout = layout_of(operator, norm)
+    expected = embed(make(operator, adjoint), rows, layout, dtype=np.float64, n_threads=1)
+    table = table_of(make(operator, not adjoint), layout)
+    assert table.n_features == sum(COUNTS)
+    for form in (np.asarray, sp.csr_array):
+        found = table.rows(form(rows), n_threads=1)
+        # Both are certified to 1e-9.
+        np.testing.assert_allclose(found, expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("adjoint", [True, False], ids=["adjoint", "function"])
+def test_single_precision(operator, rows, adjoint):
+    layout = layout_of(operator)
+    expected = embed(exact(operator, adjoint), rows, layout, dtype=np.float64, n_threads=1)
+    table = table_of(single(operator, not adjoint), layout, np.float32)
+    found = table.rows(rows, n_threads=1)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=5e-3)
+    assert table.nbytes == 4 * 150 * 64 * 6
+
+
+def test_features_are_masses_of_cells_written_out(operator, rows):
+    """For levels: the weighted mass that each cell holds."""
+    layout = layout_of(operator)
+    found = table_of(exact(operator, False), layout).rows(rows, n_threads=1)
+    blocks = np.split(found, layout.edges[1:-1], axis=1)
+    densities = exact(operator, True).diffuse(rows.T, SCALES)
+    for scale, cells, block, density in zip(SCALES, layout.cells, blocks, densities, strict=True):
+        for cell in range(cells.count):
+            expected = 2.0 ** (-(SCALES[-1] - scale) / 2) * density[cells.labels == cell].sum(axis=0)
+            np.testing.assert_allclose(block[:, cell], expected, atol=1e-12)
+
+
+def test_a_single_scale_and_a_single_cell(operator, rows):
+    layout = layout_of(operator, counts=[1], scales=range(3, 4))
+    found = table_of(exact(operator, False), layout).rows(rows, n_threads=1)
+    np.testing.assert_allclose(found, np.ones((len(rows), 1)), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bits_of_a_row_do_not_depend_on_the_others_or_on_threads(operator, rows, dtype):
+    table = table_of(chebyshev(operator, False), layout_of(operator), dtype)
+    # More than one round of 1,024 measures.
+    many = np.tile(rows, (60, 1))
+    together = table.rows(many, n_threads=1)
+    np.testing.assert_array_equal(together, np.tile(together[: len(rows)], (60, 1)))
+    for n_threads in (2, 5):
+        np.testing.assert_array_equal(table.rows(many, n_threads=n_threads), together)
+    for i in range(len(rows)):
+        np.testing.assert_array_equal(table.rows(rows[i : i + 1], n_threads=1)[0], together[i])
+        np.testing.assert_array_equal(table.rows(sp.csr_array(rows[i : i + 1]), n_threads=2)[0], together[i])
+
+
+def test_the_table_does_not_depend_on_the_threads_that_made_it(operator, rows):
+    one, other = (table_of(chebyshev(operator, False), layout_of(operator, "increments"), n_threads=n) for n in (1, 4))
+    np.testing.assert_array_equal(one.rows(rows, n_threads=1), other.rows(rows, n_threads=1))
+
+
+def test_no_measures_give_no_rows(operator):
+    table = table_of(chebyshev(operator, False), layout_of(operator))
+    assert table.rows(sp.csr_array((0, 150)), n_threads=2).shape == (0, sum(COUNTS))
+
+
+def test_a_measure_without_mass_is_zero(operator):
+    table = table_of(chebyshev(operator, False), layout_of(operator))
+    assert not table.rows(np.zeros((2, 150)), n_threads=1).any()
+
+
+def test_measures_within_a_limit_of_memory(operator):
+    table = table_of(chebyshev(operator, False), layout_of(operator))
+    row = 8 * (2 * sum(COUNTS) + 64)  # a block and the one before it
+    assert table.measures_within(row) == 1
+    assert table.measures_within(2 * row - 1) == 1
+    assert table.measures_within(1000 * row) == 1000
+    with pytest.raises(InvalidInputError, match=f"memory of at least {row:,} bytes, which one measure needs, found"):
+        table.measures_within(row - 1)
+
+
+def test_progress_counts_every_feature_and_every_measure(operator, rows):
+    class Counter:
+        steps = 0
+
+        def stage(self, name, total):
+            pass
+
+        def advance(self, steps=1):
+            self.steps += steps
+
+    making, using = Counter(), Counter()
+    layout = layout_of(operator)
+    table = FeatureTable(chebyshev(operator, False), layout, dtype=np.float64, n_threads=1, progress=making)
+    table.rows(rows, n_threads=1, progress=using)
+    assert (making.steps, using.steps) == (layout.n_features, len(rows))

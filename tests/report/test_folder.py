@@ -1,0 +1,205 @@
+"""A folder of results appears complete or not at all."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+from pathlib import Path
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+
+import heatmover as hm
+from heatmover.analysis.study import study_comparison
+from heatmover.errors import InvalidInputError, MissingExtraError
+from heatmover.report import folder as results
+from heatmover.report.folder import EVERY, FILES, check_extras, plain, result_folder, storable, write_results
+
+ODD_NAMES = ["a/b", "line\nbreak", "é ∑", "[red]x[/red]", "\x1b[31m", "bell\x07here"]
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def fill(folder, text="new", names=FILES):
+    for name in names:
+        (folder / name).write_text(text)
+
+
+def test_files_appear_together(tmp_path):
+    out = tmp_path / "deep" / "out"
+    with result_folder(out) as folder:
+        fill(folder)
+        assert not out.exists()
+    assert sorted(contents(out)) == sorted(FILES)
+    assert [path.name for path in tmp_path.iterdir()] == ["deep"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), ZeroDivisionError(), KeyboardInterrupt()])
+@pytest.mark.parametrize("stands", [True, False])
+def test_a_failure_leaves_nothing(tmp_path, error, stands):
+    out = tmp_path / "out"
+    if stands:
+        out.mkdir()
+        (out / "thesis.tex").write_text("years")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(type(error)):
+        fail_half_way(out, error)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def fail_half_way(out, error):
+    with result_folder(out) as folder:
+        fill(folder, names=FILES[:2])
+        raise error
+
+
+def test_force_replaces_all_known_names_and_nothing_else(tmp_path):
+    fill(tmp_path, "old", EVERY)
+    (tmp_path / "thesis.tex").write_text("years")
+    with pytest.raises(InvalidInputError, match=r"no results in .* yet, found distances.csv, .*use --force"):
+        result_folder(tmp_path).__enter__()
+    with result_folder(tmp_path, force=True) as folder:
+        fill(folder)
+    assert contents(tmp_path) == {**dict.fromkeys(FILES, b"new"), "thesis.tex": b"years"}
+
+
+def test_places_that_will_not_do(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("here")
+    for out in (file, file / "below"):
+        with pytest.raises(InvalidInputError, match="--out to name a folder, found the file"):
+            result_folder(out).__enter__()
+    (tmp_path / "distances.csv").mkdir()
+    with pytest.raises(InvalidInputError, match=r"folders called distances\.csv"):
+        result_folder(tmp_path, force=True).__enter__()
+    with pytest.raises(InvalidInputError, match="--out where one can write"):
+        result_folder(tmp_path / ("x" * 300)).__enter__()
+    assert file.read_text() == "here"
+
+
+@pytest.mark.parametrize("target", ["nowhere", "out"])
+@pytest.mark.parametrize("below", ["", "below"])
+def test_links_that_lead_nowhere_are_refused_before_the_work(tmp_path, target, below):
+    (tmp_path / "out").symlink_to(target)
+    with pytest.raises(InvalidInputError, match=r"--out (to name a folder, found the broken link|where one can write)"):
+        result_folder(tmp_path / "out" / below).__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(InvalidInputError, match=r"--out where one can write, found .*Permission"):
+        result_folder(tmp_path / "out").__enter__()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (float("nan"), None),
+        (math.inf, "inf"),
+        (np.float32("nan"), None),
+        (np.array([1, 2]), [1, 2]),
+        ((1, {2.5}), [1, [2.5]]),
+        ({1: True, None: np.int64(3)}, {"1": True, "None": 3}),
+        (Path("x"), "x"),
+        (np.bool_(False), False),
+    ],
+)
+def test_plain_values(value, expected):
+    found = plain(value)
+    assert found == expected
+    assert type(found) is type(expected)
+    json.dumps(found, allow_nan=False)
+
+
+def test_odd_tables_can_be_stored(tmp_path):
+    table = pd.DataFrame(
+        {
+            "a/b": ["x", None, "z"],
+            "a|b": [1, 2, 3],
+            "_index": [1.5, float("nan"), 2.5],
+            "n_cells": [True, False, True],
+            "mixed": [1, "two", None],
+            "when": pd.to_datetime(["2020-01-01", None, "2021-01-01"]),
+            "nul\0": ["a\0b", "\udc80", ""],
+        },
+        index=["a/b", "nul\0", "line\nbreak"],
+    )
+    stored = storable(table)
+    anndata.AnnData(obs=stored).write_h5ad(tmp_path / "x.h5ad")
+    read = anndata.read_h5ad(tmp_path / "x.h5ad").obs
+    assert list(read.columns) == ["a|b", "a|b_", "_index_", "n_cells_", "mixed", "when", "nul\\x00"]
+    assert list(read.index) == ["a/b", "nul\\x00", "line\nbreak"]
+    assert read["a|b_"].tolist() == [1, 2, 3]
+    assert read["mixed"].tolist()[:2] == ["1", "two"]
+    assert read["mixed"].isna().tolist() == [False, False, True]
+    assert read["when"].tolist()[0].startswith("2020-01-01")
+
+
+@pytest.fixture(scope="module")
+def small():
+    data = hm.datasets.cohort(6, cells_per_sample=30, random_state=1)
+    places = dict(zip(sorted(set(data.labels.tolist())), ODD_NAMES, strict=True))
+    comparison = hm.compare(data.points, [places[label] for label in data.labels.tolist()])
+    return study_comparison(comparison, {"a/b": ["x", "y"] * 3, "when": [1.5, None, 2, 3, 4, 5]}, n_permutations=19)
+
+
+@pytest.fixture
+def plain_report(monkeypatch):
+    """A report that is quick to write."""
+    monkeypatch.setattr("heatmover.report.write_report", lambda study, path, *, title: path.write_text(str(title)))
+
+
+def test_what_is_written(small, tmp_path, plain_report):
+    write_results(small, tmp_path, command={"name": "test"}, title="Title")
+    assert sorted(contents(tmp_path)) == sorted(FILES)
+    record = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    assert record["command"] == {"name": "test"}
+    assert record["created"].endswith("+00:00")
+    assert {"parameters", "versions", "seconds", "findings", "notes", "diagnosis"} <= record.keys()
+    assert record["files"].keys() == set(FILES) - {"run.json"}
+    for name, found in record["files"].items():
+        data = (tmp_path / name).read_bytes()
+        assert found == {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    assert (tmp_path / "report.html").read_text() == "Title"
+    adata = anndata.read_h5ad(tmp_path / "samples.h5ad")
+    np.testing.assert_array_equal(adata.obsp["distances"], small.comparison.distances)
+    assert list(adata.obs.columns) == ["a|b", "when", "n_cells"]
+    assert {"X_mds", "X_diffusion", "X_heatmover"} == set(adata.obsm)
+    assert adata.uns["heatmover"]["params"]["seed"] == 0
+
+
+def test_a_picture_on_request(small, tmp_path, plain_report):
+    write_results(small, tmp_path, command={}, picture="a/b")
+    assert (tmp_path / "sample-map.png").read_bytes().startswith(b"\x89PNG")
+    assert "sample-map.png" in json.loads((tmp_path / "run.json").read_text())["files"]
+
+
+@pytest.mark.parametrize("package", ["pandas", "anndata", "plotly", "jinja2"])
+def test_missing_packages_are_named(package, monkeypatch):
+    monkeypatch.setitem(results.__dict__, "import_extra", missing(package))
+    with pytest.raises(MissingExtraError, match=rf"'{package}'.*heatmover\[cohort\]"):
+        check_extras()
+
+
+def missing(absent):
+    def import_extra(module, *, package, extra):
+        if package == absent:
+            raise MissingExtraError(package, extra)
+
+    return import_extra
+
+
+def test_matplotlib_only_for_pictures(monkeypatch):
+    monkeypatch.setitem(results.__dict__, "import_extra", missing("matplotlib"))
+    check_extras()
+    with pytest.raises(MissingExtraError, match=r"matplotlib.*heatmover\[demo\]"):
+        check_extras(picture=True, extra="demo")
