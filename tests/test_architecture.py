@@ -1,4 +1,4 @@
-"""The layers of the package: who may import whom, and what may be imported when a module loads."""
+"""The plan of the house: who may import whom, through which doors, and what may be imported when a module loads."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from typing import NamedTuple
 
 import pytest
 
+import heatmover
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "heatmover"
 
 # Every module and package at the top, the lowest first; names on one line do not know each other. A name stands for the
 # module and everything below it. What is imported comes from an earlier line, or from the same package.
 LAYERS: list[set[str]] = [
-    {"errors", "_compiled", "_progress", "_readonly", "_typing"},
-    {"_validation", "_words", "_files"},
-    {"tables", "measures"},
+    {"errors", "_handed", "_progress", "_readonly", "_typing", "_version"},
+    {"_compiled", "_files", "_validation", "_words"},
+    {"measures", "tables"},
     {"graphs", "metrics", "transport"},
-    {"diffusion", "datasets"},
+    {"datasets", "diffusion"},
     {"embedding", "statistics"},
-    {"manifold", "attribution", "barycenters", "baselines", "differentiable"},
+    {"attribution", "barycenters", "baselines", "differentiable", "manifold"},
     {"cohort"},
     {"drawing"},
     {"analysis"},
@@ -34,8 +36,10 @@ LAYERS: list[set[str]] = [
     {"pl"},
     {"report"},
     {"cli"},
-    {"__main__", "__init__"},
+    {"__init__", "__main__"},
 ]
+# The order of the rooms that know files and studies, which is a promise.
+PROMISED = ["cohort", "drawing", "analysis", "scale", "tl", "pl", "report", "cli"]
 
 # Installed with heatmover itself; every other package is an extra and must be imported inside a function.
 CORE = {"numpy", "scipy", "sklearn", "numba", "threadpoolctl"}
@@ -123,42 +127,61 @@ def inner_target(found: Import, known: dict[str, Path]) -> str:
     return deepest if deepest in known else found.target
 
 
-def layers_of(inner: str, layers: list[set[str]]) -> list[int]:
-    """The layers that hold a module, given by its name inside the package."""
-    prefixes = {inner[:i] for i, c in enumerate(inner) if c == "."} | {inner}
-    return [level for level, names in enumerate(layers) if prefixes & names]
+def room(name: str) -> str:
+    """The module or package at the top that a module belongs to; the face is called by its file."""
+    return name.split(".")[1] if "." in name else "__init__"
+
+
+def edges(root: Path) -> dict[str, list[tuple[str, Import]]]:
+    """What every module imports of the package, wherever in the module: name of the module reached, and the import."""
+    known = modules(root)
+    inside = {}
+    for name, path in known.items():
+        reached = ((inner_target(each, known), each) for each in imports(name, path))
+        inside[name] = [(target, each) for target, each in reached if target in known and target != name]
+    return inside
 
 
 def layer_violations(root: Path, layers: list[set[str]]) -> list[str]:
-    """Modules in no layer or in two, imports from a later layer, and imports through the public face."""
-    known = modules(root)
-    levels: dict[str, int] = {}
-    problems = []
-    for name in known.keys() - {root.name}:
-        places = layers_of(name.removeprefix(root.name + "."), layers)
-        if len(places) != 1:
-            problems.append(f"{name} is in {len(places)} layers")
-        else:
-            levels[name] = places[0]
-    for name, level in levels.items():
-        for found in imports(name, known[name]):
-            target = inner_target(found, known)
-            if levels.get(target, -1) > level:
-                problems.append(f"{name}:{found.line} imports {target} from a later layer")
-            # Through the face anything could be reached; only the front ends may use it.
-            if target == root.name and found.name != "__version__" and level < len(layers) - 1:
-                problems.append(f"{name}:{found.line} imports through the public face")
+    """Modules that are not in the table, entries without a module, imports from the same or a later layer."""
+    inside = edges(root)
+    level = {name: i for i, names in enumerate(layers) for name in names}
+    rooms = {room(name) for name in inside}
+    problems = [f"{name} is in {sum(name in names for names in layers)} layers" for name in rooms - level.keys()]
+    problems += [f"{name} is in two layers" for name in level if sum(name in names for names in layers) > 1]
+    problems += [f"the table names {name}, which is not there" for name in level.keys() - rooms]
+    for name, targets in inside.items():
+        for target, each in targets:
+            here, there = room(name), room(target)
+            if here != there and level.get(there, -1) >= level.get(here, len(layers)):
+                problems.append(f"{name}:{each.line} imports {target} from its own or a later layer")
     return sorted(problems)
 
 
-def cycle_violations(root: Path) -> list[str]:
-    """The first circle of imports, if there is one."""
-    known = modules(root)
-    reached = {
-        name: {inner_target(found, known) for found in imports(name, path)} & known.keys() - {name, root.name}
-        for name, path in known.items()
-        if name != root.name
-    }
+def private_violations(root: Path) -> list[str]:
+    """Imports of a module or a name with an underscore from outside the package that it belongs to."""
+    problems = []
+    for name, targets in edges(root).items():
+        for target, each in targets:
+            modules_on_the_way = target.split(".")
+            hidden = [".".join(modules_on_the_way[:i]) for i, part in enumerate(modules_on_the_way) if is_private(part)]
+            if is_private(each.name) and not target.endswith(f".{each.name}"):
+                # A module at the top is a room of its own.
+                hidden.append(target if target.count(".") == 1 else target.rpartition(".")[0])
+            if any(not f"{name}.".startswith(f"{owner}.") for owner in hidden):
+                problems.append(f"{name}:{each.line} imports the private {target}.{each.name}")
+    return sorted(problems)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def cycle_violations(root: Path, lazy: dict[str, set[str]] | None = None) -> list[str]:
+    """The first circle of imports, if there is one; ``lazy`` adds what a module imports by names it puts together."""
+    reached = {name: {target for target, _ in targets} for name, targets in edges(root).items()}
+    for name, targets in (lazy or {}).items():
+        reached[name] |= targets
     try:
         graphlib.TopologicalSorter(reached).prepare()
     except graphlib.CycleError as error:
@@ -182,15 +205,29 @@ def package_violations(root: Path) -> list[str]:
 
 
 def all_violations(root: Path, layers: list[set[str]]) -> list[str]:
-    return layer_violations(root, layers) + cycle_violations(root) + package_violations(root)
+    checks = (layer_violations(root, layers), private_violations(root), cycle_violations(root))
+    return [problem for problems in (*checks, package_violations(root)) for problem in problems]
 
 
 def test_every_module_is_in_one_layer_and_imports_downwards():
     assert layer_violations(SOURCE, LAYERS) == []
 
 
-def test_imports_do_not_run_in_a_circle():
-    assert cycle_violations(SOURCE) == []
+def test_the_rooms_of_files_and_studies_stand_in_the_promised_order():
+    levels = [next(i for i, names in enumerate(LAYERS) if name in names) for name in PROMISED]
+    assert levels == sorted(set(levels))
+
+
+def test_no_module_goes_through_a_private_door():
+    assert private_violations(SOURCE) == []
+
+
+def test_imports_do_not_run_in_a_circle_also_through_the_face():
+    """The face loads each of its names from the room that the name comes from."""
+    lazy = {f"heatmover.{heatmover._HOME_OF.get(name, name)}" for name in heatmover.__all__}
+    rooms = lazy & modules(SOURCE).keys()
+    assert {"heatmover.report", "heatmover.analysis", "heatmover.tl", "heatmover.pl"} <= rooms
+    assert cycle_violations(SOURCE, {"heatmover": rooms}) == []
 
 
 def test_numba_stays_in_compiled_and_extras_are_imported_late():
@@ -211,14 +248,18 @@ def test_importing_heatmover_loads_nothing_heavy():
     assert loaded & HEAVY == set()
 
 
-FAKE_LAYERS = [{"errors", "_compiled"}, {"graphs"}, {"cli"}]
+FAKE_LAYERS = [{"errors"}, {"_compiled"}, {"graphs", "metrics"}, {"cli"}, {"__init__"}]
 CLEAN = {
     "__init__.py": "def __getattr__(name):\n    import heatmover.cli\n",
-    "errors.py": "import numpy as np\nfrom heatmover import __version__\n",
+    "graphs/_hidden.py": "",
+    "errors.py": "import numpy as np\n",
+    "metrics.py": "from heatmover.errors import Problem\n",
     "_compiled/__init__.py": "",
     "_compiled/loops.py": "import numba\n",
     "graphs/__init__.py": "from .graph import Graph\n",
     "graphs/graph.py": """
+from heatmover.graphs import _hidden
+from heatmover.graphs._hidden import _secret
 from typing import TYPE_CHECKING
 from ..errors import Problem
 if TYPE_CHECKING:
@@ -227,19 +268,30 @@ def draw():
     import matplotlib
     from heatmover._compiled import loops
 """,
-    "cli.py": "import typer\nimport heatmover\nfrom heatmover.graphs import Graph\n",
+    "cli.py": "import typer\nfrom heatmover.graphs import Graph\nfrom heatmover.errors import __doc__\n",
 }
 PLANTED = {
-    "absolute import from above": ({"errors.py": "import heatmover.graphs.graph\n"}, "from a later layer"),
-    "submodule from above": ({"errors.py": "from heatmover.graphs import graph\n"}, "from a later layer"),
-    "relative import from above": ({"graphs/graph.py": "from ..cli import app\n"}, "from a later layer"),
-    "inside a function": ({"graphs/graph.py": "def f():\n    from .. import cli\n"}, "from a later layer"),
+    "absolute import from above": ({"errors.py": "import heatmover.graphs.graph\n"}, "or a later layer"),
+    "submodule from above": ({"errors.py": "from heatmover.graphs import graph\n"}, "or a later layer"),
+    "relative import from above": ({"graphs/graph.py": "from ..cli import app\n"}, "or a later layer"),
+    "inside a function": ({"graphs/graph.py": "def f():\n    from .. import cli\n"}, "or a later layer"),
     "by name": (
         {"errors.py": "def f():\n    import_module('heatmover.cli')\n"},
-        "from a later layer",
+        "or a later layer",
     ),
-    "through the face": ({"graphs/graph.py": "from heatmover import cli_app\n"}, "public face"),
+    "from a sibling": ({"metrics.py": "from heatmover.graphs import Graph\n"}, "or a later layer"),
+    "for its types alone": (
+        {"errors.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from heatmover.cli import app\n"},
+        "or a later layer",
+    ),
+    "through the face": ({"graphs/graph.py": "from heatmover import cli_app\n"}, "or a later layer"),
+    "through the face from the last room": ({"cli.py": "def f():\n    import heatmover\n"}, "or a later layer"),
+    "circle through the face": ({"cli.py": "def f():\n    import heatmover\n"}, "circle"),
     "unknown module": ({"extra.py": ""}, "in 0 layers"),
+    "private module": ({"cli.py": "from heatmover.graphs._hidden import it\n"}, "private heatmover.graphs._hidden"),
+    "private module as a name": ({"cli.py": "from heatmover.graphs import _hidden\n"}, "imports the private"),
+    "private name": ({"cli.py": "from heatmover.graphs.graph import _part\n"}, "private heatmover.graphs.graph._part"),
+    "private name of a module": ({"metrics.py": "from heatmover.errors import _part\n"}, "imports the private"),
     "circle": (
         {"graphs/a.py": "from . import b\n", "graphs/b.py": "def f():\n    from .a import x\n"},
         "circle",
@@ -278,6 +330,18 @@ def test_the_checker_finds_a_planted_violation(tmp_path, case):
     assert any(expected in problem for problem in problems), problems
 
 
-def test_a_module_in_two_layers_is_found(tmp_path):
+def test_the_table_of_layers_is_checked_itself(tmp_path):
     root = write_package(tmp_path, CLEAN)
-    assert "heatmover.graphs.graph is in 2 layers" in layer_violations(root, [*FAKE_LAYERS, {"graphs.graph"}])
+    assert "graphs is in two layers" in layer_violations(root, [*FAKE_LAYERS, {"graphs"}])
+    assert "the table names gone, which is not there" in layer_violations(root, [*FAKE_LAYERS, {"gone"}])
+
+
+def test_every_name_of_the_face_has_one_home():
+    homes = vars(heatmover)["_HOMES"]
+    assert len({name for names in homes.values() for name in names}) == sum(map(len, homes.values()))
+    for name in heatmover.__all__:
+        assert getattr(heatmover, name) is not None
+    page = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))
+    (block,) = [node for node in page.body if isinstance(node, ast.If)]
+    told = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert told == set(heatmover.__all__) - {"__version__"}

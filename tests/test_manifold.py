@@ -233,13 +233,13 @@ def test_smoothness_respects_blocks_and_units():
     # The signal goes with the batch and with nothing inside it.
     signal = batch + rng.normal(size=24) * 0.2
     assert smoothness(distances, signal, k=4).p_value == 0.001
-    assert smoothness(distances, signal, k=4, within=batch).p_value > 0.05
+    assert smoothness(distances, signal, k=4, blocks=batch).p_value > 0.05
     units = np.arange(24) // 2
     # Each unit has two samples that coincide: smooth by itself, not by its place among other units.
     points, of_unit = rng.normal(size=(12, 2)), rng.permutation(12)
     twice = apart(np.repeat(points, 2, axis=0))
     assert smoothness(twice, of_unit[units], k=1).p_value == 0.001
-    assert smoothness(twice, of_unit[units], k=1, units=units).p_value > 0.05
+    assert smoothness(twice, of_unit[units], k=1, blocks=units).p_value > 0.05
 
 
 @pytest.mark.parametrize(

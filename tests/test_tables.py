@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatmover.analysis.cell_types import CellContrast
-from heatmover.report.folder import _write_kinds
+from heatmover.report.folder import _write_cell_types
 from heatmover.tables import inert_text, plain_text, write_table
 
 FORMULAS = [
@@ -76,5 +76,5 @@ def test_kinds_of_cells_are_inert_too(tmp_path):
         rows=lambda: [{"p": 0.1}],
     )
     assert CellContrast.rows  # what stands in for one has the same names
-    _write_kinds(contrast, tmp_path / "cell-types.csv")
+    _write_cell_types(contrast, tmp_path / "cell-types.csv")
     assert read(tmp_path / "cell-types.csv")[1] == ["'-kind", "'=case", "'@control", "0.1", "-0.5"]

@@ -301,7 +301,7 @@ SAME_NAME = [[1, "1"], [True, "True"], [1, 1.0], ["a", "a\0"]]
 
 NAMERS = {
     "groups": lambda pair: hm.statistics.permanova(some_distances(), pair * 6),
-    "blocks": lambda pair: hm.statistics.permanova(some_distances(), list(GROUPS), within=pair * 6),
+    "blocks": lambda pair: hm.statistics.permanova(some_distances(), list(GROUPS), blocks=pair * 6),
     "signal": lambda pair: hm.manifold.smoothness(some_distances(), [*pair * 5, "c", "d"], k=2),
     "mapping": lambda pair: by_name(dict(zip([*pair, "c"], "xyz", strict=True)), ("1", "c")),
     "index": lambda pair: by_name(pd.Series(list("xyz"), index=pd.Index([*pair, "c"], dtype=object)), ("1", "c")),

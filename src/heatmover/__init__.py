@@ -9,7 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from heatmover._handed import hand_in
+from heatmover._version import __version__
 
 __all__ = [
     "ConvergenceWarning",
@@ -93,6 +94,10 @@ _HOMES = {
     "measures": ("Measures", "measures_from_labels", "measures_from_weights"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+# A comparison writes its report, which it must not know.
+hand_in("report_comparison", lambda: import_module("heatmover.report").report_comparison)
 
 
 def __getattr__(name: str) -> Any:

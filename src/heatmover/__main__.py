@@ -18,8 +18,7 @@ def main() -> None:
     except MissingExtraError as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(2) from None
-    from heatmover.cli import app
-    from heatmover.cli._terminal import whole_output
+    from heatmover.cli import app, whole_output
 
     with whole_output():
         app()

@@ -29,12 +29,33 @@ def check_option(name: str, value: object, allowed: Iterable[str]) -> None:
         raise InvalidInputError(f"{name} to be one of {', '.join(map(repr, words))}", repr(value))
 
 
-def check_integer(name: str, value: object, *, minimum: int) -> int:
+def check_integer(name: str, value: object, *, minimum: int, maximum: int | None = None) -> int:
     """Return ``value`` as an int, or raise if it is not a whole number of at least ``minimum``."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < minimum:  # type: ignore[operator]
         raise InvalidInputError(f"{name} to be a whole number of at least {minimum}", repr(value))
+    if maximum is not None and value > maximum:  # type: ignore[operator]
+        raise InvalidInputError(f"{name} to be at most {maximum}", repr(value))
     return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def check_seed(value: object) -> int:
+    """Return ``random_state`` as a seed that files can hold in 64 bits, or raise."""
+    return check_integer("random_state", value, minimum=0, maximum=2**63 - 1)
+
+
+def check_truth(name: str, value: object) -> bool:
+    """Return ``value``, or raise unless it is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidInputError(f"{name} to be True or False", repr(value))
+    return bool(value)
+
+
+def check_word(name: str, value: object) -> str:
+    """Return ``value``, or raise unless it is text."""
+    if not isinstance(value, str):
+        raise InvalidInputError(f"{name} to be a name", repr(value))
+    return value
 
 
 def check_number(name: str, value: object, *, above: float, at_most: float = math.inf) -> float:

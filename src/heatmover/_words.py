@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from heatmover.errors import HeatmoverError, InvalidInputError
 
-__all__ = ["distinct", "find", "find_all", "listed", "quoted", "readable", "unused"]
+__all__ = ["distinct", "find", "find_all", "listed", "quoted", "readable", "unknown_parameter", "unused"]
 
 # A message stays one sentence even if a sample's name is a page long.
 LONGEST_NAME = 60
@@ -45,6 +45,13 @@ def find(name: str, known: Collection[str], what: str) -> str:
     if near:
         raise InvalidInputError(what, f"{quoted(name)} (did you mean {quoted(folded[near[0]])}?)")
     raise InvalidInputError(what, quoted(name), f"there are {listed(known)}" if known else "there are none")
+
+
+def unknown_parameter(name: str, known: Collection[str]) -> InvalidInputError:
+    """Return the error for a parameter of a study that is none, in Python as on the command line."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    found = f"{quoted(name)}{f' (did you mean {quoted(near[0])}?)' if near else ''}"
+    return InvalidInputError("a parameter of a study", found, "" if near else f"there are {listed(known, most=30)}")
 
 
 def find_all(names: Iterable[str], known: Iterable[str], what: str) -> dict[str, int]:

@@ -13,7 +13,7 @@ from heatmover._typing import Float64, Int64
 from heatmover._validation import RandomState, as_array, check_random_state, import_extra
 from heatmover.graphs.spectrum import normalise
 from heatmover.metrics import laplacian_smoothness, neighbors_with_ties
-from heatmover.statistics.permutations import TestResult, null_distribution, p_value
+from heatmover.statistics.permutations import TestResult, null_distribution, p_value, restrict
 from heatmover.statistics.samples import check_at_most, check_distances, check_labels, check_numbers
 
 __all__ = ["classical_scaling", "diffusion_map", "phate", "sample_graph", "smoothness", "umap"]
@@ -237,8 +237,7 @@ def smoothness(
     signal: npt.ArrayLike,
     *,
     k: int = 10,
-    within: Any | None = None,
-    units: Any | None = None,
+    blocks: Any | None = None,
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> TestResult:
@@ -253,7 +252,7 @@ def smoothness(
         which stands for one column of 0 and 1 per label; their sums over edges are added.
     k
         Neighbours in the graph of samples, as in `sample_graph`.
-    within, units, n_permutations, random_state
+    blocks, n_permutations, random_state
         As in `heatmover.statistics.permanova`.
 
     Returns
@@ -283,7 +282,7 @@ def smoothness(
             return np.asarray(laplacian_smoothness(matrix, rows.T, k=count, normalize=True))
         return _edges_between_labels(matrix, rows, len(names), count)
 
-    null, complete = null_distribution(roughness, values, within, units, n_permutations, random_state)
+    null, complete = null_distribution(roughness, values, restrict(values, blocks), n_permutations, random_state)
     observed = float(roughness(values[None])[0])
     p = p_value(observed, null, smaller=True)
     return TestResult("smoothness", observed, 1 - observed, p, null, complete, names)

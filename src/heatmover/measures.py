@@ -14,7 +14,7 @@ from heatmover._typing import Bool, Float64, Int64
 from heatmover._validation import LabelNames, as_array, check_finite, check_matrix, check_real, check_sparse
 from heatmover.errors import InvalidInputError
 
-__all__ = ["Measures", "measures_from_labels", "measures_from_weights"]
+__all__ = ["Measures", "distinct_labels", "is_missing", "measures_from_labels", "measures_from_weights"]
 
 # Rounding of a float32 sum over a million points stays below this; a forgotten normalisation does not.
 MASS_TOLERANCE = 1e-4
@@ -91,14 +91,13 @@ def measures_from_labels(labels: npt.ArrayLike, *, names: Sequence[object] | Non
     array([[0. , 0. , 1. ],
            [0.5, 0.5, 0. ]])
     """
-    array = _check_labels(labels)
-    found, inverse = _distinct(array)
+    found, inverse = distinct_labels(labels)
     if names is not None:
         found, inverse = _select(found, inverse, names)
     kept = np.flatnonzero(inverse >= 0)
     rows = inverse[kept]
     counts = np.bincount(rows, minlength=len(found))
-    masses = sp.csr_array((1.0 / counts[rows], (rows, kept)), shape=(len(found), array.size))
+    masses = sp.csr_array((1.0 / counts[rows], (rows, kept)), shape=(len(found), inverse.size))
     return Measures(_frozen(masses), tuple(LabelNames("labels").add_all(found)))
 
 
@@ -261,12 +260,13 @@ def is_missing(label: object) -> bool:
     )
 
 
-def _distinct(labels: npt.NDArray[Any]) -> tuple[list[Any], Int64]:
-    """Return the sorted distinct labels and each point's position among them."""
+def distinct_labels(labels: npt.ArrayLike) -> tuple[list[Any], Int64]:
+    """Return the sorted distinct labels and each point's position among them, or raise if a point has none."""
+    array = _check_labels(labels)
     try:
-        values, inverse = np.unique(labels, return_inverse=True)
+        values, inverse = np.unique(array, return_inverse=True)
     except TypeError:  # labels of several types have no order but that of their names
-        values, inverse = np.unique([str(label) for label in labels], return_inverse=True)
+        values, inverse = np.unique([str(label) for label in array], return_inverse=True)
     return values.tolist(), np.asarray(inverse, dtype=np.int64)
 
 

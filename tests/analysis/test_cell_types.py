@@ -102,9 +102,9 @@ def test_samples_of_a_block_in_one_group_are_averaged(comparison, data, branch):
         comparison, annotate("branch", branch, 1200), data.annotations["condition"], blocks=blocks, **QUICK
     )
     plain = explain_groups(
-        comparison.model, comparison.measures, data.annotations["condition"], units=blocks, annotation=branch, **QUICK
+        comparison.model, comparison.measures, data.annotations["condition"], blocks=blocks, annotation=branch, **QUICK
     )
-    assert (found.n_samples, found.blocks) == ((5, 5), "units")
+    assert (found.n_samples, found.blocks) == ((5, 5), "whole")
     np.testing.assert_allclose(
         [by_name(found)[name].score for name in plain.kinds.names], plain.kinds.scores, rtol=1e-9, atol=1e-12
     )
@@ -173,7 +173,7 @@ def test_a_study_carries_the_contrast_of_the_first_groups(comparison, data, bran
     variables = {"age": age, "condition": data.annotations["condition"]}
     found = study_comparison(comparison, variables, cells={"branch": branch}, **QUICK)
     assert (found.contrast.variable, found.contrast.annotation) == ("condition", "branch")
-    record = json.loads(json.dumps(found.record, allow_nan=False))
+    record = json.loads(json.dumps(found.plain(), allow_nan=False))
     assert record["contrast"]["kinds"][0]["name"] == found.contrast.kinds[0].name
     assert record["parameters"]["cells"] == "branch"
     assert "contrast cells" in record["seconds"]
@@ -188,11 +188,14 @@ def test_a_study_carries_the_contrast_of_the_first_groups(comparison, data, bran
 def test_a_study_notes_why_there_is_no_contrast(comparison, branch):
     found = study_comparison(comparison, {"age": np.linspace(20, 60, 20)}, cells=branch, **QUICK)
     assert found.contrast is None
-    assert any("no variable of the samples with groups was tested" in note for note in found.notes)
-    assert found.record["contrast"] is None
+    assert any(
+        "Expected a variable of the samples with groups that could be tested, found none" in note
+        for note in found.notes
+    )
+    assert found.plain()["contrast"] is None
     alone = study_comparison(comparison, {"odd": ["one"] + ["rest"] * 19}, cells=branch, **QUICK)
     assert alone.contrast is None
-    assert any("Which kinds of 'kind of cell' differ: " in note for note in alone.notes)
+    assert any("Which types of 'cell type' differ: " in note for note in alone.notes)
 
 
 def test_cells_of_samples_left_out_do_not_count(frame, tmp_path):
@@ -204,7 +207,7 @@ def test_cells_of_samples_left_out_do_not_count(frame, tmp_path):
 
 
 def test_a_bad_column_is_refused_before_anything_is_compared(cohort, monkeypatch):
-    monkeypatch.setattr("heatmover.analysis.study.compare", lambda *_, **__: pytest.fail("compared"))
+    monkeypatch.setattr("heatmover.analysis.comparers.compare", lambda *_, **__: pytest.fail("compared"))
     with pytest.raises(InvalidInputError, match=r"did you mean 'branch'\?"):
         study_cohort(cohort, cells="branches")
     with pytest.raises(InvalidInputError, match="'condition', which is the same in all cells of every sample"):

@@ -178,15 +178,15 @@ def test_blocks_as_units_and_within():
     patients = np.repeat(np.arange(12), 2)
     by_patient = np.repeat(["a", "b"], 12)
     units = only(distances, by_patient, blocks=patients)
-    assert units.blocks == "units"
-    same(units.answer, permanova(distances, by_patient, units=patients, **SETTINGS))
+    assert units.blocks == "whole"
+    same(units.answer, permanova(distances, by_patient, blocks=patients, **SETTINGS))
     visit = ["pre", "post"] * 12
     within = only(distances, visit, blocks=patients)
     assert within.blocks == "within"
-    same(within.answer, permanova(distances, visit, within=patients, **SETTINGS))
+    same(within.answer, permanova(distances, visit, blocks=patients, **SETTINGS))
     numbers = np.repeat(np.linspace(0, 1, 12), 2)
     tied = only(distances, numbers, blocks=patients)
-    same(tied.answer, distance_correlation(distances, numbers, units=patients, **SETTINGS))
+    same(tied.answer, distance_correlation(distances, numbers, blocks=patients, **SETTINGS))
 
 
 def test_blocks_with_missing_values():
@@ -197,13 +197,13 @@ def test_blocks_with_missing_values():
     groups[0] = None
     known = np.arange(1, 24)
     found = only(distances, groups, blocks=patients)
-    assert found.blocks == "units"
-    same(found.answer, permanova(distances[1:, 1:], groups[1:], units=patients[known], **SETTINGS))
+    assert found.blocks == "whole"
+    same(found.answer, permanova(distances[1:, 1:], groups[1:], blocks=patients[known], **SETTINGS))
 
 
 def test_blocks_that_leave_nothing_to_rearrange():
     found = only(line(8), ["a", "b"] * 4, blocks=[*range(7), 6])
-    assert found.blocks in ("units", "within")
+    assert found.blocks in ("whole", "within")
     assert found.describe()
     single = only(line(8), ["a"] * 4 + ["b"] * 4, blocks=["p"] * 4 + ["q"] * 4)
     assert single.tests == {}

@@ -7,7 +7,7 @@ import pytest
 
 import heatmover as hm
 from heatmover.analysis import landmarking
-from heatmover.analysis.landmarking import LandmarkLoss, _draw, _quota
+from heatmover.analysis.landmarking import LandmarkLoss, _draw, quota
 from heatmover.errors import InvalidInputError
 
 
@@ -175,7 +175,7 @@ def test_of_too_many_samples_some_are_drawn():
 
 @pytest.mark.parametrize(("sizes", "n_points", "expected"), [([5, 5], 100, 5), ([5, 50], 25, 20), ([9, 9, 9], 2, 1)])
 def test_quota(sizes, n_points, expected):
-    assert _quota(np.array(sizes), n_points) == expected
+    assert quota(np.array(sizes), n_points) == expected
 
 
 def test_a_loss_reads_as_a_sentence():

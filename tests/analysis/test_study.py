@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 import heatmover as hm
 from heatmover.analysis.examination import examine
-from heatmover.analysis.study import Study, check_parts, choose_variables, study_cohort, study_comparison
+from heatmover.analysis.study import Study, check_components, choose_variables, study_cohort, study_comparison
 from heatmover.cohort import read_cohort
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 
@@ -92,7 +92,7 @@ def test_samples_left_out_are_as_if_never_there(read):
     assert list(found.variables.index) == list(found.comparison.names) == list(without.comparison.names)
     assert found.findings[0].answer.p_value == without.findings[0].answer.p_value
     assert found.notes[0] == "2 samples with fewer than 4 cells left out: 's4', 's7'."
-    assert found.record["samples"] == 8
+    assert found.plain()["samples"] == 8
     kept = study_cohort(read(frame), min_cells=1, variables=["condition"], **QUICK)
     assert len(kept.comparison.names) == 10
 
@@ -158,29 +158,31 @@ def test_a_variable_without_any_value(read):
         choose_variables(cohort, cohort.samples, ["empty"], None)
 
 
-def test_parts(read):
+def test_components(read):
     frame = make_frame()
     frame.loc[frame["cluster"] == "T", "x"] += 1e6
     cohort = read(frame)
     share = (frame["cluster"] == "T").mean()
     apart = min(share, 1 - share)
-    with pytest.raises(InvalidInputError, match=rf"a connected graph, found 2 parts, with {apart:.0%} of the cells"):
+    with pytest.raises(
+        InvalidInputError, match=rf"a connected graph, found 2 components, with {apart:.0%} of the cells"
+    ):
         study_cohort(cohort, **QUICK)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the diagnosis says it, no warning does
-        found = study_cohort(cohort, allow_parts=True, **QUICK)
+        found = study_cohort(cohort, allow_components=True, **QUICK)
     assert found.comparison.diagnosis.n_components == 2
 
 
-def test_parts_are_weighed_by_cells():
-    """Two parts of three points; the cells lie mostly in the first, or evenly."""
+def test_components_are_weighed_by_cells():
+    """Two components of three points; the cells lie mostly in the first, or evenly."""
     affinity = sp.csr_array(sp.block_diag([np.ones((3, 3)), np.ones((3, 3))]))
-    check_parts(affinity, np.array([96.0, 0, 0, 4, 0, 0]))
-    with pytest.raises(InvalidInputError, match="2 parts, with 6% of the cells outside the largest"):
-        check_parts(affinity, np.array([94.0, 0, 0, 2, 2, 2]))
+    check_components(affinity, np.array([96.0, 0, 0, 4, 0, 0]))
+    with pytest.raises(InvalidInputError, match="2 components, with 6% of the cells outside the largest"):
+        check_components(affinity, np.array([94.0, 0, 0, 2, 2, 2]))
     # The largest is the one with most cells, not most points.
     wide = sp.csr_array(sp.block_diag([np.ones((1, 1)), np.ones((5, 5))]))
-    check_parts(wide, np.array([100.0, 1, 1, 1, 1, 1]))
+    check_components(wide, np.array([100.0, 1, 1, 1, 1, 1]))
 
 
 def test_headlines(cohort, finished):
@@ -201,14 +203,14 @@ def test_headlines(cohort, finished):
 
 
 def test_the_record_is_plain_and_complete(cohort, finished):
-    text = json.dumps(finished.record, allow_nan=False)
+    text = json.dumps(finished.plain(), allow_nan=False)
     record = json.loads(text)
     assert record["input"]["samples"] == 10
     assert record["input"]["checksum"] == cohort.source.checksum
     assert record["input"]["varying"] == {"cluster": 10}
     assert record["parameters"] == {
-        "variables": ["condition", "age"], "block": None, "cells": None, "min_cells": None, "allow_parts": False,
-        "n_neighbors": 30, "landmarks": "auto", "n_permutations": 99, "seed": 0,
+        "variables": ["condition", "age"], "block": None, "cells": None, "min_cells": None,
+        "allow_components": False, "n_neighbors": 30, "landmarks": "auto", "n_permutations": 99, "random_state": 0,
     }  # fmt: skip
     assert [found["variable"] for found in record["findings"]] == ["condition", "age"]
     assert record["findings"][0]["tests"]["permanova"]["p_value"] == finished.findings[0].answer.p_value
@@ -230,7 +232,7 @@ def test_infinite_figures_in_the_record():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = study_comparison(comparison, {"it": list("xxyy")}, **QUICK)
-    json.dumps(found.record, allow_nan=False)
+    json.dumps(found.plain(), allow_nan=False)
 
 
 def test_small_samples_are_noted(read):
@@ -250,7 +252,7 @@ def test_small_samples_are_noted(read):
 def test_landmarks_are_noted(cohort):
     found = study_cohort(cohort, landmarks=60, variables=["condition"], **QUICK)
     assert any(note.startswith("Landmarks stood for the cells: Spearman") for note in found.notes)
-    assert found.record["landmarks"]["n_landmarks"] == 60
+    assert found.plain()["landmarks"]["n_landmarks"] == 60
 
 
 def test_a_compact_embedding_is_noted_and_other_warnings_pass(cohort, monkeypatch):
@@ -260,7 +262,7 @@ def test_a_compact_embedding_is_noted_and_other_warnings_pass(cohort, monkeypatc
         warnings.warn("something else", RuntimeWarning, stacklevel=2)
         return hm.compare(*arguments, **named)
 
-    monkeypatch.setattr("heatmover.analysis.study.compare", compare)
+    monkeypatch.setattr("heatmover.analysis.comparers.compare", compare)
     with pytest.warns(RuntimeWarning, match="something else") as warned:
         found = study_cohort(cohort, variables=["condition"], **QUICK)
     assert len(warned) == 1
@@ -335,7 +337,7 @@ def test_names_of_variables_that_read_the_same(finished):
 def test_names_of_variables_that_are_not_text(finished):
     found = study_comparison(finished.comparison, pd.DataFrame({1: ["a", "b"] * 5, "1x": range(10)}), **QUICK)
     assert [finding.variable for finding in found.findings] == ["1", "1x"]
-    json.dumps(found.record, allow_nan=False)
+    json.dumps(found.plain(), allow_nan=False)
 
 
 def test_too_many_samples_are_refused_before_the_cells_are_read(tmp_path, monkeypatch):

@@ -330,7 +330,7 @@ def test_samples_of_one_unit_are_averaged(cohort):
     labels = data.annotations["condition"][few]
     alone = explain_groups(model, measures.masses[few], labels)
     twice = np.repeat(np.arange(8), 2)
-    repeated = explain_groups(model, measures.masses[few[twice]], labels[twice], units=[f"patient {i}" for i in twice])
+    repeated = explain_groups(model, measures.masses[few[twice]], labels[twice], blocks=[f"patient {i}" for i in twice])
     assert alone.complete
     assert repeated.n_samples == (4, 4)
     np.testing.assert_allclose(repeated.scores, alone.scores, atol=1e-5)
@@ -343,7 +343,7 @@ def test_blocks_take_a_difference_between_batches_away(cohort):
     batch = data.annotations["condition"]  # what differs here is the batch
     labels = np.array([*"aaaaabab", *"bbbbbaba"])
     ignoring = explain_groups(model, measures, labels)
-    within = explain_groups(model, measures, labels, within=batch)
+    within = explain_groups(model, measures, labels, blocks=batch)
     branch = data.coordinates[:, 0] == 4
     assert np.abs(ignoring.scores[branch]).mean() > 2 * np.abs(within.scores[branch]).mean()
     assert not (within.q_values <= 0.1).any()
@@ -367,7 +367,7 @@ BAD_GROUPS = {
     "one sample": ({"groups": ["a"] + ["b"] * 15}, "a group with 1"),
     "missing": ({"groups": [None] + ["b"] * 15}, "1 missing"),
     "annotation": ({"annotation": ["a"] * 5}, "one label for each point"),
-    "within": ({"within": np.repeat([0, 1], 8)}, "constant within every block"),
+    "blocks": ({"blocks": np.repeat([0, 1], 8)}, "at least two blocks in each group"),
 }
 
 

@@ -107,7 +107,9 @@ def test_without_groups_there_is_a_note_and_no_table(make, tmp_path, cli):
     file = make.h5ad(make.frame(8, 20).drop(columns=["condition", "patient"]), tmp_path / "cells.h5ad")
     result = cli.run("compare", file, "-s", "sample", "--cells", "cluster", "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert "no variable of the samples with groups was tested" in " ".join(result.stdout.split())
+    assert "Expected a variable of the samples with groups that could be tested, found none" in " ".join(
+        result.stdout.split()
+    )
     assert not (tmp_path / "out" / CELL_TYPES).exists()
 
 

@@ -245,7 +245,7 @@ BAD = {
     "infinity": ("infinity", KEY, "without NaN or infinity"),
     "unlabelled": ("unlabelled", KEY, r"a sample label for every cell .*1 of 300 missing \(first: row 5\)"),
     "one sample": ("one sample", KEY, "at least two samples to compare, found 1 of 1; check the column"),
-    "apart": ("apart", KEY, r"connected graph, found 2 parts, with \d+% .*raise --neighbors,.*--allow-parts"),
+    "apart": ("apart", KEY, r"connected graph, found 2 components, with \d+% .*raise --neighbors,.*--allow-components"),
     "all small": ("", [*KEY, "--min-cells", "31"], "two samples of 31 cells .*found 0 of 10; lower --min-cells"),
     "components": ("", [*KEY, "--components", "9"], "--components to be at most 3"),
     "components text": (
@@ -253,13 +253,13 @@ BAD = {
         [*KEY, "--components", "few"],
         "--components to be a whole number .* or 'all', found 'few'",
     ),
-    "landmarks text": ("", [*KEY, "--landmarks", "some"], "--landmarks .* 'auto' or 'none', found 'some'"),
-    "landmarks zero": ("", [*KEY, "--landmarks", "0"], "--landmarks to be a whole number of at least 1.*found '0'"),
+    "landmarks text": ("", [*KEY, "--landmarks", "some"], "--landmarks .* 'auto' or none, found 'some'"),
+    "landmarks zero": ("", [*KEY, "--landmarks", "0"], "--landmarks to be a whole number of at least 1.*found 0"),
     "too many landmarks": ("", [*KEY, "--landmarks", "400"], "landmarks"),
     "cofactor": ("", [*KEY, "--cofactor", "5"], "--cofactor for FCS files only"),
     "negative cofactor": ("", [*KEY, "--cofactor", "-5"], "--cofactor to be a number"),
     "seed": ("", [*KEY, "--seed", "-1"], "--seed to be a whole number of at least 0"),
-    "long seed": ("", [*KEY, "--seed", "9" * 20], "--seed of at most 18 digits, found 9999"),
+    "long seed": ("", [*KEY, "--seed", "9" * 20], "--seed to be at most 9223372036854775807, found 9999"),
     "threads": ("", [*KEY, "--threads", "0"], "--threads to be a whole number of at least 1"),
     "permutations": ("", [*KEY, "--permutations", "0"], "--permutations to be a whole number of at least 1"),
     "neighbors": ("", [*KEY, "--neighbors", "0"], "--neighbors to be a whole number of at least 1"),
@@ -294,7 +294,7 @@ def test_broken_files(cells, tmp_path, cli):
 
 def test_parts_may_be_allowed(make, tmp_path, cli, plain_report):
     path = make.h5ad(change(make.frame(), "apart"), tmp_path / "cells.h5ad")
-    result = cli.run("compare", path, "-s", "sample", "--allow-parts", "-o", tmp_path / "out", "--permutations", 9)
+    result = cli.run("compare", path, "-s", "sample", "--allow-components", "-o", tmp_path / "out", "--permutations", 9)
     assert result.exit_code == 0, result.output
     assert "2 parts are not joined" in " ".join(result.stdout.split())
 

@@ -84,14 +84,14 @@ def test_every_reason_is_told(make, tmp_path, doctor):
     assert [found.name for found in tmp_path.iterdir()] == ["cells.h5ad"]
 
 
-def test_parts(make, tmp_path, doctor):
+def test_components(make, tmp_path, doctor):
     frame = make.frame()
     frame.loc[frame["cluster"] == "T", "CD4"] += 1e6
     path = make.h5ad(frame, tmp_path / "cells.h5ad")
     result = doctor(path, "-s", "sample")
     assert result.exit_code == 2
-    assert "a connected graph, found 2 parts" in result.stderr
-    assert doctor(path, "-s", "sample", "--allow-parts").exit_code == 0
+    assert "a connected graph, found 2 components" in result.stderr
+    assert doctor(path, "-s", "sample", "--allow-components").exit_code == 0
 
 
 def test_advice(make, tmp_path, doctor):

@@ -154,7 +154,7 @@ def test_too_many_samples_for_all_pairs_are_sent_to_nearest(cohort, monkeypatch)
 
 
 def test_a_file_that_changed_is_told(cohort, monkeypatch):
-    reader = cohort._reader
+    reader = cohort.reader
     original = type(reader).blocks
 
     def spoilt(self, start, stop, size):
@@ -170,7 +170,7 @@ def test_a_file_that_changed_is_told(cohort, monkeypatch):
 
 
 def test_a_shorter_file_is_told(cohort, monkeypatch):
-    reader = cohort._reader
+    reader = cohort.reader
     original = type(reader).blocks
     monkeypatch.setattr(
         type(reader), "blocks", lambda self, start, stop, size: original(self, start, min(stop, 3999), size)
@@ -180,7 +180,7 @@ def test_a_shorter_file_is_told(cohort, monkeypatch):
 
 
 def test_a_read_that_fails_three_times_is_tried_again(cohort, whole, monkeypatch):
-    reader = cohort._reader
+    reader = cohort.reader
     original, attempts = type(reader).blocks, []
 
     def flaky(self, start, stop, size):
@@ -198,7 +198,7 @@ def test_a_read_that_fails_for_good_is_told(cohort, monkeypatch):
     def broken(self, start, stop, size):
         raise OSError("the drive is gone")
 
-    monkeypatch.setattr(type(cohort._reader), "blocks", broken)
+    monkeypatch.setattr(type(cohort.reader), "blocks", broken)
     with pytest.raises(InvalidInputError, match="the drive is gone"):
         compare_cohort(cohort, landmarks=LANDMARKS, n_jobs=1)
 
@@ -266,9 +266,9 @@ def test_a_study_is_that_of_the_comparison(cohort):
 
     found = study_cohort(cohort, landmarks=LANDMARKS, min_cells=3)
     np.testing.assert_array_equal(found.comparison.distances, compare_cohort(cohort, landmarks=LANDMARKS).distances)
-    assert found.record["input"]["cells"] == 4000
+    assert found.record.input["cells"] == 4000
     assert any("Landmarks stood for the cells" in note for note in found.notes)
-    assert "count cells" in found.record["seconds"]
+    assert "count cells" in found.record.seconds
 
 
 def test_histograms_and_their_embedding_on_disk_are_those_of_the_comparison(cohort, whole, tmp_path, small_pieces):

@@ -5,18 +5,20 @@ from __future__ import annotations
 from itertools import permutations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatmover.errors import InvalidInputError
-from heatmover.statistics.permutations import arrangements, p_value
+from heatmover.statistics.permutations import Restriction, p_value, permute, restrict
+from heatmover.statistics.samples import check_labels
 
 
-def rearranged(values, *, within=None, units=None, n_permutations=999, random_state=0):
-    return arrangements(
-        np.asarray(values), within=within, units=units, n_permutations=n_permutations, random_state=random_state
-    )
+def permuted(values, *, within=None, units=None, n_permutations=999, random_state=0):
+    codes = [None if labels is None else check_labels("blocks", labels, len(values))[0] for labels in (units, within)]
+    restriction = Restriction("", *codes)
+    return permute(np.asarray(values), restriction, n_permutations=n_permutations, random_state=random_state)
 
 
 def as_set(rows):
@@ -24,7 +26,7 @@ def as_set(rows):
 
 
 def brute_force(values, within=None, units=None):
-    """All arrangements there are, found by trying every permutation of the samples' values."""
+    """All permutations there are, found by trying every permutation of the samples' values."""
     n = len(values)
     block = [0] * n if within is None else within
     unit = list(range(n)) if units is None else units
@@ -50,24 +52,24 @@ DESIGNS = {
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_few_arrangements_are_all_listed_once(name):
+def test_few_permutations_are_all_listed_once(name):
     values, within, units = DESIGNS[name]
-    drawn = rearranged(values, within=within, units=units)
+    drawn = permuted(values, within=within, units=units)
     assert drawn.complete
     assert len(as_set(drawn.shuffled)) == len(drawn.shuffled)
     assert as_set(drawn.shuffled) == brute_force(values, within, units) - {tuple(values)}
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_random_arrangements_are_legal_and_equally_likely(name):
+def test_random_permutations_are_legal_and_equally_likely(name):
     values, within, units = DESIGNS[name]
     legal = sorted(brute_force(values, within, units))
     # One short of all: the smallest number that is not complete, drawn many times.
     seeds = range(4_000 // len(legal))
     n = len(legal) - 2
     if n < 1:
-        pytest.skip("two arrangements are always listed")
-    drawn = [rearranged(values, within=within, units=units, n_permutations=n, random_state=s) for s in seeds]
+        pytest.skip("two permutations are always listed")
+    drawn = [permuted(values, within=within, units=units, n_permutations=n, random_state=s) for s in seeds]
     assert not any(each.complete for each in drawn)
     rows = [tuple(row) for each in drawn for row in each.shuffled.tolist()]
     counts = np.array([rows.count(each) for each in legal])
@@ -78,7 +80,7 @@ def test_random_arrangements_are_legal_and_equally_likely(name):
 
 
 def test_many_samples_are_counted_but_not_listed():
-    drawn = rearranged(np.arange(634.0), n_permutations=99)
+    drawn = permuted(np.arange(634.0), n_permutations=99)
     assert drawn.shuffled.shape == (99, 634)
     assert not drawn.complete
     assert (np.sort(drawn.shuffled, axis=1) == np.arange(634)).all()
@@ -87,7 +89,7 @@ def test_many_samples_are_counted_but_not_listed():
 def test_one_odd_sample_among_very_many_is_listed_without_recursion():
     values = np.zeros(3_000)
     values[7] = 1
-    drawn = rearranged(values, n_permutations=2_999)
+    drawn = permuted(values, n_permutations=2_999)
     assert drawn.complete
     assert np.array_equal(np.sort(drawn.shuffled.argmax(axis=1)), np.delete(np.arange(3_000), 7))
 
@@ -95,20 +97,20 @@ def test_one_odd_sample_among_very_many_is_listed_without_recursion():
 def test_very_many_pairs_of_which_few_can_change():
     values = np.zeros(2_000)
     values[[0, 10, 21]] = 1
-    drawn = rearranged(values, within=np.arange(2_000) // 2)
+    drawn = permuted(values, within=np.arange(2_000) // 2)
     assert drawn.complete
     assert len(drawn.shuffled) == 2**3 - 1
 
 
 def test_the_number_that_exists_is_complete_and_one_less_is_not():
-    assert rearranged(list("aabb"), n_permutations=5).complete
-    assert not rearranged(list("aabb"), n_permutations=4).complete
+    assert permuted(list("aabb"), n_permutations=5).complete
+    assert not permuted(list("aabb"), n_permutations=4).complete
 
 
-def test_the_same_seed_gives_the_same_arrangements():
+def test_the_same_seed_gives_the_same_permutations():
     values = np.arange(20)
-    assert np.array_equal(rearranged(values, random_state=3).shuffled, rearranged(values, random_state=3).shuffled)
-    assert not np.array_equal(rearranged(values, random_state=3).shuffled, rearranged(values, random_state=4).shuffled)
+    assert np.array_equal(permuted(values, random_state=3).shuffled, permuted(values, random_state=3).shuffled)
+    assert not np.array_equal(permuted(values, random_state=3).shuffled, permuted(values, random_state=4).shuffled)
 
 
 @pytest.mark.parametrize(
@@ -116,21 +118,20 @@ def test_the_same_seed_gives_the_same_arrangements():
     [
         ("aaaa", {}, "same for all samples"),
         ("aabb", {"within": [1, 1, 2, 2]}, "constant within every block"),
-        ("abab", {"units": ["p", "p", "q", "q"]}, "2 units (first: 'p')"),
-        ("aabb", {"units": ["p", "p", "q", "q"], "within": [1, 2, 1, 1]}, "1 units in several (first: 'p')"),
+        ("aabb", {"units": ["p", "p", "q", "q"], "within": [1, 2, 1, 1]}, "1 of 2 blocks that reach across others"),
         ("aabb", {"within": [1, 2, 3]}, r"shape (3,)"),
         ("aabb", {"units": [1, None, 2, 3]}, "first: sample 1"),
         ("aabb", {"n_permutations": 0}, "n_permutations"),
         ("aabb", {"random_state": "x"}, "random_state"),
     ],
 )
-def test_what_cannot_be_rearranged_is_refused(values, options, message):
+def test_what_cannot_be_permuted_is_refused(values, options, message):
     with pytest.raises(InvalidInputError) as error:
-        rearranged(list(values), **options)
+        permuted(list(values), **options)
     assert message in str(error.value)
 
 
-def test_p_value_counts_ties_and_the_observed_arrangement():
+def test_p_value_counts_ties_and_the_observed_order():
     assert p_value(2.0, np.array([1.0, 2.0, 3.0])) == 3 / 4
     assert p_value(2.0, np.array([1.0, 2.0, 3.0]), smaller=True) == 3 / 4
     assert p_value(4.0, np.array([1.0, 2.0, 3.0])) == 1 / 4
@@ -147,11 +148,67 @@ def test_p_value_takes_rounding_for_a_tie():
 
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=6), st.integers(1, 3))
 @settings(max_examples=60, deadline=None)
-def test_every_design_has_the_arrangements_of_brute_force(values, n_blocks):
+def test_every_design_has_the_permutations_of_brute_force(values, n_blocks):
     within = [i % n_blocks for i in range(len(values))]
     legal = brute_force(values, within)
     if len(legal) == 1:
         with pytest.raises(InvalidInputError):
-            rearranged(values, within=within)
+            permuted(values, within=within)
     else:
-        assert as_set(rearranged(values, within=within).shuffled) == legal - {tuple(values)}
+        assert as_set(permuted(values, within=within).shuffled) == legal - {tuple(values)}
+
+
+BLOCKS = {
+    "none": (list("aabb"), None, ("", None, None)),
+    "patients with several samples": (list("aabb"), list("ppqq"), ("whole", [0, 0, 1, 1], None)),
+    "pairs": (list("abab"), list("ppqq"), ("within", None, [0, 0, 1, 1])),
+    "one block that varies": (list("aabb"), list("ppqp"), ("within", None, [0, 0, 1, 0])),
+    "patients in batches": (
+        list("aabbaabb"),
+        {"patient": list("ppqqrrss"), "batch": [1, 1, 1, 1, 2, 2, 2, 2]},
+        ("whole within", [0, 0, 1, 1, 2, 2, 3, 3], [0, 0, 0, 0, 1, 1, 1, 1]),
+    ),
+    "two that are constant are joined": (
+        list("aaabbb"),
+        {"patient": list("ppqrrs"), "family": list("xyyzzz")},
+        ("whole", [0, 0, 0, 1, 1, 1], None),
+    ),
+    "two that vary are crossed": (
+        list("abababab"),
+        {"batch": list("xxxxyyyy"), "day": [1, 1, 2, 2, 1, 1, 2, 2]},
+        ("within", None, [0, 0, 1, 1, 2, 2, 3, 3]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_how_blocks_count(name):
+    values, blocks, (how, units, within) = BLOCKS[name]
+    found = restrict(np.asarray(values), blocks)
+    assert found.how == how
+    for codes, expected in ((found.units, units), (found.within, within)):
+        assert (codes is None) == (expected is None)
+        assert codes is None or codes.tolist() == expected
+
+
+def test_blocks_in_a_table_count_as_those_in_a_mapping():
+    values, blocks, _ = BLOCKS["patients in batches"]
+    one, other = restrict(np.asarray(values), blocks), restrict(np.asarray(values), pd.DataFrame(blocks))
+    assert one.how == other.how
+    assert np.array_equal(one.units, other.units)
+    assert np.array_equal(one.within, other.within)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ([1, 2, 3], "shape (3,)"),
+        ([1, None, 2, 3], "first: sample 1"),
+        ({}, "blocks: at least one variable"),
+        ({"batch": [1, 2]}, "blocks 'batch' of shape (4,)"),
+    ],
+)
+def test_blocks_that_do_not_fit_are_refused(blocks, message):
+    with pytest.raises(InvalidInputError) as error:
+        restrict(np.array(list("aabb")), blocks)
+    assert message in str(error.value)

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import heatmover as hm
 from heatmover.errors import GraphWarning
 from heatmover.tl import sample_distances, samples
-from heatmover.tl._results import scale_summary
+from heatmover.tl.layout import scale_summary
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_landmarks_leave_their_loss(adata):
 
 
 def test_a_large_embedding_is_left_out(adata, monkeypatch):
-    monkeypatch.setattr("heatmover.tl._results.LARGEST_EMBEDDING", 1000)
+    monkeypatch.setattr("heatmover.tl.layout.LARGEST_EMBEDDING", 1000)
     sample_distances(adata, "sample")
     assert "embedding" not in adata.uns["heatmover"]
     assert "X_heatmover" not in samples(adata).obsm

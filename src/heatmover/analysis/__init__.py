@@ -1,18 +1,26 @@
 """Studies: samples compared, their variables examined, and how it was done, whatever compares."""
 
 from heatmover.analysis.cell_types import CellContrast, CellKind, annotate, contrast_cells
+from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, compare
 from heatmover.analysis.examination import Finding, examine
 from heatmover.analysis.landmarking import LandmarkLoss, landmark_loss
+from heatmover.analysis.parameters import StudyParameters
+from heatmover.analysis.record import StudyRecord
 from heatmover.analysis.study import Study, study_cohort, study_comparison
 
 __all__ = [
     "CellContrast",
     "CellKind",
+    "Compared",
+    "Comparer",
     "Comparison",
     "Finding",
+    "InMemory",
     "LandmarkLoss",
     "Study",
+    "StudyParameters",
+    "StudyRecord",
     "annotate",
     "compare",
     "contrast_cells",

@@ -14,7 +14,7 @@ from heatmover._typing import Float64, Int32, Int64
 from heatmover._validation import LabelNames, as_array, check_random_state, import_extra
 from heatmover._words import quoted
 from heatmover.analysis.comparison import Comparison
-from heatmover.analysis.examination import _restriction, label
+from heatmover.analysis.examination import label
 from heatmover.attribution.breakdown import Breakdown, break_down
 from heatmover.attribution.cell_types import Composition, Kinds, contrast_kinds
 from heatmover.attribution.design import Design, framed, set_up
@@ -22,7 +22,6 @@ from heatmover.attribution.witness import explain_masses
 from heatmover.cohort.annotation import encode
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
-from heatmover.statistics.samples import check_labels
 
 __all__ = ["Annotation", "CellContrast", "CellKind", "annotate", "choose_group", "contrast_cells"]
 
@@ -43,10 +42,21 @@ class Annotation(NamedTuple):
 
 
 class CellMasses(NamedTuple):
-    """Samples as masses of their cells ``(n_samples, n_cells)``, and the graph's point for each, ``(n_cells,)``."""
+    """Samples as masses of their cells, for which the points of the graph stand.
+
+    Attributes
+    ----------
+    masses
+        ``(n_samples, n_cells)``; a column may also hold all cells of one type at one point of the graph.
+    nodes
+        ``(n_cells,)``: the point of the graph that stands for each.
+    counts
+        ``(n_cells,)``: how many cells a column holds; None for one each.
+    """
 
     masses: sp.csr_array
     nodes: Int64
+    counts: Int64 | None = None
 
 
 @final
@@ -176,7 +186,7 @@ class CellContrast:
         columns = [name for name in CellKind.__dataclass_fields__ if name != "name"]
         return [{name: getattr(kind, name) for name in columns} | {"direction": kind.direction} for kind in self.kinds]
 
-    def record(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, Any]:
         """Return everything as plain values for JSON."""
         named = ("annotation", "variable", "group", "reference", "n_samples", "blocks", "distance", "n_permutations")
         kinds = [{"name": kind.name} | row for kind, row in zip(self.kinds, self.rows(), strict=True)]
@@ -276,32 +286,36 @@ def contrast_cells(
     labels = [label(groups[i]) for i in known]
     counts = Counter(labels)
     group = choose_group(counts) if group is None and reference is None and len(counts) > 1 else group
-    codes = check_labels("groups", labels, len(labels))[0]
-    tied = None if blocks is None else np.array(LabelNames("blocks").add_all(blocks[i] for i in known))
-    how, restricted = _restriction(codes, tied)
+    tied = None if blocks is None else LabelNames("blocks").add_all(blocks[i] for i in known)
     rng = check_random_state(random_state)
     design = set_up(
-        labels, len(labels), group=group, reference=reference, n_permutations=n_permutations, rng=rng,
-        **{"within": None, "units": None, **restricted},
+        labels, len(labels), group=group, reference=reference, blocks=tied, n_permutations=n_permutations, rng=rng
     )  # fmt: skip
     rows = sp.csr_array(comparison.measures.masses)[known]
     own = rows if cells is None else cells.masses[known]
     nodes = np.arange(rows.shape[1]) if cells is None else cells.nodes
     modes = framed(comparison.model, design, rows, rng).modes
-    tests = contrast_kinds(design, _composition(annotation, own), modes)
+    each = np.ones(len(nodes), dtype=np.int64) if cells is None or cells.counts is None else cells.counts
+    tests = contrast_kinds(design, _composition(annotation, own, each), modes)
     witness = explain_masses(comparison.model, design.means(rows), design.names).witness
     parts = _parts(annotation, design, own, witness[nodes])
-    kinds = tuple(_kinds(tests, parts))
+    kinds = tuple(_kinds(tests, parts, dict(zip(annotation.kinds, _totals(annotation, each), strict=True))))
     return CellContrast(
-        annotation.name, variable, *design.names, design.counts, how, float(parts.contributions.sum()), kinds,
+        annotation.name, variable, *design.names, design.counts, design.how, float(parts.contributions.sum()), kinds,
         len(design.members) - 1,
     )  # fmt: skip
 
 
-def _composition(annotation: Annotation, masses: sp.csr_array) -> Composition:
+def _composition(annotation: Annotation, masses: sp.csr_array, counts: Int64) -> Composition:
     codes, n_kinds = annotation.codes, len(annotation.kinds)
     membership = sp.csr_array((np.ones(codes.size), (np.arange(codes.size), codes)), shape=(codes.size, n_kinds))
-    return Composition(annotation.kinds, np.bincount(codes, minlength=n_kinds), (masses @ membership).toarray())
+    return Composition(annotation.kinds, np.array(_totals(annotation, counts)), (masses @ membership).toarray())
+
+
+def _totals(annotation: Annotation, counts: Int64) -> list[int]:
+    """Return the number of cells of each type; whole numbers are exact in float64 up to 2^53."""
+    totals = np.bincount(annotation.codes, weights=counts, minlength=len(annotation.kinds))
+    return [int(total) for total in totals]
 
 
 def _parts(annotation: Annotation, design: Design, masses: sp.csr_array, witness: Float64) -> Breakdown:
@@ -311,12 +325,12 @@ def _parts(annotation: Annotation, design: Design, masses: sp.csr_array, witness
     return break_down(contributions, annotation.codes.astype(np.int64), annotation.kinds, means, design.names)
 
 
-def _kinds(tests: Kinds, parts: Breakdown) -> list[CellKind]:
+def _kinds(tests: Kinds, parts: Breakdown, totals: Mapping[str, int]) -> list[CellKind]:
     place = {name: i for i, name in enumerate(tests.names)}
     found = []
     for row, name in enumerate(parts.names):
         i = place[name]
         tested = (tests.scores[i], tests.log_ratios[i], tests.p_values[i], tests.q_values[i])
         sums = (parts.contributions[row], parts.shares[row], *parts.masses[row])
-        found.append(CellKind(name, int(parts.points[row]), *map(float, (*sums, *tested))))
+        found.append(CellKind(name, totals[name], *map(float, (*sums, *tested))))
     return found

@@ -6,12 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import clone
 
+from heatmover._handed import handed
 from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, FloatArray, Int64, Intp
@@ -27,10 +29,12 @@ from heatmover.statistics.samples import by_name
 from heatmover.statistics.separation import Separation, separate
 from heatmover.tables import write_table
 
-__all__ = ["Comparison", "Separation", "compare"]
+__all__ = ["MOST_SAMPLES", "Comparison", "Separation", "check_all_pairs", "check_model", "compare"]
 
 # Their distances take 3 GB; of more samples one wants the nearest, not all pairs.
 MOST_SAMPLES = 20_000
+# Columns sorted at a time, so that a copy of a large embedding is never needed.
+COLUMNS_AT_ONCE = 4_096
 
 Groups = Sequence[object] | npt.NDArray[Any] | Mapping[str, object]
 
@@ -88,6 +92,13 @@ class Comparison(ReadOnlyArrays):
     def diagnosis(self) -> Diagnosis:
         """What the graph looks like to the heat, and advice; computed at the first request."""
         return self.graph.diagnose(steps=2**self.model.max_scale_)
+
+    @cached_property
+    def scale_shares(self) -> Float64:
+        """``(n_scales,)``: what part of the mean distance between samples each scale makes, finest first."""
+        edges = np.cumsum([0, *self.model.n_cells_])
+        sums = np.array([_sum_of_distances(self.embedding[:, low:high]) for low, high in pairwise(edges)])
+        return sums / (sums.sum() or 1.0)
 
     def nearest(self, k: int = 10) -> tuple[Float64, Int64]:
         """Return the k nearest samples of each sample.
@@ -191,7 +202,9 @@ class Comparison(ReadOnlyArrays):
         variables: Mapping[str, Any] | Any | None = None,
         *,
         blocks: Sequence[object] | None = None,
+        cells: Mapping[str, Any] | Any | None = None,
         title: str | None = None,
+        extra_sections: Sequence[Any] = (),
         n_permutations: int = 999,
         random_state: int = 0,
     ) -> Any:
@@ -208,22 +221,21 @@ class Comparison(ReadOnlyArrays):
             holds the names). The most important first.
         blocks
             What ties samples together, ``(n_samples,)``: patients with several samples, batches, pairs.
-        title
-            Heading of the page.
+        cells
+            Type of each point of the graph, ``(n_points,)``: tell which types differ, see `heatmover.study_comparison`.
+        title, extra_sections
+            Heading of the page, and sections of one's own, see `heatmover.report.render`.
         n_permutations, random_state
-            Rearrangements of every test and their seed.
+            Permutations of every test and their seed.
 
         Returns
         -------
-        heatmover.analysis.study.Study
+        heatmover.analysis.Study
             What the report tells.
         """
-        # Through the public face: the report stands above the comparison, which must not import it.
-        import heatmover
-
-        return heatmover.report.report_comparison(
-            self, path, variables,
-            blocks=blocks, title=title, n_permutations=n_permutations, random_state=random_state,
+        return handed("report_comparison")(
+            self, path, variables, blocks=blocks, cells=cells, title=title, extra_sections=extra_sections,
+            n_permutations=n_permutations, random_state=random_state,
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -321,7 +333,7 @@ def compare(
     n_points = places.n_points if isinstance(places, Graph) else len(places)
     if n_points != measures.shape[1]:
         raise InvalidInputError(f"one label for each of the {n_points} points", f"{measures.shape[1]} labels")
-    copy = _check_model(model, random_state=random_state, n_jobs=n_jobs)
+    copy = check_model(model, random_state=random_state, n_jobs=n_jobs)
     watcher = SILENT if progress is None else progress
 
     placed = place_landmarks(
@@ -350,6 +362,17 @@ def compare(
     return Comparison(measures.names, sizes, distances, embedding, graph, fitted, masses, placed[0], loss)
 
 
+def _sum_of_distances(block: FloatArray) -> float:
+    """Return the sum of the L1 distances between all pairs of rows.
+
+    In a sorted column the i-th of m numbers is added i times and subtracted m - 1 - i times, so that a sort does what
+    would otherwise take all pairs.
+    """
+    signs = 2.0 * np.arange(len(block)) - len(block) + 1
+    starts = range(0, block.shape[1], COLUMNS_AT_ONCE)
+    return float(sum((signs @ np.sort(block[:, i : i + COLUMNS_AT_ONCE], axis=0)).sum() for i in starts))
+
+
 def _check_samples(labels: npt.ArrayLike | Measures) -> Measures:
     measures = labels if isinstance(labels, Measures) else measures_from_labels(labels)
     if len(measures) < 2:
@@ -368,7 +391,7 @@ def check_all_pairs(n_samples: int) -> None:
         )
 
 
-def _check_model(model: object, *, random_state: int | None, n_jobs: int | None) -> DiffusionEMD:
+def check_model(model: object, *, random_state: int | None, n_jobs: int | None) -> DiffusionEMD:
     """Return an unfitted copy of the model, or the default one, with its parameters checked."""
     check_threads(n_jobs)
     if model is None:

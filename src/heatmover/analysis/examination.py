@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
 
 from heatmover._progress import SILENT, Progress
-from heatmover._typing import Float64
+from heatmover._typing import Float64, Int64
 from heatmover._validation import LabelNames, RandomState, check_integer
 from heatmover.errors import InvalidInputError
 from heatmover.manifold import smoothness
@@ -23,12 +23,12 @@ from heatmover.statistics import (
     neighbor_enrichment,
     permanova,
 )
+from heatmover.statistics.permutations import restrict
 from heatmover.statistics.samples import check_distances, check_labels
 from heatmover.statistics.separation import Separation, separate
 
 __all__ = ["Finding", "examine", "kind_of", "label"]
 
-Blocks: TypeAlias = Literal["", "units", "within"]
 
 # Numbers with fewer different values are codes of groups (0 and 1, a stage from 1 to 4), not measurements.
 FEWEST_NUMBERS = 6
@@ -63,7 +63,7 @@ class Finding:
     separation
         Mean distances within and between groups; None for numbers.
     blocks
-        How the blocks counted: ``"units"`` if the variable is the same in all samples of a block, which then change
+        How the blocks counted: ``"whole"`` if the variable is the same in all samples of a block, which then change
         places as one; ``"within"`` if it varies, and changes places within blocks; empty without blocks.
     note
         What the reader should know, in sentences; may be empty.
@@ -86,7 +86,7 @@ class Finding:
     tests: Mapping[str, TestResult]
     q_value: float | None
     separation: Separation | None
-    blocks: Blocks
+    blocks: str
     note: str
 
     @property
@@ -98,6 +98,29 @@ class Finding:
     def sure(self) -> bool:
         """Whether the answer is yes, at 5 % of false discoveries among all variables examined."""
         return self.q_value is not None and self.q_value <= LEVEL
+
+    def plain(self) -> dict[str, Any]:
+        """Return everything as plain values for JSON, which knows no infinity: that becomes text."""
+        return {
+            "variable": self.variable,
+            "kind": self.kind,
+            "samples": self.n_samples,
+            "missing": self.n_missing,
+            "groups": dict(self.groups),
+            "blocks": self.blocks,
+            "q_value": self.q_value,
+            "tests": {
+                name: {
+                    "statistic": test.statistic if np.isfinite(test.statistic) else str(test.statistic),
+                    "effect": test.effect if np.isfinite(test.effect) else str(test.effect),
+                    "p_value": test.p_value,
+                    "permutations": len(test.null),
+                    "complete": test.complete,
+                }
+                for name, test in self.tests.items()
+            },
+            "note": self.note,
+        }
 
     def describe(self) -> str:
         """Return what was found in plain sentences."""
@@ -172,7 +195,7 @@ def examine(
         What ties samples together, ``(n_samples,)``: patients with several samples, batches, pairs. A variable that is
         the same in all samples of every block is permuted by whole blocks, any other only within them.
     n_permutations
-        Rearrangements of every test; all of them if there are no more.
+        Permutations of every test; all of them if there are no more.
     random_state
         Seed; every test begins with it anew, so that no result depends on which others were asked for.
     progress
@@ -224,26 +247,31 @@ def _examine(
     if reason:
         return replace(blank, groups=groups, note=reason)
     observed = np.asarray(kept, dtype=np.float64) if codes is None else codes[0]
-    how, restricted = _restriction(observed, None if tied is None else tied[known])
+    blocks = None if tied is None else tied[known]
+    restriction = restrict(observed, blocks)
     try:
         tests = {
             result.test: result for result in _tests(part, observed, None if codes is None else codes[1],
-                                                     {**settings, **restricted})
+                                                     restriction.units, {**settings, "blocks": blocks})
         }  # fmt: skip
-    except InvalidInputError as error:  # blocks leave nothing to rearrange
-        return replace(blank, groups=groups, note=f"{_quoted(name)} was not tested: {error}", blocks=how)
+    except InvalidInputError as error:  # blocks leave nothing to permute
+        return replace(blank, groups=groups, note=f"{_quoted(name)} was not tested: {error}", blocks=restriction.how)
     return replace(
         blank,
         groups=groups,
         tests=tests,
         separation=None if codes is None else separate(part, codes[0]),
-        blocks=how,
+        blocks=restriction.how,
         note=_remark(name, int((~known).sum()), groups),
     )
 
 
 def _tests(
-    matrix: Float64, values: npt.NDArray[Any], groups: tuple[str, ...] | None, settings: dict[str, Any]
+    matrix: Float64,
+    values: npt.NDArray[Any],
+    groups: tuple[str, ...] | None,
+    unit_of: Int64 | None,
+    settings: dict[str, Any],
 ) -> Iterator[TestResult]:
     near = min(NEIGHBORS_OF_SIGNALS, len(matrix) - 1)
     if groups is None:
@@ -252,23 +280,12 @@ def _tests(
         return
     labels = np.asarray(groups, dtype=object)[values]
     yield permanova(matrix, labels, **settings)
-    unit_of = settings.get("units")
     elsewhere = len(matrix) - (1 if unit_of is None else int(np.unique(unit_of, return_counts=True)[1].max()))
     yield neighbor_enrichment(matrix, labels, k=min(NEIGHBORS_OF_LABELS, elsewhere), **settings)
     of_group = values if unit_of is None else values[np.unique(unit_of, return_index=True)[1]]
     if np.bincount(of_group).min() >= 2:  # a group of one has no spread
         yield dispersion(matrix, labels, **settings)
     yield smoothness(matrix, labels, k=near, **settings)
-
-
-def _restriction(values: npt.NDArray[Any], tied: npt.NDArray[np.str_] | None) -> tuple[Blocks, dict[str, Any]]:
-    """Return how blocks count for a variable, and the arguments that say so to a test."""
-    if tied is None:
-        return "", {}
-    first = np.unique(tied, return_index=True)[1]
-    place = np.searchsorted(np.unique(tied), tied)
-    constant = bool((values == values[first][place]).all())
-    return ("units", {"units": tied}) if constant else ("within", {"within": tied})
 
 
 def _untestable(name: str, values: list[Any], groups: Mapping[str, int]) -> str:

@@ -24,7 +24,15 @@ from heatmover.graphs.search.kmeans import ITERATIONS
 from heatmover.measures import Measures, measures_from_labels, measures_from_weights
 from heatmover.metrics import spearman
 
-__all__ = ["LandmarkLoss", "landmark_loss", "place_landmarks"]
+__all__ = [
+    "LANDMARKS",
+    "LANDMARKS_ABOVE",
+    "LEAST_PER_SAMPLE",
+    "LandmarkLoss",
+    "landmark_loss",
+    "place_landmarks",
+    "quota",
+]
 
 
 # Flow cytometry, 15 samples, 2 shared cores: the graph over 50,000 points and all that follows took 9 s, over 150,000
@@ -208,11 +216,11 @@ def _draw(masses: sp.csr_array, n_points: int, rng: np.random.Generator) -> tupl
     if rows.size > most:
         rows = np.sort(rng.choice(rows, most, replace=False))
     sizes = np.diff(masses.indptr)[rows]
-    quota = _quota(sizes, n_points)
+    per_sample = quota(sizes, n_points)
     entries, weights = [], []
     for row in rows:
         own = masses.data[masses.indptr[row] : masses.indptr[row + 1]]
-        drawn_here = own if own.size <= quota else draw_by_mass(own, quota, rng).astype(np.float64)
+        drawn_here = own if own.size <= per_sample else draw_by_mass(own, per_sample, rng).astype(np.float64)
         entries.append(masses.indptr[row] + np.flatnonzero(drawn_here))
         weights.append(drawn_here[drawn_here > 0])
     offsets = np.r_[0, np.cumsum([entry.size for entry in entries])]
@@ -221,7 +229,7 @@ def _draw(masses: sp.csr_array, n_points: int, rng: np.random.Generator) -> tupl
     return drawn.astype(np.int64), part
 
 
-def _quota(sizes: npt.NDArray[np.integer], n_points: int) -> int:
+def quota(sizes: npt.NDArray[np.integer], n_points: int) -> int:
     """Return the largest number, at least 1, of which each sample may give that many and all give ``n_points``."""
     low, high = 1, int(sizes.max())
     while low < high:

@@ -1,24 +1,47 @@
-"""How a result was made, as plain values for JSON: input, settings, versions, figures and seconds."""
+"""How a study was made, as plain values for JSON: input, parameters, versions and seconds."""
 
 from __future__ import annotations
 
 import platform
 import time
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
-
 from heatmover._progress import Progress
-from heatmover.analysis.comparison import Comparison
-from heatmover.analysis.examination import Finding
 from heatmover.cohort import Cohort
 
-__all__ = ["Clock", "finding_record", "how_made", "input_record"]
+__all__ = ["Clock", "StudyRecord", "input_record", "versions"]
 
 PACKAGES = ("heatmover", "numpy", "scipy", "scikit-learn", "numba", "pandas", "anndata", "plotly")
+
+
+@final
+@dataclass(frozen=True)
+class StudyRecord:
+    """How a study was made.
+
+    Attributes
+    ----------
+    input
+        What was read: name, format, checksum, numbers of samples and cells, names of dimensions; None if nothing was.
+    parameters
+        What was asked for: `StudyParameters` by name.
+    compared
+        How the samples were compared: in memory, or in pieces.
+    seconds
+        That each stage took, by its name.
+    versions
+        Of Python and of packages, by name.
+    """
+
+    input: Mapping[str, Any] | None
+    parameters: Mapping[str, Any]
+    compared: Mapping[str, Any]
+    seconds: Mapping[str, float]
+    versions: Mapping[str, str]
 
 
 def input_record(cohort: Cohort) -> dict[str, Any]:
@@ -37,54 +60,15 @@ def input_record(cohort: Cohort) -> dict[str, Any]:
     }
 
 
-def how_made(comparison: Comparison) -> dict[str, Any]:
-    """Return the settings of a comparison, what was chosen by itself and why, and the versions of packages."""
-    model = comparison.model
-    settings = {name: value for name, value in model.get_params(deep=False).items() if name not in {"graph", "n_jobs"}}
-    return {
-        "samples": len(comparison.names),
-        "cells": int(comparison.sizes.sum()),
-        "graph": dict(comparison.graph.construction),
-        "model": settings | {"method_": model.method_, "method_reason_": model.method_reason_},
-        "max_scale": {"value": int(model.max_scale_), "reason": model.max_scale_reason_},
-        "landmarks": None if comparison.landmark_loss is None else asdict(comparison.landmark_loss),
-        "diagnosis": asdict(comparison.diagnosis),
-        "versions": _versions(),
-    }
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that numbers depend on."""
+    known = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            known[package] = version(package)
         except PackageNotFoundError:  # an extra that this result did not need
             continue
-    return found
-
-
-def finding_record(finding: Finding) -> dict[str, Any]:
-    """Return the figures of a finding; JSON knows no infinity, which becomes text."""
-    return {
-        "variable": finding.variable,
-        "kind": finding.kind,
-        "samples": finding.n_samples,
-        "missing": finding.n_missing,
-        "groups": dict(finding.groups),
-        "blocks": finding.blocks,
-        "q_value": finding.q_value,
-        "tests": {
-            name: {
-                "statistic": test.statistic if np.isfinite(test.statistic) else str(test.statistic),
-                "effect": test.effect if np.isfinite(test.effect) else str(test.effect),
-                "p_value": test.p_value,
-                "permutations": len(test.null),
-                "complete": test.complete,
-            }
-            for name, test in finding.tests.items()
-        },
-        "note": finding.note,
-    }
+    return known
 
 
 @final
@@ -95,7 +79,12 @@ class Clock:
         self._inner = inner
         self._begun = 0.0
         self._name = ""
-        self.seconds: dict[str, float] = {}
+        self._seconds: dict[str, float] = {}
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What each stage took that has ended, to the millisecond."""
+        return {name: round(value, 3) for name, value in self._seconds.items()}
 
     def stage(self, name: str, total: int) -> None:
         """Begin a stage."""
@@ -110,5 +99,5 @@ class Clock:
     def end(self) -> None:
         """End the stage that runs."""
         if self._name:
-            self.seconds[self._name] = time.perf_counter() - self._begun
+            self._seconds[self._name] = time.perf_counter() - self._begun
             self._name = ""

@@ -1,34 +1,34 @@
-"""`study_cohort`: a cohort compared, its variables examined, and everything that a report needs to know."""
+"""`study_cohort`: samples compared, their variables examined, and everything that a report needs to know."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Literal, final
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple, final
 
 import numpy as np
-import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
 
 from heatmover._progress import SILENT, Progress
-from heatmover._typing import Bool
+from heatmover._typing import Float64, Intp
 from heatmover._validation import check_integer, import_extra
 from heatmover._words import distinct, listed, quoted
-from heatmover.analysis.cell_types import Annotation, CellContrast, CellMasses, annotate, contrast_cells
-from heatmover.analysis.checks import check_block, check_parts, choose_variables, enough_cells
-from heatmover.analysis.comparison import Comparison, compare
+from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, contrast_cells
+from heatmover.analysis.comparers import Compared, Comparer, InMemory
+from heatmover.analysis.comparison import Comparison, check_all_pairs
 from heatmover.analysis.examination import Finding, examine
-from heatmover.analysis.record import Clock, finding_record, how_made, input_record
+from heatmover.analysis.parameters import StudyParameters
+from heatmover.analysis.record import Clock, StudyRecord, input_record, versions
 from heatmover.cohort import Cohort
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
-from heatmover.measures import Measures, measures_from_weights
 from heatmover.metrics import centered_ranks
 
 __all__ = [
     "Study",
     "check_block",
-    "check_parts",
+    "check_components",
     "choose_variables",
     "enough_cells",
     "study_cohort",
@@ -39,6 +39,9 @@ __all__ = [
 # draws of few cells from one distribution differ by luck alone (kidney biopsies of 2 to 415 glomeruli: -0.8).
 SIZE_MATTERS = -0.4
 SMALL_SAMPLE = 30
+# A larger share of the cells outside the largest component is no accident of a few outliers: distances between
+# components then say only that they are apart, not how far.
+MOST_APART = 0.05
 
 
 @final
@@ -54,14 +57,12 @@ class Study:
         DataFrame with one row per sample in the order of ``comparison.names``.
     findings
         Of the variables examined, in the order asked for.
-    block
-        Name of the variable that ties samples together; empty for none.
     notes
         What the reader should know before believing the result, in sentences.
     record
-        How it was made, as plain values for JSON: parameters, versions, input with checksum, seconds per stage.
+        How it was made: input with checksum, parameters, versions, seconds per stage.
     contrast
-        Which kinds of cells differ between the groups of the first such variable; None without an annotation of cells.
+        Which cell types differ between the groups of the first such variable; None without an annotation of cells.
 
     Examples
     --------
@@ -75,10 +76,14 @@ class Study:
     comparison: Comparison
     variables: Any
     findings: tuple[Finding, ...]
-    block: str
     notes: tuple[str, ...]
-    record: Mapping[str, Any]
+    record: StudyRecord
     contrast: CellContrast | None = None
+
+    @property
+    def block(self) -> str:
+        """Name of the variable that ties samples together; empty for none."""
+        return str(self.record.parameters.get("block") or "")
 
     def headline(self) -> str:
         """Return the answer in one sentence: of the first variable asked for that could be tested."""
@@ -104,53 +109,82 @@ class Study:
             )
         return f"No sign that {name} goes with the distances between the {n_samples} samples: it {size} ({p})."
 
+    def reworded(self, words: Callable[[str], str]) -> Study:
+        """Return the study with its notes in other words, such as those of the command line."""
+        findings = tuple(replace(finding, note=words(finding.note)) for finding in self.findings)
+        return replace(self, findings=findings, notes=tuple(words(note) for note in self.notes))
+
+    def plain(self) -> dict[str, Any]:
+        """Return how it was made and what was found, as plain values for JSON; run.json holds them."""
+        comparison, model = self.comparison, self.comparison.model
+        settings = {
+            name: value for name, value in model.get_params(deep=False).items() if name not in {"graph", "n_jobs"}
+        }
+        agreement = comparison.landmark_loss
+        return {
+            "input": self.record.input,
+            "parameters": dict(self.record.parameters),
+            "compared": dict(self.record.compared),
+            "samples": len(comparison.names),
+            "cells": int(comparison.sizes.sum()),
+            "graph": dict(comparison.graph.construction),
+            "model": settings | {"method_": model.method_, "method_reason_": model.method_reason_},
+            "max_scale": {"value": int(model.max_scale_), "reason": model.max_scale_reason_},
+            "scale_shares": dict(zip(map(str, model.scales_.tolist()), comparison.scale_shares.tolist(), strict=True)),
+            "landmarks": None if agreement is None else asdict(agreement),
+            "diagnosis": asdict(comparison.diagnosis),
+            "findings": [finding.plain() for finding in self.findings],
+            "contrast": None if self.contrast is None else self.contrast.plain(),
+            "notes": list(self.notes),
+            "seconds": dict(self.record.seconds),
+            "versions": dict(self.record.versions),
+        }
+
     def __repr__(self) -> str:
         return f"Study({self.headline()})"
 
 
+class _Design(NamedTuple):
+    """What is asked of the samples: their variables, those to examine, their blocks, and notes so far."""
+
+    table: Any
+    chosen: Sequence[str]
+    blocks: Sequence[object] | None
+    notes: tuple[str, ...]
+
+
 def study_cohort(
     cohort: Cohort,
+    parameters: StudyParameters | None = None,
     *,
-    variables: Sequence[str] | None = None,
-    block: str | None = None,
-    cells: str | None = None,
-    min_cells: int | None = None,
-    allow_parts: bool = False,
-    n_neighbors: int = 30,
-    landmarks: int | Literal["auto"] | None = "auto",
-    n_permutations: int = 999,
-    random_state: int = 0,
+    comparer: Comparer | None = None,
     n_jobs: int | None = None,
     progress: Progress = SILENT,
+    **changes: Any,
 ) -> Study:
     r"""Compare the samples of a cohort and test what goes with the distances.
 
     Parameters
     ----------
     cohort
-        From `heatmover.cohort.read_cohort`.
-    variables
-        Names of the variables of the samples to examine, the most important first; default all that can be tested.
-    block
-        Name of the variable that ties samples together, such as the patient or the batch; see `examine`.
-    cells
-        Name of an annotation of the cells, such as their types: tell which of them differ between the groups of the
-        first variable that has groups, see `heatmover.analysis.cell_types.contrast_cells`.
-    min_cells
-        Leave out samples with fewer cells. Default: refuse a cohort in which a sample has a single cell.
-    allow_parts
-        Go on even if the graph falls into parts, with more than 5 % of the cells outside the largest.
-    n_neighbors, landmarks, random_state, n_jobs
-        As in `compare`.
-    n_permutations
-        Rearrangements of every test.
+        From `heatmover.read_cohort`.
+    parameters
+        What is asked for; default `heatmover.analysis.StudyParameters` as they are.
+    comparer
+        How to compare; default all cells in memory, on ``n_jobs`` threads. `heatmover.scale.InPieces` compares cells
+        that do not fit.
+    n_jobs
+        Threads of the default comparer; None for all cores.
     progress
         Told of all stages.
+    **changes
+        Parameters by their names: ``variables``, ``block``, ``cells``, ``min_cells``, ``allow_components``,
+        ``n_neighbors``, ``landmarks``, ``n_permutations``, ``random_state``; see `heatmover.analysis.StudyParameters`.
 
     Returns
     -------
     Study
-        Give it to `heatmover.report` or `heatmover.report.folder`.
+        Give it to `heatmover.report`.
 
     Examples
     --------
@@ -166,43 +200,30 @@ def study_cohort(
     >>> result.findings[0].groups
     {'case': 4, 'control': 4}
     """
-    check_integer("n_permutations", n_permutations, minimum=1)
+    asked = StudyParameters.named(parameters, changes)
+    if comparer is None:
+        comparer = InMemory(n_jobs)
+    elif n_jobs is not None:
+        raise InvalidInputError("n_jobs in the comparer", f"n_jobs={n_jobs} beside it", "give it to the comparer alone")
+    comparer.check(asked)
     watch = Clock(progress)
-    kept = enough_cells(cohort, min_cells)
+    kept = enough_cells(cohort, asked.min_cells)
     table = cohort.samples.iloc[kept]
-    chosen = choose_variables(cohort, table, variables, block)
-    blocks = None if block is None else check_block(cohort.variable(block).iloc[kept], block)
-    place = np.full(len(cohort.names), -1)
-    place[kept] = np.arange(len(kept))
-    inside = place[cohort.codes] >= 0
-    kinds = None if cells is None else _annotation(cohort, cells, inside)
-    points = cohort.points() if inside.all() else cohort.points()[inside]
-    samples = _measures(place[cohort.codes][inside], [cohort.names[i] for i in kept])
+    chosen = choose_variables(cohort, table, asked.variables, asked.block)
+    blocks = None if asked.block is None else check_block(cohort.variable(asked.block).iloc[kept], asked.block)
+    annotation = None if asked.cells is None else annotate(asked.cells, cohort.annotation(asked.cells), cohort.n_cells)
     with _quiet() as warned:
-        comparison = compare(
-            points, samples, n_neighbors=n_neighbors, landmarks=landmarks,
-            random_state=random_state, n_jobs=n_jobs, progress=watch,
-        )  # fmt: skip
+        compared = comparer.compare(cohort, kept, annotation, asked, watch)
+    compact = [_text(warning) for warning in warned if issubclass(warning.category, EmbeddingWarning)]
+    notes = (*_left_out_notes(cohort, kept, asked.min_cells), *cohort.warnings, *compact)
     watch.stage("diagnose graph", 1)
-    _check_parts(comparison, allow_parts)
+    if not asked.allow_components:
+        _check_whole(compared.comparison)
     watch.advance()
-    parameters = {
-        "variables": list(chosen), "block": block, "cells": cells, "min_cells": min_cells, "allow_parts": allow_parts,
-        "n_neighbors": n_neighbors, "landmarks": landmarks, "n_permutations": n_permutations, "seed": random_state,
-    }  # fmt: skip
-    left_out = [cohort.names[i] for i in sorted(set(range(len(cohort.names))) - set(kept))]
-    compact = [str(found.message) for found in warned if issubclass(found.category, EmbeddingWarning)]
-    notes = (*_left_out_notes(left_out, min_cells), *cohort.warnings, *compact)
-    found = _finish(
-        comparison, table, chosen, blocks, block or "", notes,
-        {"input": input_record(cohort), "parameters": parameters},
-        n_permutations=n_permutations, random_state=random_state, watch=watch,
+    return _finish(
+        compared, _Design(table, chosen, blocks, notes), watch,
+        source=input_record(cohort), parameters=asked.record() | {"variables": list(chosen)}, how=comparer.record(),
     )  # fmt: skip
-    if kinds is None:
-        return found
-    marks = comparison.landmarks
-    masses = None if marks is None else CellMasses(samples.masses, marks.assign(points, n_jobs=n_jobs))
-    return _with_contrast(found, kinds, masses, blocks, watch)
 
 
 def study_comparison(
@@ -211,6 +232,7 @@ def study_comparison(
     *,
     blocks: Sequence[object] | None = None,
     cells: Mapping[str, Any] | Any | None = None,
+    source: Mapping[str, Any] | None = None,
     n_permutations: int = 999,
     random_state: int = 0,
     progress: Progress = SILENT,
@@ -225,8 +247,10 @@ def study_comparison(
         Values ``(n_samples,)`` by name, in the order of ``comparison.names``: a mapping, or a DataFrame (by its index
         if that holds the names). The most important first.
     cells
-        Kind of each point of the graph, ``(n_points,)``, such as the type of each cell; in a mapping of one entry, or a
-        Series, it has a name. With landmarks these are the points: `study_cohort` counts every cell for its own kind.
+        Type of each point of the graph, ``(n_points,)``, such as that of each cell; in a mapping of one entry, or a
+        Series, it has a name. With landmarks these are the points: `study_cohort` counts every cell for its own type.
+    source
+        What the samples were made from, for the record: ``"name"``, ``"format"``, ``"dimensions"`` and the like.
     blocks, n_permutations, random_state, progress
         As in `examine`.
 
@@ -247,57 +271,78 @@ def study_comparison(
         frame = pandas.DataFrame(index=names)
     table = _in_order(frame, names).set_axis(pandas.Index(names, name="sample"))
     table.columns = [str(name) for name in table.columns]
-    distinct(list(table.columns), "names of variables", "1 and '1' read the same")
-    kinds = None if cells is None else _named(cells, comparison.graph.n_points)
-    parameters: dict[str, Any] = {"variables": list(table.columns)} | ({} if kinds is None else {"cells": kinds.name})
-    parameters |= {"n_permutations": n_permutations, "seed": random_state}
-    found = _finish(
-        comparison, table, list(table.columns), blocks, "" if blocks is None else "blocks", (),
-        {"input": None, "parameters": parameters},
-        n_permutations=n_permutations, random_state=random_state, watch=watch,
+    chosen = list(table.columns)
+    distinct(chosen, "names of variables", "1 and '1' read the same")
+    annotation = None if cells is None else _named(cells, comparison.graph.n_points)
+    asked = StudyParameters(
+        variables=chosen, block=None if blocks is None else "blocks",
+        cells=None if annotation is None else annotation.name or "cells",
+        n_permutations=n_permutations, random_state=random_state,
     )  # fmt: skip
-    return found if kinds is None else _with_contrast(found, kinds, None, blocks, watch)
+    decided = ("variables", "block", "cells", "n_permutations", "random_state")
+    return _finish(
+        Compared(comparison, annotation), _Design(table, chosen, blocks, ()), watch,
+        source=source, parameters={name: asked.record()[name] for name in decided}, how={"how": "before"},
+    )  # fmt: skip
+
+
+def _finish(
+    compared: Compared,
+    design: _Design,
+    watch: Clock,
+    *,
+    source: Mapping[str, Any] | None,
+    parameters: Mapping[str, Any],
+    how: Mapping[str, Any],
+) -> Study:
+    """Examine the variables of samples that were compared, contrast their cells, and put the study together."""
+    comparison = compared.comparison
+    tests = {"n_permutations": parameters["n_permutations"], "random_state": parameters["random_state"]}
+    findings = examine(
+        comparison.distances,
+        {name: design.table[name].tolist() for name in design.chosen},
+        blocks=design.blocks,
+        progress=watch,
+        **tests,
+    )
+    notes = (*design.notes, *_size_notes(comparison), *_landmark_notes(comparison))
+    contrast = None
+    if compared.annotation is not None:
+        watch.stage("contrast cells", 1)
+        try:
+            contrast = _contrast(compared, design, findings, tests)
+        except InvalidInputError as error:
+            notes = (*notes, f"Which types of {quoted(compared.annotation.name)} differ: {error}")
+        watch.advance()
+    watch.end()
+    record = StudyRecord(source, parameters, how, watch.seconds, versions())
+    return Study(comparison, design.table, findings, notes, record, contrast)
+
+
+def _contrast(
+    compared: Compared, design: _Design, findings: Sequence[Finding], tests: Mapping[str, Any]
+) -> CellContrast:
+    """Return which cell types differ between the groups of the first variable that has groups."""
+    first = next((found for found in findings if found.kind == "groups" and found.answer is not None), None)
+    if first is None:
+        raise InvalidInputError("a variable of the samples with groups that could be tested", "none")
+    assert compared.annotation is not None
+    groups = design.table[first.variable].tolist()
+    return contrast_cells(
+        compared.comparison, compared.annotation, groups,
+        variable=first.variable, blocks=design.blocks, cells=compared.cells, **tests,
+    )  # fmt: skip
 
 
 def _named(cells: Any, n_points: int) -> Annotation:
-    """Return the kind of each point, with the name that it has."""
+    """Return the type of each point, with the name that it has."""
     if isinstance(cells, Mapping):
         if len(cells) != 1:
             raise InvalidInputError("cells: one annotation", f"{len(cells)}")
         ((name, values),) = cells.items()
         return annotate(str(name), values, n_points)
     name = getattr(cells, "name", None)
-    return annotate("kind of cell" if name is None else str(name), cells, n_points)
-
-
-def _annotation(cohort: Cohort, name: str, inside: Bool) -> Annotation:
-    codes, kinds = cohort.annotation(name)
-    return annotate(name, (codes[inside], kinds), int(inside.sum()))
-
-
-def _with_contrast(
-    study: Study, kinds: Annotation, cells: CellMasses | None, blocks: Sequence[object] | None, watch: Clock
-) -> Study:
-    """Return the study with the contrast of the first variable that has groups, or a note why there is none."""
-    asked = study.record["parameters"]
-    first = next((found for found in study.findings if found.kind == "groups" and found.answer is not None), None)
-    watch.stage("contrast cells", 1)
-    contrast, why = None, "no variable of the samples with groups was tested."
-    if first is not None:
-        try:
-            contrast = contrast_cells(
-                study.comparison, kinds, study.variables[first.variable].tolist(), variable=first.variable,
-                blocks=blocks, cells=cells, n_permutations=asked["n_permutations"], random_state=asked["seed"],
-            )  # fmt: skip
-        except InvalidInputError as error:
-            why = str(error)
-    watch.advance()
-    watch.end()
-    notes = study.notes if contrast else (*study.notes, f"Which kinds of {quoted(kinds.name)} differ: {why}")
-    seconds = {name: round(value, 3) for name, value in watch.seconds.items()}
-    record = {**study.record, "notes": list(notes), "seconds": seconds}
-    record["contrast"] = None if contrast is None else contrast.record()
-    return replace(study, contrast=contrast, notes=notes, record=record)
+    return annotate("cell type" if name is None else str(name), cells, n_points)
 
 
 def _in_order(frame: Any, names: list[str]) -> Any:
@@ -313,49 +358,89 @@ def _in_order(frame: Any, names: list[str]) -> Any:
     return frame
 
 
-def _finish(
-    comparison: Comparison,
-    table: Any,
-    chosen: Sequence[str],
-    blocks: Sequence[object] | None,
-    block: str,
-    notes: tuple[str, ...],
-    record: dict[str, Any],
-    *,
-    n_permutations: int,
-    random_state: int,
-    watch: Clock,
-) -> Study:
-    findings = examine(
-        comparison.distances,
-        {name: table[name].tolist() for name in chosen},
-        blocks=blocks,
-        n_permutations=n_permutations,
-        random_state=random_state,
-        progress=watch,
-    )
-    watch.end()
-    notes = (*notes, *_size_notes(comparison), *_landmark_notes(comparison))
-    record |= how_made(comparison) | {
-        "findings": [finding_record(finding) for finding in findings],
-        "notes": list(notes),
-    }
-    record["seconds"] = {name: round(seconds, 3) for name, seconds in watch.seconds.items()}
-    return Study(comparison, table, findings, block, notes, record)
+def enough_cells(cohort: Cohort, min_cells: int | None) -> Intp:
+    """Return which samples to keep, or raise if they are too few, too small or too many."""
+    least = 1 if min_cells is None else check_integer("min_cells", min_cells, minimum=1)
+    single = [name for name, size in zip(cohort.names, cohort.sizes, strict=True) if size < 2]
+    if min_cells is None and single:
+        raise InvalidInputError(
+            "at least two cells in every sample",
+            f"one in {len(single)} of {len(cohort.names)} samples ({listed(single)})",
+            "min_cells=2 leaves them out, min_cells=1 keeps them",
+        )
+    kept = np.flatnonzero(cohort.sizes >= least)
+    if len(kept) < 2:
+        raise InvalidInputError(
+            f"at least two samples{f' of {least} cells' if least > 1 else ''} to compare",
+            f"{len(kept)} of {len(cohort.names)}",
+            "lower min_cells" if len(cohort.names) > 1 else "check the column that names the samples",
+        )
+    check_all_pairs(len(kept))  # before the cells are read
+    return kept
 
 
-def _measures(codes: Any, names: list[str]) -> Measures:
-    cells = sp.csr_array((np.ones(codes.size), (codes, np.arange(codes.size))), shape=(len(names), codes.size))
-    return measures_from_weights(cells, names=names)
+def choose_variables(cohort: Cohort, table: Any, variables: Sequence[str] | None, block: str | None) -> list[str]:
+    """Return the variables to examine; those asked for by name must be there and vary."""
+    if variables is None:
+        return [str(name) for name in table.columns if name != block and _varied(table[name])]
+    for name in variables:
+        values = cohort.variable(name).loc[table.index].dropna()
+        if values.nunique() < 2:
+            found = f"only {quoted(values.iloc[0])}" if len(values) else "no value at all"
+            raise InvalidInputError(
+                f"{quoted(name)} to differ between samples", f"{found} in all {len(table)}", "choose another variable"
+            )
+    return list(dict.fromkeys(variables))
 
 
-def _check_parts(comparison: Comparison, allow_parts: bool) -> None:
-    if comparison.diagnosis.n_components > 1 and not allow_parts:
+def _varied(column: Any) -> bool:
+    """Return whether a variable that nobody asked for is worth a test: not one value, not a name for each sample."""
+    known = column.dropna()
+    different = known.nunique()
+    numeric = known.dtype.kind in "iuf"
+    return bool(different > 1 and len(known) > 3 and (numeric or different <= len(known) // 2))
+
+
+def check_block(values: Any, name: str) -> list[object]:
+    """Return the block of every sample, or raise if one has none."""
+    missing = int(values.isna().sum())
+    if missing:
+        raise InvalidInputError(
+            f"a block in {quoted(name)} for every sample", f"none for {missing} of {len(values)} samples"
+        )
+    return list(values)
+
+
+def _check_whole(comparison: Comparison) -> None:
+    if comparison.diagnosis.n_components > 1:
         cells = comparison.sizes @ comparison.measures.masses
-        check_parts(comparison.graph.node_affinity, comparison.graph.gather(cells[None])[0])
+        check_components(comparison.graph.node_affinity, comparison.graph.gather(cells[None])[0])
 
 
-def _left_out_notes(names: list[str], min_cells: int | None) -> Iterator[str]:
+def check_components(affinity: Any, cells: Float64) -> None:
+    """Raise if too many cells are outside the largest component of the graph.
+
+    Parameters
+    ----------
+    affinity
+        Of the graph, ``(n_nodes, n_nodes)``.
+    cells
+        How many cells each node stands for, ``(n_nodes,)``: a landmark may stand for many.
+    """
+    n_components, component = connected_components(affinity, directed=False)
+    inside = np.bincount(component, weights=cells)
+    apart = 1 - float(inside.max() / inside.sum())
+    if apart > MOST_APART:
+        raise InvalidInputError(
+            "a connected graph",
+            f"{n_components} components, with {apart:.0%} of the cells outside the largest",
+            "raise n_neighbors, remove outliers, or allow_components=True to go on: mass then never moves between "
+            "components",
+        )
+
+
+def _left_out_notes(cohort: Cohort, kept: Intp, min_cells: int | None) -> Iterator[str]:
+    names = [cohort.names[i] for i in np.setdiff1d(np.arange(len(cohort.names)), kept)]
     if names:
         yield (
             f"{len(names)} {'sample' if len(names) == 1 else 'samples'} with fewer than {min_cells} cells left out: "
@@ -386,6 +471,12 @@ def _landmark_notes(comparison: Comparison) -> Iterator[str]:
     loss = comparison.landmark_loss
     if loss is not None:
         yield f"Landmarks stood for the cells: {loss}."
+
+
+def _text(warning: warnings.WarningMessage) -> str:
+    """Return what was warned of, as it was said."""
+    said: str = warning.message.args[0] if isinstance(warning.message, Warning) else warning.message
+    return said
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""Who is compared with whom: two groups of samples, their rearrangements, and the densities that are compared."""
+"""Who is compared with whom: two groups of samples, their permutations, and the densities that are compared."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from heatmover.attribution.contrast import commonest
 from heatmover.embedding.definition import Layout, embed
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
-from heatmover.statistics.permutations import arrangements
+from heatmover.statistics.permutations import permute, restrict
 from heatmover.statistics.samples import check_labels
 
 __all__ = ["Design", "Framed", "framed", "set_up"]
@@ -29,24 +30,26 @@ PROBES, FRAME = 32, 1_000
 
 
 class Design(NamedTuple):
-    """Two groups of samples, and how they are rearranged.
+    """Two groups of samples, and how they are permuted.
 
     Attributes
     ----------
     names
         Of the group and of the reference.
     counts
-        Units in each: samples, unless several make a unit.
+        Units in each: samples, or blocks that change places as wholes.
     chosen
         ``(n_samples,)``: which samples take part.
     average
         ``(n_units, n_chosen)``, sparse: makes the samples that take part into units.
     members
-        ``(1 + n_permutations, n_units)``: which units are in the group, the observed arrangement first.
+        ``(1 + n_permutations, n_units)``: which units are in the group, the observed order first.
     blocks
         ``(n_units,)``: block of each unit.
     complete
-        Whether these are all arrangements there are.
+        Whether these are all permutations there are.
+    how
+        How blocks counted, as in `heatmover.statistics.permutations.Restriction`.
     """
 
     names: tuple[str, str]
@@ -56,6 +59,7 @@ class Design(NamedTuple):
     members: Bool
     blocks: Int64
     complete: bool
+    how: str
 
     def units(self, rows: sp.csr_array) -> sp.csr_array:
         """Return the mean of the samples of each unit, ``(n_units, n_points)``."""
@@ -70,7 +74,7 @@ class Design(NamedTuple):
 
 
 class Framed(NamedTuple):
-    """Densities of the units ``(n_units, n_nodes)`` at a scale, and the commonest difference per arrangement."""
+    """Densities of the units ``(n_units, n_nodes)`` at a scale, and the commonest difference per permutation."""
 
     scale: int
     densities: FloatArray
@@ -83,27 +87,26 @@ def set_up(
     *,
     group: str | None,
     reference: str | None,
-    within: Any | None,
-    units: Any | None,
+    blocks: Any | None,
     n_permutations: int,
     rng: np.random.Generator,
 ) -> Design:
-    """Return two groups of samples and their rearrangements; the arguments are those of `explain_groups`."""
+    """Return two groups of samples and their permutations; the arguments are those of `explain_groups`."""
     names, chosen, inside = _chosen(groups, group, reference, n_samples)
     inside = inside[chosen]
-    block_of, unit = _those(within, "within", chosen), _those(units, "units", chosen)
-    orders = arrangements(inside, within=block_of, units=unit, n_permutations=n_permutations, random_state=rng)
-    unit_of = np.arange(inside.size) if unit is None else np.unique(unit, return_inverse=True)[1]
+    restriction = restrict(inside, _those(blocks, chosen))
+    orders = permute(inside, restriction, n_permutations=n_permutations, random_state=rng)
+    unit_of = np.arange(inside.size) if restriction.units is None else restriction.units
     first = np.unique(unit_of, return_index=True)[1]
     shares = 1 / np.bincount(unit_of)[unit_of]
     average = sp.csr_array((shares, (unit_of, np.arange(inside.size))), shape=(first.size, inside.size))
     members = np.vstack([inside[None], orders.shuffled])[:, first]
     counts = (int(members[0].sum()), int((~members[0]).sum()))
     if min(counts) < 2:
-        kind = "samples" if units is None else "units"
-        raise InvalidInputError(f"at least two {kind} in each group", f"a group with {min(counts)}")
-    blocks = np.zeros(first.size, dtype=np.int64) if block_of is None else block_of[first]
-    return Design(names, counts, chosen, average, members, blocks, orders.complete)
+        what = "samples" if restriction.units is None else "blocks"
+        raise InvalidInputError(f"at least two {what} in each group", f"a group with {min(counts)}")
+    block_of = np.zeros(first.size, dtype=np.int64) if restriction.within is None else restriction.within[first]
+    return Design(names, counts, chosen, average, members, block_of, orders.complete, restriction.how)
 
 
 def framed(model: DiffusionEMD, design: Design, rows: sp.csr_array, rng: np.random.Generator) -> Framed:
@@ -145,8 +148,13 @@ def _chosen(
     return (group, reference), inside | (codes == names.index(reference)), inside
 
 
-def _those(labels: Any | None, name: str, chosen: Bool) -> Int64 | None:
-    return None if labels is None else check_labels(name, labels, chosen.size)[0][chosen]
+def _those(blocks: Any | None, chosen: Bool) -> Any | None:
+    """Return the blocks of the samples that take part."""
+    if blocks is None:
+        return None
+    if hasattr(blocks, "columns") or isinstance(blocks, Mapping):
+        return {name: check_labels(f"blocks {str(name)!r}", blocks[name], chosen.size)[0][chosen] for name in blocks}
+    return check_labels("blocks", blocks, chosen.size)[0][chosen]
 
 
 def _smoothing_scale(model: DiffusionEMD, n_cells: float, probes: Intp) -> int:

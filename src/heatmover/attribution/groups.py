@@ -134,8 +134,7 @@ def explain_groups(
     *,
     group: str | None = None,
     reference: str | None = None,
-    within: Any | None = None,
-    units: Any | None = None,
+    blocks: Any | None = None,
     annotation: Any | None = None,
     n_permutations: int = 999,
     random_state: RandomState = 0,
@@ -159,10 +158,10 @@ def explain_groups(
         The group to explain; may be left out if there are two.
     reference
         The group to compare with; default all other samples.
-    within
-        Blocks such as batches or pairs, ``(n_samples,)``: samples are compared within their block.
-    units
-        Patients with several samples, ``(n_samples,)``, which are averaged. A unit lies in one group and one block.
+    blocks
+        What ties samples together, such as patients, batches or pairs, ``(n_samples,)``; several by name in a
+        mapping or a DataFrame. If every block is of one group its samples are averaged, else samples are compared
+        within blocks.
     annotation
         Kind of each point, such as its cell type, ``(n_points,)``: kinds are tested too.
     n_permutations
@@ -194,7 +193,7 @@ def explain_groups(
     rng = check_random_state(random_state)
     kinds = None if annotation is None else composition_of(annotation, rows)
     design = set_up(
-        groups, rows.shape[0], group=group, reference=reference, within=within, units=units,
+        groups, rows.shape[0], group=group, reference=reference, blocks=blocks,
         n_permutations=n_permutations, rng=rng,
     )  # fmt: skip
     samples = sp.csr_array(rows)

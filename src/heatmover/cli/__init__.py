@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from heatmover.cli import _compare, _demo, _doctor
+from heatmover.cli._terminal import whole_output
 
-__all__ = ["app"]
+__all__ = ["app", "whole_output"]
 
 app = typer.Typer(
     name="heatmover",
@@ -35,6 +36,8 @@ def heatmover(
     """Earth Mover's Distances between many distributions on one data graph."""
 
 
-app.command(epilog=_compare.EXAMPLES)(_compare.compare)
-app.command(epilog=_doctor.EXAMPLES)(_doctor.doctor)
+# Words that are no options come through to the commands, which refuse them as Python would.
+ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
+app.command(epilog=_compare.EXAMPLES, context_settings=ANY)(_compare.compare)
+app.command(epilog=_doctor.EXAMPLES, context_settings=ANY)(_doctor.doctor)
 app.command(epilog=_demo.EXAMPLES)(_demo.demo)

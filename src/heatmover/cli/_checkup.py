@@ -14,7 +14,7 @@ from heatmover._progress import Progress
 from heatmover._typing import Float64, Int32, Intp
 from heatmover._words import quoted
 from heatmover.analysis.cell_types import annotate
-from heatmover.analysis.study import SMALL_SAMPLE, check_block, check_parts, choose_variables, enough_cells
+from heatmover.analysis.study import SMALL_SAMPLE, check_block, check_components, choose_variables, enough_cells
 from heatmover.cli._settings import Settings
 from heatmover.cohort import Cohort
 from heatmover.cohort.hashes import cell_hashes
@@ -65,7 +65,7 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     """Look at a cohort without changing anything."""
     refusals = list(_refusals(cohort, settings))
     progress.stage("draw cells", 1)
-    points, codes = draw(cohort, MOST_CELLS, settings.seed)
+    points, codes = draw(cohort, MOST_CELLS, settings.study.random_state)
     progress.advance()
     copies = len(points) - len(np.unique(points, axis=0))
     spread = np.var(points.astype(np.float64), axis=0)
@@ -76,8 +76,8 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
         progress.stage("diagnose graph", 1)
         graph = _graph(points, settings)
         diagnosis = graph.diagnose()
-        if not settings.allow_parts:
-            refusals += _tried(check_parts, graph.node_affinity, graph.gather(np.ones((1, len(points))))[0])
+        if not settings.study.allow_components:
+            refusals += _tried(check_components, graph.node_affinity, graph.gather(np.ones((1, len(points))))[0])
         progress.advance()
     advice = tuple(_advice(cohort, settings, dominant, copies / len(points)))
     return Checkup(points, codes, copies, constant, dominant, diagnosis, tuple(refusals), advice)
@@ -112,16 +112,16 @@ def _first_and_next(hashes: npt.NDArray[np.uint64], codes: Int32, most: int) -> 
 
 def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
     """Yield every reason why `compare` would refuse before it makes a graph, not the first only."""
-    kept = list(range(len(cohort.names)))
+    asked, kept = settings.study, np.arange(len(cohort.names))
     try:
-        kept = enough_cells(cohort, settings.min_cells)
+        kept = enough_cells(cohort, asked.min_cells)
     except InvalidInputError as error:
         yield str(error)
-    table, block = cohort.samples.iloc[kept], settings.block
-    for name in settings.color:
+    table, block, cells = cohort.samples.iloc[kept], asked.block, asked.cells
+    for name in asked.variables or ():
         yield from _tried(choose_variables, cohort, table, [name], block)
-    if settings.cells is not None:
-        yield from _tried(lambda: annotate(str(settings.cells), cohort.annotation(str(settings.cells)), cohort.n_cells))
+    if cells is not None:
+        yield from _tried(lambda: annotate(cells, cohort.annotation(cells), cohort.n_cells))
     if block is not None:
         try:
             check_block(cohort.variable(block).iloc[kept], block)
@@ -140,15 +140,16 @@ def _tried(check: Callable[..., object], *arguments: Any) -> list[str]:
 def _graph(points: npt.NDArray[Any], settings: Settings) -> Graph:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GraphWarning)
-        count = min(settings.neighbors, len(points) - 1)
-        return Graph.from_points(points, n_neighbors=count, random_state=settings.seed, n_jobs=settings.threads)
+        count = min(settings.study.n_neighbors, len(points) - 1)
+        seed, n_jobs = settings.study.random_state, settings.n_jobs
+        return Graph.from_points(points, n_neighbors=count, random_state=seed, n_jobs=n_jobs)
 
 
 def _dominant(cohort: Cohort, settings: Settings, spread: Float64) -> tuple[str, float] | None:
     """Return the raw feature that decides the neighbours alone, if there is one."""
-    ordered = getattr(cohort._reader, "representation", "X") != "X" or settings.components is not None
+    ordered = getattr(cohort.reader, "representation", "X") != "X" or settings.reading.n_components is not None
     # Principal components and the like are ordered by their variance: the first has most of it by design.
-    if ordered or settings.standardize or len(spread) < 2 or not spread.sum():
+    if ordered or settings.reading.standardize or len(spread) < 2 or not spread.sum():
         return None
     largest = int(np.argmax(spread))
     share = float(spread[largest] / spread.sum())
@@ -163,7 +164,7 @@ def _advice(cohort: Cohort, settings: Settings, dominant: tuple[str, float] | No
     if timed:
         yield f"{quoted(timed[0])} tells when a cell was measured, not what it is: name the other features in --rep."
     small = int((cohort.sizes < SMALL_SAMPLE).sum())
-    if small and settings.min_cells is None:
+    if small and settings.study.min_cells is None:
         yield (
             f"{small} samples have fewer than {SMALL_SAMPLE} cells and will look far from all others by chance: "
             f"--min-cells {SMALL_SAMPLE} leaves them out."

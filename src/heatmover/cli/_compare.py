@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import typer
+
 from heatmover.cli import _options as options
 from heatmover.cli._terminal import output, plain_errors, watched, written
+from heatmover.cli._words import in_options
 
 __all__ = ["EXAMPLES", "compare"]
 
@@ -20,6 +23,7 @@ EXAMPLES = """
 
 
 def compare(
+    context: typer.Context,
     file: options.File,
     *,
     sample_key: options.SampleKey = None,
@@ -32,10 +36,11 @@ def compare(
     color: options.Color = None,
     block: options.Block = None,
     cells: options.Cells = None,
-    permutations: options.Permutations = 999,
+    permutations: options.Permutations = "999",
     min_cells: options.MinCells = None,
+    allow_components: options.AllowComponents = False,
     allow_parts: options.AllowParts = False,
-    neighbors: options.Neighbors = 30,
+    neighbors: options.Neighbors = "30",
     landmarks: options.Landmarks = "auto",
     missing: options.Missing = "refuse",
     memory: options.Memory = None,
@@ -44,7 +49,7 @@ def compare(
     resume: options.Resume = False,
     out: options.Out,
     title: options.Title = None,
-    seed: options.Seed = 0,
+    seed: options.Seed = "0",
     threads: options.Threads = None,
     quiet: options.Quiet = False,
     force: options.Force = False,
@@ -54,25 +59,28 @@ def compare(
     Writes distances.csv, samples.h5ad (an AnnData of the samples), report.html and run.json (how it was made), with
     --cells also cell-types.csv, all of them or none. Ask `heatmover doctor` first if the file is large.
     """
-    asked = {name: value for name, value in locals().items() if name in options.DECISIVE}
+    asked = locals() | {"allow_components": allow_components or allow_parts}
     # Here, not above: help and version must not wait for the numerical libraries.
-    from heatmover.cli._large import Large
+    from heatmover.analysis import study_cohort
     from heatmover.cli._places import check_places
-    from heatmover.cli._settings import settings_of
+    from heatmover.cli._settings import comparer_of, settings_of
     from heatmover.cli._summary import show_results
-    from heatmover.report.folder import check_extras, result_folder, write_results
+    from heatmover.report import check_extras, result_folder, write_results
 
     with plain_errors():
+        options.check_known(context, file)
         target = check_places(out, file, sample_sheet, checkpoint)
-        settings, large = settings_of(asked), Large(memory, scheduler, checkpoint, resume)
+        settings = settings_of(asked)
         check_extras()
-        with result_folder(target, force=force) as folder, watched(quiet) as progress:
-            if large.wanted:
-                with large.ready(settings) as client:
-                    found = large.study(settings, settings.read(progress), client, progress)
-            else:
-                found = settings.study(settings.read(progress), progress)
-            command = large.command(settings) if large.wanted else settings.command("compare")
+        with (
+            result_folder(target, force=force) as folder,
+            watched(quiet) as progress,
+            comparer_of(settings, memory, scheduler, checkpoint, resume) as comparer,
+        ):
+            cohort = settings.read(progress)
+            found = study_cohort(cohort, settings.study, comparer=comparer, progress=progress).reworded(in_options)
+            budget = comparer.record().get("memory")
+            command = settings.command("compare", [] if budget is None else ["--memory", str(budget)])
             write_results(found, folder, command=command, title=title, progress=progress)
     if not quiet:
         with written(target):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
 
 from heatmover._progress import Progress
-from heatmover._validation import check_integer, check_number
+from heatmover._validation import check_integer, check_number, check_seed
 from heatmover.cli import _options as options
 from heatmover.cli._terminal import output, plain_errors, watched, written
 from heatmover.errors import GraphWarning, InvalidInputError
@@ -47,7 +47,7 @@ class DemoOptions:
         check_integer("--samples", self.samples, minimum=4)
         check_integer("--cells", self.cells, minimum=10)
         check_number("--effect", self.effect, above=-1, at_most=1000)
-        options.check_seed(self.seed)
+        check_seed(self.seed)
         if self.samples**2 * self.cells > LARGEST_DEMO:
             raise InvalidInputError(
                 f"a demo that fits the memory (samples^2 * cells of at most {LARGEST_DEMO:,})",
@@ -63,7 +63,7 @@ def demo(
     effect: Annotated[
         float, typer.Option(help="Growth of the odds of one branch in cases; 0 for no difference.")
     ] = 2.0,
-    seed: options.Seed = 0,
+    seed: options.Seed = "0",
     threads: options.Threads = None,
     quiet: options.Quiet = False,
     force: options.Force = False,
@@ -77,17 +77,17 @@ def demo(
     # Here, not above: help and version must not wait for the numerical libraries.
     from heatmover.cli._places import check_named
     from heatmover.cli._summary import show_results
-    from heatmover.report.folder import check_extras, result_folder, write_results
+    from heatmover.report import check_extras, result_folder, write_results
 
     with plain_errors():
         check_named(out=out)
         target = Path(out)
-        asked = DemoOptions(samples, cells, effect, seed)
-        if threads is not None:
-            check_integer("--threads", threads, minimum=1)
+        asked, n_jobs = DemoOptions(samples, cells, effect, options.number(seed)), options.number(threads)
+        if n_jobs is not None:
+            check_integer("n_jobs", n_jobs, minimum=1)
         check_extras(picture=True, extra="demo")
         with result_folder(target, force=force) as folder, watched(quiet) as progress:
-            found = _study(asked, threads, progress)
+            found = _study(asked, n_jobs, progress)
             command = {"name": "demo", "options": asdict(asked)}
             title = f"A simulated cohort of {samples} samples"
             write_results(found, folder, command=command, title=title, picture="condition", progress=progress)
@@ -96,9 +96,8 @@ def demo(
             show_results(output(), found, target)
 
 
-def _study(asked: DemoOptions, threads: int | None, progress: Progress) -> Study:
-    from heatmover.analysis.comparison import compare
-    from heatmover.analysis.study import study_comparison
+def _study(asked: DemoOptions, n_jobs: int | None, progress: Progress) -> Study:
+    from heatmover.analysis import compare, study_comparison
     from heatmover.datasets import cohort
 
     progress.stage("simulate cohort", 1)
@@ -107,17 +106,19 @@ def _study(asked: DemoOptions, threads: int | None, progress: Progress) -> Study
     with warnings.catch_warnings():
         # The diagnosis says the same, at its place.
         warnings.simplefilter("ignore", GraphWarning)
-        comparison = compare(data.points, data.labels, random_state=asked.seed, n_jobs=threads, progress=progress)
+        comparison = compare(data.points, data.labels, random_state=asked.seed, n_jobs=n_jobs, progress=progress)
     progress.stage("diagnose graph", 1)
     _ = comparison.diagnosis
     progress.advance()
     variables = {"condition": data.annotations["condition"]}
     branch = {"branch": [f"branch {number:.0f}" for number in data.coordinates[:, 0]]}
-    found = study_comparison(comparison, variables, cells=branch, random_state=asked.seed, progress=progress)
-    return replace(found, record={**found.record, "input": _input(comparison, data.points.shape[1])})
+    return study_comparison(
+        comparison, variables, cells=branch, source=_source(comparison, data.points.shape[1]),
+        random_state=asked.seed, progress=progress,
+    )  # fmt: skip
 
 
-def _input(comparison: Comparison, n_dimensions: int) -> dict[str, Any]:
+def _source(comparison: Comparison, n_dimensions: int) -> dict[str, Any]:
     """Return what the record of a file would say."""
     return {
         "name": "simulated cohort",

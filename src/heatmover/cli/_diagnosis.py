@@ -32,14 +32,16 @@ GROUPS_SHOWN = 4
 
 def diagnose_file(settings: Settings, quiet: bool) -> list[str]:
     """Show what is in a file, and return why `compare` would refuse it, in sentences."""
-    if settings.sample_key is None and format_of(Path(settings.file)) != "fcs":
-        _show_candidates(settings.file, quiet)
+    reading, asked = settings.reading, settings.study
+    if reading.sample_key is None and format_of(Path(reading.path)) != "fcs":
+        _show_candidates(reading.path, quiet)
     with watched(quiet) as progress:
         # Without the variables asked for: they are looked at later, and all of them.
-        asked = [*settings.annotation, *settings.color, *([] if settings.block is None else [settings.block])]
-        cohort = replace(settings, color=(), block=None, annotation=tuple(asked)).read(progress)
+        named = [*(asked.variables or ()), *(name for name in (asked.block, asked.cells) if name is not None)]
+        apart = replace(reading, no_features=(*reading.no_features, *named))
+        cohort = apart.read([], asked.random_state, progress)
         checkup = check_up(cohort, settings, progress)
-        tested = len(settings.color or choose_variables(cohort, cohort.samples, None, None))
+        tested = len(asked.variables or choose_variables(cohort, cohort.samples, None, None))
         cost = estimate(cohort, settings, checkup.points, checkup.codes, n_variables=tested, progress=progress)
     if not quiet:
         _show(output(), cohort, checkup, cost)

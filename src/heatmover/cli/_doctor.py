@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typer
+
 from heatmover.cli import _options as options
 from heatmover.cli._terminal import fail, plain_errors, tell
 
@@ -17,6 +19,7 @@ EXAMPLES = """
 
 
 def doctor(
+    context: typer.Context,
     file: options.File,
     *,
     sample_key: options.SampleKey = None,
@@ -29,13 +32,14 @@ def doctor(
     color: options.Color = None,
     block: options.Block = None,
     cells: options.Cells = None,
-    permutations: options.Permutations = 999,
+    permutations: options.Permutations = "999",
     min_cells: options.MinCells = None,
+    allow_components: options.AllowComponents = False,
     allow_parts: options.AllowParts = False,
-    neighbors: options.Neighbors = 30,
+    neighbors: options.Neighbors = "30",
     landmarks: options.Landmarks = "auto",
     missing: options.Missing = "refuse",
-    seed: options.Seed = 0,
+    seed: options.Seed = "0",
     threads: options.Threads = None,
     quiet: options.Quiet = False,
 ) -> None:
@@ -44,13 +48,14 @@ def doctor(
     Takes the options of `heatmover compare` and ends with exit code 0 if that would go, with 2 and the reasons if it
     would refuse. Without --sample-key it lists the columns that could be it.
     """
-    asked = {name: value for name, value in locals().items() if name in options.DECISIVE}
+    asked = locals() | {"allow_components": allow_components or allow_parts}
     # Here, not above: help and version must not wait for the numerical libraries.
     from heatmover.cli._diagnosis import diagnose_file
     from heatmover.cli._places import check_named
     from heatmover.cli._settings import settings_of
 
     with plain_errors():
+        options.check_known(context, file)
         check_named(file=file, sample_sheet=sample_sheet)
         refusals = diagnose_file(settings_of(asked), quiet)
     if refusals:

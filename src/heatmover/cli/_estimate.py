@@ -23,8 +23,8 @@ __all__ = ["Estimate", "estimate"]
 TRIAL_CELLS, TRIAL_SAMPLES = 4_000, 100
 # Importing, compiled code, report: what a comparison of ten cells takes.
 START_SECONDS, START_BYTES = 6.0, 350_000_000
-# Seconds of one rearrangement of one variable, per pair of samples (634 samples, 999 rearrangements: 1.5 s).
-SECONDS_PER_REARRANGEMENT = 4e-9
+# Seconds of one permutation of one variable, per pair of samples (634 samples, 999 permutations: 1.5 s).
+SECONDS_PER_PERMUTATION = 4e-9
 # Beyond, an embedding is made compact (see heatmover.embedding.compression).
 LARGEST_EMBEDDING = 2 << 30
 
@@ -63,22 +63,23 @@ def estimate(
     total = sum(value * growth.get(name, grown) for name, value in seconds.items())
     if nodes < n_cells:  # k-means visits every cell, then the loss is measured on 10,000 cells
         total += seconds["find neighbours"] * cells + sum(seconds.values()) * 10_000 / len(chosen)
-    tests = SECONDS_PER_REARRANGEMENT * n_samples**2 * settings.permutations * n_variables
+    tests = SECONDS_PER_PERMUTATION * n_samples**2 * settings.study.n_permutations * n_variables
     return Estimate(START_SECONDS + total + tests, _memory(cohort, settings, nodes, trial))
 
 
 def _nodes(settings: Settings, n_cells: int) -> int:
-    if settings.landmarks is None:
+    landmarks = settings.study.landmarks
+    if landmarks is None:
         return n_cells
-    if settings.landmarks == "auto":
+    if landmarks == "auto":
         return LANDMARKS if n_cells > LANDMARKS_ABOVE else n_cells
-    return min(settings.landmarks, n_cells)
+    return min(landmarks, n_cells)
 
 
 def _memory(cohort: Cohort, settings: Settings, nodes: int, trial: Any) -> int:
     per_node = trial.embedding.shape[1] / trial.graph.n_nodes
     embedding = min(4 * per_node * nodes * len(cohort.names), LARGEST_EMBEDDING)
-    graph = 3 * 12 * 2 * settings.neighbors * nodes
+    graph = 3 * 12 * 2 * settings.study.n_neighbors * nodes
     matrices = 5 * 8 * len(cohort.names) ** 2
     return int(START_BYTES + 3 * 8 * cohort.n_cells * cohort.n_dimensions + 1.3 * embedding + graph + matrices)
 
@@ -98,8 +99,8 @@ def _compare(points: npt.NDArray[Any], codes: Int32, chosen: Int64, settings: Se
         warnings.simplefilter("ignore", GraphWarning)
         warnings.simplefilter("ignore", EmbeddingWarning)
         found = compare(
-            points[chosen], codes[chosen], n_neighbors=min(settings.neighbors, len(chosen) - 1), landmarks=None,
-            random_state=settings.seed, n_jobs=settings.threads, progress=watch,
+            points[chosen], codes[chosen], n_neighbors=min(settings.study.n_neighbors, len(chosen) - 1), landmarks=None,
+            random_state=settings.study.random_state, n_jobs=settings.n_jobs, progress=watch,
         )  # fmt: skip
     watch.stage("diagnose graph", 1)
     _ = found.diagnosis

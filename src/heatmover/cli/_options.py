@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any
 
 import typer
 
-from heatmover._validation import check_integer
+from heatmover._words import quoted, unknown_parameter
 from heatmover.errors import InvalidInputError
 
 __all__ = [
-    "DECISIVE",
+    "OPTIONS",
+    "AllowComponents",
     "AllowParts",
     "AnnotationColumn",
     "Block",
@@ -33,15 +36,35 @@ __all__ = [
     "Standardize",
     "Threads",
     "Title",
-    "check_seed",
+    "check_known",
+    "number",
 ]  # fmt: skip
 
-# The names of the options that decide the numbers, those of `Settings`.
-DECISIVE = (
-    "file", "sample_key", "rep", "annotation", "sample_sheet", "standardize", "components", "cofactor", "color",
-    "block", "cells", "min_cells", "allow_parts", "neighbors", "landmarks", "missing", "permutations", "seed",
-    "threads",
-)  # fmt: skip
+# The option for each argument of the package that has one.
+OPTIONS = {
+    "allow_components": "--allow-components",
+    "block": "--block",
+    "cells": "--cells",
+    "checkpoint": "--checkpoint",
+    "client": "--scheduler",
+    "cofactor": "--cofactor",
+    "landmarks": "--landmarks",
+    "memory": "--memory",
+    "min_cells": "--min-cells",
+    "n_components": "--components",
+    "n_jobs": "--threads",
+    "n_neighbors": "--neighbors",
+    "n_permutations": "--permutations",
+    "no_features": "--annotation",
+    "on_missing": "--missing",
+    "random_state": "--seed",
+    "representation": "--rep",
+    "resume": "--resume",
+    "sample_key": "--sample-key",
+    "sample_sheet": "--sample-sheet",
+    "standardize": "--standardize",
+    "variables": "--color",
+}
 INPUT, TESTS, METHOD, RUN = "Input", "Variables of samples", "Method", "Output and run"
 LARGE = "Cells that do not fit into memory"
 
@@ -90,7 +113,7 @@ Components = Annotated[
     ),
 ]  # fmt: skip
 Cofactor = Annotated[
-    float | None,
+    str | None,
     typer.Option(
         metavar="NUMBER", rich_help_panel=INPUT,
         help="FCS: arcsinh(value / NUMBER); 5 is usual for mass, 150 for flow cytometry.",
@@ -117,22 +140,25 @@ Cells = Annotated[
         help="Annotation of cells, such as their type: tell which differ between the groups of the first --color.",
     ),
 ]  # fmt: skip
-Permutations = Annotated[int, typer.Option(metavar="N", rich_help_panel=TESTS, help="Rearrangements of every test.")]
+# Numbers come as text: the value that takes them says what it expected, as it does to Python.
+Permutations = Annotated[str, typer.Option(metavar="N", rich_help_panel=TESTS, help="Permutations of every test.")]
 MinCells = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         metavar="N", rich_help_panel=METHOD, show_default="refuse samples of one cell",
         help="Leave out samples with fewer cells.",
     ),
 ]  # fmt: skip
-AllowParts = Annotated[
+AllowComponents = Annotated[
     bool,
     typer.Option(
-        "--allow-parts", rich_help_panel=METHOD,
-        help="Go on if more than 5 % of the cells are apart from the largest part of the graph.",
+        "--allow-components", rich_help_panel=METHOD,
+        help="Go on if more than 5 % of the cells are outside the largest component of the graph.",
     ),
 ]  # fmt: skip
-Neighbors = Annotated[int, typer.Option(metavar="N", rich_help_panel=METHOD, help="Neighbours of a cell in the graph.")]
+# The earlier name.
+AllowParts = Annotated[bool, typer.Option("--allow-parts", hidden=True)]
+Neighbors = Annotated[str, typer.Option(metavar="N", rich_help_panel=METHOD, help="Neighbours of a cell in the graph.")]
 Landmarks = Annotated[
     str,
     typer.Option(
@@ -172,9 +198,9 @@ Resume = Annotated[
         help="Go on with the checkpoint if it is there; the result is the same to the bit.",
     ),
 ]  # fmt: skip
-Seed = Annotated[int, typer.Option(metavar="N", rich_help_panel=RUN, help="The same seed gives the same numbers.")]
+Seed = Annotated[str, typer.Option(metavar="N", rich_help_panel=RUN, help="The same seed gives the same numbers.")]
 Threads = Annotated[
-    int | None, typer.Option(metavar="N", rich_help_panel=RUN, help="Threads to use.", show_default="all cores")
+    str | None, typer.Option(metavar="N", rich_help_panel=RUN, help="Threads to use.", show_default="all cores")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=RUN, help="Print nothing but errors.")]
 Force = Annotated[
@@ -185,7 +211,29 @@ Title = Annotated[str | None, typer.Option(metavar="TEXT", rich_help_panel=RUN, 
 Out = Annotated[str, typer.Option("--out", "-o", metavar="DIR", rich_help_panel=RUN, help="Folder for the results.")]
 
 
-def check_seed(seed: int) -> None:
-    """Raise unless a seed is a number that files can hold."""
-    if check_integer("--seed", seed, minimum=0) >= 2**63:
-        raise InvalidInputError("--seed of at most 18 digits", str(seed))
+def number(text: str | None, words: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Return the number that was typed, or what a word means; other text as it is, for whom it concerns to refuse.
+
+    Examples
+    --------
+    >>> number("30"), number("2.5"), number("AUTO", {"auto": "auto"}), number("many")
+    (30, 2.5, 'auto', 'many')
+    """
+    if text is None or text.lower() in words:
+        return None if text is None else words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def check_known(context: typer.Context, file: str) -> None:
+    """Raise if a word on the command line is neither an option nor the file: a misspelt option, a second file."""
+    options = [option for parameter in context.command.params for option in parameter.opts if option.startswith("--")]
+    for word in (file, *context.args):
+        if word.startswith("-") and word != "-":
+            raise unknown_parameter(word.partition("=")[0], options)
+    if context.args:
+        raise InvalidInputError("one FILE", f"also {quoted(context.args[0])}", "put names with spaces into quotes")

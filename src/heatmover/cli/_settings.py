@@ -1,141 +1,145 @@
-"""What `compare` and `doctor` are asked for: read from options, checked, and handed to the package."""
+"""What `compare` and `doctor` are asked for: options as typed, made into the values that the package takes."""
 
 from __future__ import annotations
 
 import csv
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
 from heatmover._progress import Progress
 from heatmover._validation import check_integer, check_number, check_option
-from heatmover.analysis.study import Study, study_cohort
-from heatmover.cli._options import check_seed
-from heatmover.cli._words import in_options
+from heatmover.analysis import Comparer, InMemory, StudyParameters
+from heatmover.cli._options import OPTIONS, number
 from heatmover.cohort import Cohort, read_cohort
 from heatmover.cohort.formats.choose import format_of
 from heatmover.errors import InvalidInputError
+from heatmover.scale import InPieces, connected
 
-__all__ = ["Settings", "parse_count", "parse_names", "settings_of"]
+__all__ = ["Reading", "Settings", "comparer_of", "parse_names", "settings_of"]
 
-LANDMARK_WORDS: dict[str, Any] = {"auto": "auto", "none": None}
-COMPONENT_WORDS: dict[str, Any] = {"all": "all"}
+# Words that stand for a value of their option.
+WORDS: dict[str, dict[str, Any]] = {"landmarks": {"auto": "auto", "none": None}, "components": {"all": "all"}}
+# Options that are numbers: what is none goes to the value that refuses it, with its own sentence.
+NUMBERS = ("components", "cofactor", "permutations", "min_cells", "neighbors", "landmarks", "seed", "threads")
+DEFAULT_MEMORY = "4 GB"
+
+
+@final
+@dataclass(frozen=True)
+class Reading:
+    """What to read and how: arguments of `heatmover.read_cohort` by their names."""
+
+    path: str
+    sample_key: str | None = None
+    representation: tuple[str, ...] = ()
+    no_features: tuple[str, ...] = ()
+    sample_sheet: str | None = None
+    standardize: bool = False
+    # As typed; checked when it is made.
+    n_components: Any = None
+    cofactor: Any = None
+    on_missing: Literal["refuse", "drop"] = "refuse"
+
+    def __post_init__(self) -> None:
+        check_option("on_missing", self.on_missing, ("refuse", "drop"))
+        if self.n_components is not None and self.n_components != "all":
+            if isinstance(self.n_components, str):
+                raise InvalidInputError(
+                    "n_components to be a whole number of at least 1, or 'all'", repr(self.n_components)
+                )
+            check_integer("n_components", self.n_components, minimum=1)
+        if self.cofactor is not None:
+            check_number("cofactor", self.cofactor, above=0)
+
+    def read(self, required: Sequence[str], seed: int, progress: Progress) -> Cohort:
+        """Read the cohort; variables that are required are looked for before any value is."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        named |= {"no_features": list(self.no_features), "representation": self._representation()}
+        return read_cohort(named.pop("path"), **named, required=list(required), random_state=seed, progress=progress)
+
+    def _representation(self) -> str | tuple[str, ...] | None:
+        if not self.representation:
+            return None
+        # One name is a matrix of an AnnData file; of a table, or of FCS files, it is the one column wanted.
+        matrix = len(self.representation) == 1 and format_of(Path(self.path)) in ("h5ad", "zarr")
+        return self.representation[0] if matrix else self.representation
 
 
 @final
 @dataclass(frozen=True)
 class Settings:
-    """The options that decide the numbers, checked; the names are those of the options."""
+    """What decides the numbers: what to read, and what to ask of it; and on how many threads."""
 
-    file: str
-    sample_key: str | None = None
-    rep: tuple[str, ...] = ()
-    annotation: tuple[str, ...] = ()
-    sample_sheet: str | None = None
-    standardize: bool = False
-    components: int | Literal["all"] | None = None
-    cofactor: float | None = None
-    color: tuple[str, ...] = ()
-    block: str | None = None
-    cells: str | None = None
-    min_cells: int | None = None
-    allow_parts: bool = False
-    neighbors: int = 30
-    landmarks: int | Literal["auto"] | None = "auto"
-    missing: str = "refuse"
-    permutations: int = 999
-    seed: int = 0
-    threads: int | None = None
+    reading: Reading
+    study: StudyParameters
+    n_jobs: int | None = None
 
     def __post_init__(self) -> None:
-        at_least = {"min_cells": 1, "neighbors": 1, "permutations": 1, "threads": 1}
-        for name, minimum in at_least.items():
-            if getattr(self, name) is not None:
-                check_integer(_option(name), getattr(self, name), minimum=minimum)
-        check_option("--missing", self.missing, ("refuse", "drop"))
-        check_seed(self.seed)
-        if self.cofactor is not None:
-            check_number("--cofactor", self.cofactor, above=0)
+        if self.n_jobs is not None:
+            check_integer("n_jobs", self.n_jobs, minimum=1)
 
     def read(self, progress: Progress) -> Cohort:
         """Read the cohort; the variables asked for are looked for before any value is."""
-        return read_cohort(
-            self.file,
-            sample_key=self.sample_key,
-            representation=self._representation(),
-            required=[*self.color, *([] if self.block is None else [self.block])],
-            no_features=[*self.annotation, *([] if self.cells is None else [self.cells])],
-            sample_sheet=self.sample_sheet,
-            standardize=self.standardize,
-            n_components=self.components,
-            cofactor=self.cofactor,
-            on_missing="drop" if self.missing == "drop" else "refuse",
-            random_state=self.seed,
-            progress=progress,
-        )
+        block, cells = self.study.block, self.study.cells
+        required = [*(self.study.variables or ()), *([] if block is None else [block])]
+        kept_apart = (*self.reading.no_features, *([] if cells is None else [cells]))
+        reading = replace(self.reading, no_features=kept_apart)
+        return reading.read(required, self.study.random_state, progress)
 
-    def study(self, cohort: Cohort, progress: Progress) -> Study:
-        """Compare the samples and test their variables; notes speak of options, not of arguments."""
-        found = study_cohort(
-            cohort,
-            variables=list(self.color) or None,
-            block=self.block,
-            cells=self.cells,
-            min_cells=self.min_cells,
-            allow_parts=self.allow_parts,
-            n_neighbors=self.neighbors,
-            landmarks=self.landmarks,
-            n_permutations=self.permutations,
-            random_state=self.seed,
-            n_jobs=self.threads,
-            progress=progress,
-        )
-        notes = tuple(in_options(note) for note in found.notes)
-        return replace(found, notes=notes, record={**found.record, "notes": list(notes)})
-
-    def command(self, name: str) -> dict[str, Any]:
+    def command(self, name: str, further: Sequence[str] = ()) -> dict[str, Any]:
         """Return the command as it can be given again, with the names of files but not their folders."""
-        return {"name": name, "line": shlex.join(["heatmover", name, *self._arguments()])}
+        words = [word for value in (self.reading, self.study) for word in _words(value)]
+        return {"name": name, "line": shlex.join(["heatmover", name, Path(self.reading.path).name, *words, *further])}
 
-    def _arguments(self) -> list[str]:
-        words = [Path(self.file).name]
-        for field in fields(self)[1:]:
-            value = getattr(self, field.name)
-            if value == field.default or field.name == "threads":  # which changes no number
-                continue
-            option = _option(field.name)
-            if value is True:
-                words.append(option)
-            elif isinstance(value, tuple):
-                words += [word for item in value for word in (option, _written(item) if option == "--rep" else item)]
-            else:
-                # A name is as it was typed; None, of landmarks, is the word "none".
-                text = value if isinstance(value, str) else str(value).lower()
-                words += [option, Path(text).name if field.name == "sample_sheet" else text]
-        return words
 
-    def _representation(self) -> str | tuple[str, ...] | None:
-        if not self.rep:
-            return None
-        # One name is a matrix of an AnnData file; of a table, or of FCS files, it is the one column wanted.
-        matrix = len(self.rep) == 1 and format_of(Path(self.file)) in ("h5ad", "zarr")
-        return self.rep[0] if matrix else self.rep
+def _words(value: Reading | StudyParameters) -> Iterator[str]:
+    """Yield options and what was given for them, where that is not the default."""
+    for field in fields(value):
+        given = getattr(value, field.name)
+        if field.name == "path" or given == field.default:
+            continue
+        option = OPTIONS[field.name]
+        if given is True:
+            yield option
+        elif isinstance(given, tuple):
+            for item in given:
+                yield from (option, f'"{item}"' if field.name == "representation" and "," in item else item)
+        else:
+            # A name is as it was typed; None, of landmarks, is the word "none".
+            text = given if isinstance(given, str) else str(given).lower()
+            yield from (option, Path(text).name if field.name == "sample_sheet" else text)
 
 
 def settings_of(asked: Mapping[str, Any]) -> Settings:
     """Return the settings of options as they were typed."""
-    return Settings(
-        **{
-            **asked,
-            "rep": parse_names("--rep", asked["rep"] or ()),
-            "annotation": tuple(asked["annotation"] or ()),
-            "color": tuple(asked["color"] or ()),
-            "components": parse_count("--components", asked["components"], COMPONENT_WORDS),
-            "landmarks": parse_count("--landmarks", asked["landmarks"], LANDMARK_WORDS),
-        }
+    typed = dict(asked) | {name: number(asked[name], WORDS.get(name, {})) for name in NUMBERS}
+    reading = Reading(
+        typed["file"],
+        sample_key=typed["sample_key"],
+        representation=parse_names("--rep", typed["rep"] or ()),
+        no_features=tuple(typed["annotation"] or ()),
+        sample_sheet=typed["sample_sheet"],
+        standardize=typed["standardize"],
+        n_components=typed["components"],
+        cofactor=typed["cofactor"],
+        on_missing=typed["missing"],
     )
+    study = StudyParameters(
+        variables=typed["color"] or None,
+        block=typed["block"],
+        cells=typed["cells"],
+        min_cells=typed["min_cells"],
+        allow_components=typed["allow_components"],
+        n_neighbors=typed["neighbors"],
+        landmarks=typed["landmarks"],
+        n_permutations=typed["permutations"],
+        random_state=typed["seed"],
+    )
+    return Settings(reading, study, typed["threads"])
 
 
 def parse_names(option: str, values: Sequence[str]) -> tuple[str, ...]:
@@ -157,22 +161,23 @@ def parse_names(option: str, values: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def parse_count(option: str, value: str | None, words: dict[str, Any]) -> Any:
-    """Return the whole number, of at least 1, or the meaning of a word that an option was given."""
-    if value is None:
-        return None
-    if value.lower() in words:
-        return words[value.lower()]
-    try:
-        return check_integer(option, int(value), minimum=1)
-    except ValueError:
-        named = " or ".join(f"'{word}'" for word in words)
-        raise InvalidInputError(f"{option} to be a whole number of at least 1, or {named}", repr(value)) from None
+@contextmanager
+def comparer_of(
+    settings: Settings, memory: str | None, scheduler: str | None, checkpoint: str | None, resume: bool
+) -> Iterator[Comparer]:
+    """Give what compares: all cells in memory, or in pieces if an option of these asks for it.
 
-
-def _written(name: str) -> str:
-    return f'"{name}"' if "," in name else name
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    Everything that can be refused is refused here, before a cell is read.
+    """
+    if not resume and memory is scheduler is checkpoint is None:
+        yield InMemory(settings.n_jobs)
+        return
+    pieces = InPieces(
+        memory=DEFAULT_MEMORY if memory is None else memory,
+        checkpoint=checkpoint,
+        resume=resume,
+        n_jobs=settings.n_jobs,
+    )
+    pieces.check(settings.study)
+    with connected(scheduler) as client:
+        yield replace(pieces, client=client)

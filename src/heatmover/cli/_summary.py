@@ -129,7 +129,7 @@ def _some_of_each(groups: list[str]) -> list[int]:
 
 def _facts(study: Study) -> Iterator[tuple[str, str]]:
     diagnosis, model = study.comparison.diagnosis, study.comparison.model
-    source = study.record.get("input")
+    source = study.record.input
     if source:
         left = f"; {unused(source['unused'])}" if source.get("unused") else ""
         yield "cells", clean(f"{len(source['dimensions']):,} features: {listed(source['dimensions'], most=4)}{left}.")

@@ -12,7 +12,7 @@ from heatmover._typing import Int32
 from heatmover._words import find, quoted
 from heatmover.cohort.kept import KeptReader
 from heatmover.cohort.reader import Reader
-from heatmover.cohort.samples import _factorize, spell
+from heatmover.cohort.samples import factorize, spell
 from heatmover.errors import InvalidInputError
 
 __all__ = ["check_annotation", "encode", "read_annotation"]
@@ -59,7 +59,7 @@ def encode(blocks: Iterable[Any]) -> tuple[Int32, tuple[str, ...]]:
     places: dict[str, int] = {}
     parts = [np.empty(0, dtype=np.int32)]
     for block in blocks:
-        codes, uniques = _factorize(block)
+        codes, uniques = factorize(block)
         # Categories without cells are not among the values, and must not become names.
         seen = np.unique(codes[codes >= 0]).tolist()
         place = np.full(len(uniques) + 1, -1, dtype=np.int32)

@@ -12,14 +12,12 @@ from typing import Any, final
 import numpy as np
 
 from heatmover._words import readable
-from heatmover.cohort.formats.anndata import _obs_columns, _opened, open_anndata
+from heatmover.cohort.formats.anndata import columns_of_cells, open_anndata
 from heatmover.cohort.formats.choose import KINDS, format_of
-from heatmover.cohort.formats.hdf5 import check_heaps
-from heatmover.cohort.formats.parquet import ParquetReader, _is_nested, _is_number, _is_whole, _number
-from heatmover.cohort.formats.parquet import _opened as _opened_parquet
-from heatmover.cohort.formats.text import HEAD_FIELDS, DelimitedReader, read_head
+from heatmover.cohort.formats.parquet import ParquetReader, unmeasured_columns
+from heatmover.cohort.formats.text import DelimitedReader, read_head
 from heatmover.cohort.reader import Reader
-from heatmover.cohort.samples import _factorize, number_pattern
+from heatmover.cohort.samples import factorize, number_pattern
 
 __all__ = ["Candidate", "candidates"]
 
@@ -62,29 +60,7 @@ def _columns(file: str) -> list[str]:
         if format == "csv":
             layout, head = read_head(file)
             return [name for name, texts in head.items() if name and not _measured(texts, layout.decimal)]
-        if format == "parquet":
-            with _opened_parquet(file) as table:
-                return _unmeasured(table)
-        if format == "h5ad":
-            check_heaps(file)
-        with _opened(file, format, None) as root:
-            return _obs_columns(root)
-
-
-def _unmeasured(table: Any) -> list[str]:
-    """Return the columns of a Parquet file that are not nested and do not begin with fractions."""
-    kinds = dict(zip(table.schema_arrow.names, table.schema_arrow.types, strict=True))
-    flat = [name for name, kind in kinds.items() if not _is_nested(kind)]
-    head = next(table.iter_batches(max(1, HEAD_FIELDS // max(len(flat), 1)), columns=flat), None)
-    if head is None:
-        return flat
-    columns = dict(zip(head.schema.names, head.columns, strict=True))
-    floats = {name for name in flat if _is_number(kinds[name]) and not _is_whole(kinds[name])}
-    return [name for name in flat if name not in floats or not _fractional(_number(columns[name]))]
-
-
-def _fractional(values: Any) -> bool:
-    return bool((np.isfinite(values) & (values != np.floor(values))).any())
+        return unmeasured_columns(file) if format == "parquet" else columns_of_cells(file, format)
 
 
 def _measured(texts: Sequence[str], decimal: str) -> bool:
@@ -126,7 +102,7 @@ class _Counts:
         if self._out:
             return
         try:
-            codes, values = _factorize(block)
+            codes, values = factorize(block)
         except TypeError:  # lists and the like
             self._out = True
             return

@@ -53,6 +53,8 @@ class Cohort:
         What the user should know, in sentences.
     source
         Where it was read from.
+    reader, projection
+        How the values of the cells are read, and how they become points.
     unused
         Columns of a table, or channels, that are no features though nobody chose the features, and why.
 
@@ -83,8 +85,8 @@ class Cohort:
     varying: Mapping[str, int]
     warnings: tuple[str, ...]
     source: Source
-    _reader: Reader
-    _projection: Projection = field(default_factory=Projection)
+    reader: Reader
+    projection: Projection = field(default_factory=Projection)
     unused: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -112,7 +114,7 @@ class Cohort:
     @property
     def explained_variance(self) -> Float64:
         """``(n_dimensions,)``: share of the variance in each principal component; empty without PCA."""
-        return self._projection.explained
+        return self.projection.explained
 
     def chunks(
         self, size: int | None = None, *, start: int = 0, stop: int | None = None
@@ -177,19 +179,19 @@ class Cohort:
         names : tuple of str
             The values, sorted.
         """
-        check_annotation(name, self._reader, self.varying, self.samples.columns)
-        with readable(self.source.path, self._reader.kind):
-            codes, names = read_annotation(self._reader, name)
+        check_annotation(name, self.reader, self.varying, self.samples.columns)
+        with readable(self.source.path, self.reader.kind):
+            codes, names = read_annotation(self.reader, name)
         if codes.size != self.n_cells:
             raise InvalidInputError(f"{self.n_cells} cells", f"{codes.size}", "the file has changed since it was read")
         return codes, names
 
     def _chunks(self, size: int, start: int, stop: int) -> Iterator[tuple[FloatArray, Int32]]:
         done = start
-        with readable(self.source.path, self._reader.kind):
-            for block in self._reader.blocks(start, stop, size):
+        with readable(self.source.path, self.reader.kind):
+            for block in self.reader.blocks(start, stop, size):
                 rows = block.shape[0]
-                yield self._projection.apply(block), self.codes[done : done + rows]
+                yield self.projection.apply(block), self.codes[done : done + rows]
                 done += rows
         if done != stop:
             raise InvalidInputError(
@@ -197,7 +199,7 @@ class Cohort:
             )
 
     def _default_size(self) -> int:
-        return block_rows(len(self._reader.features))
+        return block_rows(len(self.reader.features))
 
     def __repr__(self) -> str:
         place = f"from {quoted(Path(self.source.path).name)}" if self.source.path else "in memory"

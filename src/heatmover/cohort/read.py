@@ -22,7 +22,7 @@ from heatmover.cohort.formats.text import not_a_number
 from heatmover.cohort.kept import KeptReader
 from heatmover.cohort.projection import Moments, Projection, principal_components
 from heatmover.cohort.reader import Block, NotFeatures, Reader
-from heatmover.cohort.samples import Mixture, SampleTable, _factorize, check_variable, from_text, table_of
+from heatmover.cohort.samples import Mixture, SampleTable, check_variable, factorize, from_text, table_of
 from heatmover.errors import InvalidInputError
 
 __all__ = ["read_cohort"]
@@ -226,7 +226,7 @@ def _nearly_numbers(
         if name not in sheet and not reader.decimal:
             continue
         mixture = Mixture()
-        codes, uniques = _factorize(np.array([*values, None], dtype=object)[:-1])
+        codes, uniques = factorize(np.array([*values, None], dtype=object)[:-1])
         mixture.add(codes, uniques, "." if name in sheet else reader.decimal, 0)
         if mixture.mostly_numbers:
             yield (

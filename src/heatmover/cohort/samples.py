@@ -210,7 +210,7 @@ class SampleTable:
         return found | {name: _whole(values) if name in self._whole else values for name, values in numbers.items()}
 
     def _encode(self, labels: Any) -> Int32:
-        codes, uniques = _factorize(labels)
+        codes, uniques = factorize(labels)
         places = np.full(len(uniques) + 1, -1, dtype=np.int32)  # the last is for missing labels, coded -1
         for position, original in enumerate(uniques):
             places[position] = self._place(original)
@@ -249,7 +249,7 @@ class SampleTable:
             return
         first, varying = self._first.setdefault(name, {}), self._varying.setdefault(name, set())
         try:
-            values, uniques = _factorize(column)
+            values, uniques = factorize(column)
         except TypeError:  # lists and the like, of which nobody asks whether they are equal
             self.odd.add(name)
             return
@@ -265,7 +265,7 @@ class SampleTable:
                 varying.add(sample)
 
 
-def _factorize(values: Any) -> tuple[Intp, list[Any]]:
+def factorize(values: Any) -> tuple[Intp, list[Any]]:
     """Return each value's position among the distinct values, -1 for a missing one, and the distinct values."""
     pandas = import_extra("pandas", package="pandas", extra="cohort")
     kind = values.dtype

@@ -1,8 +1,8 @@
-"""`distance_heatmap`."""
+"""All distances as colours, ordered by clustering, with a tree and variables above."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,8 @@ from heatmover.drawing import style as picture
 from heatmover.drawing.style import INK, MISSING, QUIET, Palette
 from heatmover.drawing.variables import Variable
 from heatmover.errors import InvalidInputError
-from heatmover.pl._data import Pictured, read_data
 
-__all__ = ["distance_heatmap"]
+__all__ = ["draw_heatmap"]
 
 # Shares of the side of the heatmap.
 STRIP, GAP, TREE, BESIDE, BAR_BOTTOM = 0.03, 0.008, 0.14, 0.04, 0.72
@@ -29,55 +28,34 @@ MOST_ORDERED = 1_000
 MOST_IN_LEGEND = 10
 
 
-def distance_heatmap(
-    data: Any, color: Any = None, *, palette: Palette = None, key: str = "heatmover", ax: Any = None
+def draw_heatmap(
+    axes: Any, names: Sequence[str], distances: Float64, variables: list[Variable], palette: Palette
 ) -> dict[str, Any]:
-    """Draw all distances between samples, ordered by hierarchical clustering, with variables beside them.
-
-    Samples are joined by average linkage; the tree is turned so that neighbours in the picture are as near as
-    possible (up to 1,000 samples). Names are written if they can be read. Colours change between the 1st and the 99th
-    percentile of the distances.
+    """Draw distances between samples, ordered by clustering, with a tree and strips of variables above.
 
     Parameters
     ----------
-    data
-        As in `sample_map`.
-    color
-        Variables for strips above the heatmap: a column of ``.obs``, a list of columns, a mapping from names of
-        variables to values, or values for the samples.
+    axes
+        Matplotlib axes for the heatmap.
+    names, distances
+        Of the samples; ``(n_samples, n_samples)``.
+    variables
+        One strip each.
     palette
         A mapping from groups to colours, for all strips.
-    key
-        Where `sample_distances` wrote, if ``data`` holds cells.
-    ax
-        Axes to draw into; the tree and the strips stand above it and the legends to its right, so that it needs some
-        room there. Default new ones.
 
     Returns
     -------
     dict of str to matplotlib.axes.Axes
         ``"heatmap"``, ``"dendrogram"``, ``"colorbar"``, and if there are variables ``"strips"``.
-
-    Examples
-    --------
-    >>> import heatmover as hm
-    >>> from heatmover.pl import distance_heatmap
-    >>> data = hm.datasets.cohort(8, cells_per_sample=50)
-    >>> result = hm.compare(data.points, data.labels)
-    >>> axes = distance_heatmap(result, {"condition": data.annotations["condition"]})
-    >>> sorted(axes)
-    ['colorbar', 'dendrogram', 'heatmap', 'strips']
     """
-    pictured = read_data(data, key)
-    variables = pictured.variables(color)
     for variable in variables:
         if len(variable.groups) > picture.MOST_GROUPS:
             raise InvalidInputError(f"at most {picture.MOST_GROUPS} groups to tell apart", f"{len(variable.groups)}")
     shades = _shades(variables, palette)
-    tree = _cluster(pictured.distances)
+    tree = _cluster(distances)
     order = np.asarray(tree["leaves"])
-    axes = picture.new_axes((8.0, 7.0)) if ax is None else ax
-    image = _draw_distances(axes, pictured, order)
+    image = _draw_distances(axes, distances[np.ix_(order, order)])
     parts = {"heatmap": axes}
     bottom = 1 + GAP
     if variables:
@@ -88,7 +66,7 @@ def distance_heatmap(
     parts["dendrogram"].set_title(f"Distances between {len(order)} samples", loc="left", color=INK, fontsize=14, pad=8)
     parts["colorbar"] = _draw_bar(axes, image)
     _draw_legends(axes, variables, shades)
-    _write_names(axes, [pictured.names[i] for i in order])
+    _write_names(axes, [names[i] for i in order])
     return parts
 
 
@@ -101,8 +79,7 @@ def _cluster(distances: Float64) -> dict[str, Any]:
     return dendrogram(links, no_plot=True)  # type: ignore[no-any-return]
 
 
-def _draw_distances(axes: Any, pictured: Pictured, order: Int64) -> Any:
-    matrix = pictured.distances[np.ix_(order, order)]
+def _draw_distances(axes: Any, matrix: Float64) -> Any:
     # From zero, which is on the diagonal only, and to one outlier, all else would have nearly the same colour.
     low, high = np.quantile(matrix[np.triu_indices(len(matrix), 1)], CONTRAST)
     image = axes.imshow(

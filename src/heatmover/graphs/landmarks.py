@@ -28,7 +28,7 @@ from heatmover.graphs.graph import Graph
 from heatmover.graphs.kernels import Bandwidth, KernelName
 from heatmover.graphs.search.assignment import CenterSearch
 from heatmover.graphs.search.kmeans import ITERATIONS, k_means
-from heatmover.measures import Measures, _check_labels, _distinct, measures_from_weights
+from heatmover.measures import Measures, distinct_labels, measures_from_weights
 
 __all__ = ["Histograms", "Landmarks", "find_landmarks"]
 
@@ -307,7 +307,7 @@ class Histograms:
         """Count a chunk of points whose landmarks, ``(n_points,)``, are known; returns itself."""
         places = self._landmarks._check_assignment(assignment)
         _check_same_length(places.size, labels)
-        found, inverse = _distinct(_check_labels(labels))
+        found, inverse = distinct_labels(labels)
         known = self._names.copy()
         names = known.add_all(found)
         self._names = known

@@ -17,8 +17,7 @@ from heatmover.drawing.variables import Variable, read_variable
 from heatmover.errors import InvalidInputError
 from heatmover.manifold import classical_scaling, diffusion_map, phate, umap
 from heatmover.tl import samples
-from heatmover.tl._results import scale_summary
-from heatmover.tl._samples import KEY, MAPS
+from heatmover.tl.layout import KEY, MAPS, scale_summary
 
 __all__ = ["Pictured", "read_data"]
 

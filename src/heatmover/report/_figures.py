@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from scipy.spatial.distance import squareform
 
 from heatmover._typing import Float64, Int64
 from heatmover.analysis.comparison import Comparison
-from heatmover.embedding.distances import pairwise_distances
 from heatmover.manifold import classical_scaling, diffusion_map
 from heatmover.report._templates import packed, rounded
 
@@ -24,8 +22,6 @@ MOST_ROWS = 1_000
 MOST_CLUSTERED = 5_000
 # All eigenvectors of 2,000 samples take 5 s, of 5,000 more than a minute.
 MOST_MAPPED = 2_000
-# Pairs of so many samples tell the mean to a few per cent.
-MOST_FOR_SCALES = 64
 COLOR_RANGE = (0.01, 0.99)
 
 
@@ -102,17 +98,8 @@ def cluster_order(distances: Float64) -> Int64:
 
 def scale_shares(comparison: Comparison) -> list[dict[str, Any]]:
     """Return what part of the mean distance each scale makes, finest first."""
-    chosen = _evenly(np.arange(len(comparison.names)), MOST_FOR_SCALES)
-    edges = np.concatenate([[0], np.cumsum(comparison.model.n_cells_)])
-    means = [
-        float(np.mean(pairwise_distances(np.ascontiguousarray(comparison.embedding[chosen, low:high]), n_jobs=1)))
-        for low, high in pairwise(edges)
-    ]
-    total = sum(means) or 1.0
-    scales = comparison.model.scales_.tolist()
-    return [
-        {"scale": scale, "steps": 2**scale, "share": mean / total} for scale, mean in zip(scales, means, strict=True)
-    ]
+    pairs = zip(comparison.model.scales_.tolist(), comparison.scale_shares.tolist(), strict=True)
+    return [{"scale": scale, "steps": 2**scale, "share": share} for scale, share in pairs]
 
 
 def _evenly(values: Int64, most: int) -> Int64:

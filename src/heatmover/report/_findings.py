@@ -16,7 +16,7 @@ __all__ = ["cautions", "row"]
 
 NAMES = {"permanova": "PERMANOVA", "distance correlation": "distance correlation"}
 BLOCKS = {
-    "units": "Samples of one block change places together: the evidence is the number of blocks.",
+    "whole": "Samples of one block change places together: the evidence is the number of blocks.",
     "within": "Values change places only within a block: differences between blocks do not count.",
 }
 # Fewer samples in a group: one unusual sample can make or hide a difference.

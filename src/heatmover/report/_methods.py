@@ -42,7 +42,7 @@ FURTHER = {
     "smoothness": "smoothness over the graph of nearest samples (sum of squared differences along its edges)",
 }
 BLOCKS = {
-    "units": "samples of the same {block} changed places together",
+    "whole": "samples of the same {block} changed places together",
     "within": "values changed places only within the same {block}",
 }
 CITED = {
@@ -76,7 +76,7 @@ def references(paragraphs: tuple[str, ...]) -> list[str]:
 
 
 def _samples(study: Study) -> str:
-    comparison, source = study.comparison, study.record.get("input")
+    comparison, source = study.comparison, study.record.input
     dimensions = ""
     if source:
         named = listed(source["dimensions"])
@@ -85,7 +85,7 @@ def _samples(study: Study) -> str:
     return (
         f"{len(comparison.names):,} samples with {int(comparison.sizes.sum()):,} cells in total{dimensions} were "
         "compared by Diffusion Earth Mover's Distances (Tong et al., 2021) as implemented in heatmover "
-        f"{study.record['versions'].get('heatmover', '')}.{left}"
+        f"{study.record.versions.get('heatmover', '')}.{left}"
     )
 
 
@@ -141,7 +141,7 @@ def _numerics(study: Study) -> str:
     )
     return (
         f"Densities were computed by {WAYS[model.method_]}; the certified relative error of each is at most "
-        f"{float(np.max(model.error_bound_)):.1g}.{compact} Seed {study.record['parameters'].get('seed', 0)}."
+        f"{float(np.max(model.error_bound_)):.1g}.{compact} Seed {study.record.parameters['random_state']}."
     )
 
 
@@ -150,7 +150,7 @@ def _tests(study: Study) -> Iterator[str]:
     if not done:
         return
     used = {name for finding in done for name in finding.tests}
-    permutations = study.record["parameters"].get("n_permutations")
+    permutations = study.record.parameters["n_permutations"]
     names = [words for test, words in TESTS.items() if test in used]
     yield (
         f"Whether a variable goes with the distances was tested by {' and '.join(names)}, with "

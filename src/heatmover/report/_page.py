@@ -58,7 +58,7 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
         study=study,
         cautions=cautions(study),
         sections=sections,
-        date=study.record.get("date") or f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         style=static("report.css"),
         scripts=scripts,
         digests=[digest(script) for script in scripts.values()],
@@ -81,7 +81,7 @@ def _in_order(sections: list[Section], extra: Sequence[Section]) -> list[Section
 
 
 def _default_title(study: Study) -> str:
-    source = study.record.get("input")
+    source = study.record.input
     return str(source["name"]) if source else TITLE
 
 

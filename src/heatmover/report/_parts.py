@@ -83,7 +83,7 @@ def method(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
 
 def provenance(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
     """Return where everything came from."""
-    record = plain(study.record)
+    record = plain(study.plain())
     html = fill("provenance.html", record=record, text=json.dumps(record, indent=2, ensure_ascii=False))
     return Section("provenance", "Provenance", html)
 

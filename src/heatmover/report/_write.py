@@ -58,6 +58,7 @@ def report_comparison(
     blocks: Sequence[object] | None = None,
     cells: Mapping[str, Any] | Any | None = None,
     title: str | None = None,
+    extra_sections: Sequence[Section] = (),
     n_permutations: int = 999,
     random_state: int = 0,
 ) -> Study:
@@ -67,7 +68,7 @@ def report_comparison(
     ----------
     comparison
         From `heatmover.compare`.
-    path, title
+    path, title, extra_sections
         As in `write_report`.
     variables, blocks, cells, n_permutations, random_state
         As in `heatmover.analysis.study.study_comparison`.
@@ -90,5 +91,5 @@ def report_comparison(
     study = study_comparison(
         comparison, variables, blocks=blocks, cells=cells, n_permutations=n_permutations, random_state=random_state
     )
-    write_report(study, path, title=title)
+    write_report(study, path, title=title, extra_sections=extra_sections)
     return study

@@ -25,6 +25,7 @@ from heatmover.analysis.cell_types import CellContrast
 from heatmover.analysis.study import Study
 from heatmover.errors import InvalidInputError
 from heatmover.report._exchange import Run, exchange, has_runs, runs_at_work, settle
+from heatmover.report._write import write_report
 from heatmover.tables import write_table
 
 __all__ = ["CELL_TYPES", "EVERY", "FILES", "PICTURE", "RECORD", "check_extras", "result_folder", "write_results"]
@@ -218,8 +219,6 @@ def write_results(
     progress
         Told of the stage "write results".
     """
-    from heatmover.report import write_report
-
     progress.stage("write results", len(FILES) + bool(picture) + (study.contrast is not None))
     study.comparison.to_csv(folder / "distances.csv")
     progress.advance()
@@ -231,13 +230,13 @@ def write_results(
         _draw(study, picture, folder / PICTURE)
         progress.advance()
     if study.contrast is not None:
-        _write_kinds(study.contrast, folder / CELL_TYPES)
+        _write_cell_types(study.contrast, folder / CELL_TYPES)
         progress.advance()
     written = {path.name: _fingerprint(path) for path in sorted(folder.iterdir())}
     record = {
         "command": dict(command),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        **study.record,
+        **study.plain(),
         "files": written,
     }
     text = json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
@@ -272,7 +271,7 @@ def _draw(study: Study, variable: str, path: Path) -> None:
         save(lambda axes: study.comparison.plot(list(study.variables[variable]), axes), path)
 
 
-def _write_kinds(contrast: CellContrast, path: Path) -> None:
+def _write_cell_types(contrast: CellContrast, path: Path) -> None:
     """Write the numbers of every kind of cell as CSV, with all digits."""
     rows = [
         {"kind": kind.name, "group": contrast.group, "reference": contrast.reference} | row | {"ratio": kind.ratio}
@@ -283,17 +282,16 @@ def _write_kinds(contrast: CellContrast, path: Path) -> None:
 
 def _write_samples(study: Study, path: Path) -> None:
     """Write an AnnData of the samples, as `heatmover.tl.samples` makes it."""
-    from heatmover.tl._results import pack
-    from heatmover.tl._samples import assemble
+    from heatmover.tl.layout import assemble, pack
 
     h5py = import_extra("h5py", package="anndata", extra="cohort")
     write_elem = import_extra("anndata.io", package="anndata", extra="cohort").write_elem
     table = storable(study.variables)
     table["n_cells"] = study.comparison.sizes
-    varying = [_storable_text(name) for name in (study.record.get("input") or {}).get("varying", ())]
+    varying = [_storable_text(name) for name in (study.record.input or {}).get("varying", ())]
     asked = {
         name: _storable_text(value) if isinstance(value, str) else value
-        for name, value in (study.record.get("parameters") or {}).items()
+        for name, value in study.record.parameters.items()
         if name != "variables"
     }
     with warnings.catch_warnings():

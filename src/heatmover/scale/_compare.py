@@ -1,31 +1,25 @@
-"""`compare_cohort`: what `compare` does, for cells that stay on disk, in bounded memory, on threads or a cluster."""
+"""`compare_cohort` and `study_cohort`: what `heatmover.compare` and `heatmover.study_cohort` do, for cells on disk."""
 
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from heatmover._progress import Progress
-from heatmover._typing import FloatArray
-from heatmover.analysis.comparison import MOST_SAMPLES, Comparison, _check_model
-from heatmover.analysis.landmarking import LandmarkLoss, landmark_loss
+from heatmover._progress import SILENT, Progress
+from heatmover.analysis import study
+from heatmover.analysis.comparison import MOST_SAMPLES, Comparison, check_model
+from heatmover.analysis.parameters import StudyParameters
 from heatmover.cohort import Cohort
-from heatmover.embedding.distances import pairwise_distances
-from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.embedding import DiffusionEMD
 from heatmover.errors import InvalidInputError
-from heatmover.graphs import Graph
+from heatmover.graphs import Landmarks
 from heatmover.measures import Measures, measures_from_weights
-from heatmover.scale._embed import SAMPLES_AT_ONCE, embedding_tasks, same
-from heatmover.scale._landmarks import Draw, Histogrammed
-from heatmover.scale._pipeline import Request, counted
-from heatmover.scale._plan import LOSS_POINTS
-from heatmover.scale._stages import Stages
-from heatmover.scale._tasks import Arrays
+from heatmover.scale._pipeline import InPieces, Request, counted
+from heatmover.scale._samples import compare_samples
 
-__all__ = ["compare_cohort"]
+__all__ = ["compare_cohort", "histograms", "study_cohort"]
 
 
 def compare_cohort(
@@ -55,26 +49,14 @@ def compare_cohort(
         From `heatmover.cohort.read_cohort`. On a cluster every worker must see its files under the same path.
     landmarks
         How many; ``"auto"``: 4,000, or a tenth of the cells if these are few.
-    passes
-        Further moves of the landmarks, each over all cells. k-means looks at 50 cells per landmark; the rest
-        moves the landmarks hardly at all, and each pass takes as long as counting the cells does.
-    memory
-        What this process may take beside the interpreter and its libraries, in bytes or as ``"4 GB"``; on a cluster
-        also each worker. Blocks are cut to fit; a budget that cannot hold the problem is refused at once.
-    client
-        None: dask's threads in this process. A `distributed.Client` or the address of a scheduler: that cluster.
-    checkpoint
-        Path of a zarr store that keeps everything finished; None keeps nothing.
-    resume
-        Go on with a checkpoint that is there; another input or setting is refused. If it is not there, begin it.
+    passes, memory, client, checkpoint, resume, n_jobs
+        As in `InPieces`.
     min_cells
         Leave out samples with fewer cells from the comparison.
     n_neighbors, model
         As in `heatmover.compare`.
     random_state
         Seed of all draws.
-    n_jobs
-        Threads of this process; None for all cores.
     progress
         Told of the stages, those over cells with the number of cells.
 
@@ -97,79 +79,122 @@ def compare_cohort(
     >>> result.distances.shape, result.landmarks
     ((6, 6), Landmarks(100 for 1800 points; root mean square distance ...))
     """
-    settings = _check_model(model, random_state=random_state, n_jobs=n_jobs)
-    request = Request(
-        cohort, landmarks, passes, memory, client, checkpoint, resume, n_neighbors, random_state, settings.n_jobs,
-        progress, min_cells, settings,
+    settings = check_model(model, random_state=random_state, n_jobs=n_jobs)
+    pieces = InPieces(
+        memory=memory, client=client, checkpoint=checkpoint, resume=resume, passes=passes, n_jobs=settings.n_jobs
     )  # fmt: skip
-    _check_pairs(cohort, min_cells)
+    watcher = SILENT if progress is None else progress
+    request = Request(cohort, pieces, landmarks, n_neighbors, random_state, watcher, min_cells, settings)
+    kept = np.flatnonzero(cohort.sizes >= min_cells)
+    _check_pairs(len(kept), min_cells)
     with counted(request) as (stages, drawn, found):
-        return _compare(request, settings, stages, drawn, found)
+        return compare_samples(cohort, kept, found, drawn, stages, settings, n_neighbors, random_state)
 
 
-def _compare(
-    request: Request, settings: DiffusionEMD, stages: Stages, drawn: Draw, found: Histogrammed
-) -> Comparison:  # fmt: skip
-    """Go from histograms to distances."""
-    cohort, seed = request.cohort, request.random_state
-    kept = np.flatnonzero(cohort.sizes >= request.min_cells)
-    names = [cohort.names[i] for i in kept]
-    measures = measures_from_weights(found.counts[kept].astype(np.float64), names=names)
-    stages.progress.stage("find neighbours", 1)
-    graph = found.landmarks.graph(request.n_neighbors, random_state=seed, n_jobs=settings.n_jobs)
-    stages.progress.advance()
-    stages.progress.stage("choose scales", 1)
-    fitted = settings.set_params(graph=graph).fit(measures)
-    stages.progress.advance()
-    embedding = _embed(fitted, measures, stages)
+def study_cohort(
+    cohort: Cohort,
+    parameters: StudyParameters | None = None,
+    *,
+    memory: int | float | str = "4 GB",
+    client: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    passes: int = 0,
+    n_jobs: int | None = None,
+    progress: Progress = SILENT,
+    **changes: Any,
+) -> study.Study:
+    r"""Compare samples whose cells do not fit into memory, and test what goes with the distances.
 
-    def distances() -> Arrays:
-        return {"distances": np.asarray(pairwise_distances(embedding, n_jobs=fitted.n_jobs), dtype=np.float64)}
+    Parameters
+    ----------
+    cohort
+        From `heatmover.read_cohort`.
+    memory, client, checkpoint, resume, passes, n_jobs
+        As in `InPieces`.
+    parameters, progress, **changes
+        As in `heatmover.study_cohort`.
 
-    apart = stages.once("compare", distances)["distances"]
-    loss = _loss(found, drawn, graph, fitted, stages, seed)
-    return Comparison(
-        measures.names, cohort.sizes[kept], apart, embedding, graph, fitted, measures, found.landmarks, loss
-    )
+    Returns
+    -------
+    Study
+        Give it to `heatmover.report`.
 
-
-def _embed(fitted: DiffusionEMD, measures: Measures, stages: Stages) -> FloatArray:
-    """Embed the samples, a few per task."""
-    prepared = fitted._prepared
-    result = np.empty((len(measures), prepared.layout.n_features), dtype=prepared.precision)
-
-    def fold(number: int, part: Arrays) -> None:
-        start = number * SAMPLES_AT_ONCE
-        result[start : start + len(part["embedding"])] = part["embedding"]
-
-    tasks, weights = embedding_tasks(fitted, measures)
-    stages.each("diffuse measures", tasks, weights, fold, partial(same, prepared))
-    return result
-
-
-def _loss(
-    found: Histogrammed, drawn: Draw, graph: Graph, fitted: DiffusionEMD, stages: Stages, seed: int
-) -> LandmarkLoss:
-    def make() -> Arrays:
-        samples = np.flatnonzero(np.diff(drawn.loss.counts.indptr))
-        loss = landmark_loss(
-            found.landmarks, drawn.loss.points, measures_from_weights(drawn.loss.counts[samples]),
-            n_points=LOSS_POINTS, graph=graph, model=fitted, random_state=seed,
-        )  # fmt: skip
-        figures = [loss.spearman, loss.unexplained, loss.n_points, loss.n_samples, loss.n_landmarks]
-        return {"figures": np.array(figures, dtype=np.float64)}
-
-    spearman, unexplained, *numbers = stages.once("measure the loss", make)["figures"].tolist()
-    return LandmarkLoss(spearman, unexplained, *(int(number) for number in numbers))
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> from heatmover.cohort import read_cohort
+    >>> rng = np.random.default_rng(0)
+    >>> rows = [f"s{s},{'case' if s % 2 else 'control'},{x + 3 * (s % 2)},{y}"
+    ...         for s in range(8) for x, y in rng.normal(size=(100, 2))]
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.csv"
+    >>> _ = path.write_text("\n".join(["sample,condition,x,y", *rows]))
+    >>> result = study_cohort(read_cohort(path, sample_key="sample"), variables=["condition"], landmarks=100)
+    >>> result.findings[0].groups
+    {'case': 4, 'control': 4}
+    """
+    pieces = InPieces(
+        memory=memory, client=client, checkpoint=checkpoint, resume=resume, passes=passes, n_jobs=n_jobs
+    )  # fmt: skip
+    return study.study_cohort(cohort, parameters, comparer=pieces, progress=progress, **changes)
 
 
-def _check_pairs(cohort: Cohort, min_cells: int) -> None:
-    kept = int((cohort.sizes >= min_cells).sum())
-    if kept < 2:
-        raise InvalidInputError("at least two samples to compare", f"{kept} of at least {min_cells} cells")
-    if kept > MOST_SAMPLES:
+def histograms(
+    cohort: Cohort,
+    *,
+    landmarks: int | Literal["auto"] = "auto",
+    passes: int = 0,
+    memory: int | float | str = "4 GB",
+    client: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    random_state: int = 0,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Landmarks, Measures]:
+    r"""Find landmarks and count the cells of every sample by its nearest, without loading the cells.
+
+    The first half of `compare_cohort`, for any number of samples.
+
+    Parameters
+    ----------
+    cohort, landmarks, passes, memory, client, checkpoint, resume, random_state, n_jobs, progress
+        As in `compare_cohort`.
+
+    Returns
+    -------
+    landmarks : Landmarks
+        Their ``graph()`` is that for the model.
+    measures : Measures
+        ``(n_samples, n_landmarks)``.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import heatmover as hm
+    >>> from heatmover.cohort import read_cohort
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.csv"
+    >>> rows = [f"s{i % 3},{i % 7}.5,{i % 11}.5" for i in range(700)]
+    >>> _ = path.write_text("\n".join(["sample,x,y", *rows]))
+    >>> landmarks, measures = histograms(read_cohort(path, sample_key="sample"), landmarks=40)
+    >>> measures
+    Measures(3 measures on 40 points: s0, s1, s2)
+    """
+    pieces = InPieces(
+        memory=memory, client=client, checkpoint=checkpoint, resume=resume, passes=passes, n_jobs=n_jobs
+    )  # fmt: skip
+    watcher = SILENT if progress is None else progress
+    with counted(Request(cohort, pieces, landmarks, 1, random_state, watcher)) as (_, _, found):
+        return found.landmarks, measures_from_weights(found.counts.astype(np.float64), names=cohort.names)
+
+
+def _check_pairs(n_samples: int, min_cells: int) -> None:
+    if n_samples < 2:
+        raise InvalidInputError("at least two samples to compare", f"{n_samples} of at least {min_cells} cells")
+    if n_samples > MOST_SAMPLES:
         raise InvalidInputError(
             f"at most {MOST_SAMPLES:,} samples for the distances of all pairs",
-            f"{kept:,}, whose distances would take {8 * kept**2 / 1e9:,.0f} GB",
+            f"{n_samples:,}, whose distances would take {8 * n_samples**2 / 1e9:,.0f} GB",
             "histograms, embed and nearest of heatmover.scale find the nearest of each",
         )

@@ -1,4 +1,4 @@
-"""For more samples than all pairs allow: histograms of a cohort, and their embedding in a zarr array on disk."""
+"""For more samples than all pairs allow: their embedding in a zarr array on disk."""
 
 from __future__ import annotations
 
@@ -6,83 +6,31 @@ import hashlib
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from heatmover import __version__
 from heatmover._progress import SILENT, Progress
 from heatmover._validation import import_extra
+from heatmover._version import __version__
 from heatmover._words import quoted_path
-from heatmover.cohort import Cohort
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.embedding.preparation import Preparation
 from heatmover.errors import InvalidInputError
-from heatmover.graphs import Landmarks
-from heatmover.measures import Measures, measures_from_weights
+from heatmover.measures import Measures
 from heatmover.scale._checkpoint import NoCheckpoint, explain_full_disk
 from heatmover.scale._execute import Task, executor
 from heatmover.scale._marks import Marks
-from heatmover.scale._pipeline import Request, counted
 from heatmover.scale._rows import check_new, open_array
 from heatmover.scale._stages import Stages
 from heatmover.scale._tasks import Arrays
 
-__all__ = ["SAMPLES_AT_ONCE", "embed", "embedding_tasks", "histograms"]
+__all__ = ["SAMPLES_AT_ONCE", "embed", "embedding_tasks"]
 
 # Samples that a task embeds: the width of a block in which diffusion is fast. It does not depend on the memory, so
 # that a resumed run finds the same pieces.
 SAMPLES_AT_ONCE = 16
-
-
-def histograms(
-    cohort: Cohort,
-    *,
-    landmarks: int | Literal["auto"] = "auto",
-    passes: int = 0,
-    memory: int | float | str = "4 GB",
-    client: Any = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    random_state: int = 0,
-    n_jobs: int | None = None,
-    progress: Progress | None = None,
-) -> tuple[Landmarks, Measures]:
-    r"""Find landmarks and count the cells of every sample by its nearest, without loading the cells.
-
-    The first half of `compare_cohort`, for any number of samples.
-
-    Parameters
-    ----------
-    cohort, landmarks, passes, memory, client, checkpoint, resume, random_state, n_jobs, progress
-        As in `compare_cohort`.
-
-    Returns
-    -------
-    landmarks : Landmarks
-        Their ``graph()`` is that for the model.
-    measures : Measures
-        ``(n_samples, n_landmarks)``.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> import heatmover as hm
-    >>> from heatmover.cohort import read_cohort
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.csv"
-    >>> rows = [f"s{i % 3},{i % 7}.5,{i % 11}.5" for i in range(700)]
-    >>> _ = path.write_text("\n".join(["sample,x,y", *rows]))
-    >>> landmarks, measures = histograms(read_cohort(path, sample_key="sample"), landmarks=40)
-    >>> measures
-    Measures(3 measures on 40 points: s0, s1, s2)
-    """
-    request = Request(
-        cohort, landmarks, passes, memory, client, checkpoint, resume, n_neighbors=1, random_state=random_state,
-        n_jobs=n_jobs, progress=progress,
-    )  # fmt: skip
-    with counted(request) as (_, _, found):
-        return found.landmarks, measures_from_weights(found.counts.astype(np.float64), names=cohort.names)
 
 
 def embed(

@@ -12,7 +12,7 @@ import numpy as np
 from heatmover._words import readable
 from heatmover.cohort import Cohort
 
-__all__ = ["describe_input", "plain"]
+__all__ = ["describe_input", "digest", "plain"]
 
 # Up to so many bytes the whole input is read for its checksum, some seconds. Beyond, sizes and times of change tell
 # whether it is the same: a copy of a larger file then counts as another one.
@@ -24,8 +24,8 @@ def describe_input(cohort: Cohort) -> dict[str, Any]:
     return {
         "cells": cohort.n_cells,
         "features": list(cohort.features),
-        "samples": _digest("\n".join(cohort.names).encode()),
-        "labels": _digest(np.ascontiguousarray(cohort.codes).data),
+        "samples": digest("\n".join(cohort.names).encode()),
+        "labels": digest(np.ascontiguousarray(cohort.codes).data),
         "projection": _projection(cohort),
         "content": _content(cohort),
     }
@@ -40,31 +40,32 @@ def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _digest(data: Any) -> str:
+def digest(data: Any) -> str:
+    """Return the SHA-256 of some bytes."""
     return hashlib.sha256(data).hexdigest()
 
 
 def _projection(cohort: Cohort) -> str:
-    projection = cohort._projection
-    digest = hashlib.sha256()
+    projection = cohort.projection
+    total = hashlib.sha256()
     for part in (projection.mean, projection.scale, projection.components):
-        digest.update(b"none" if part is None else np.ascontiguousarray(part).data)
-    return digest.hexdigest()
+        total.update(b"none" if part is None else np.ascontiguousarray(part).data)
+    return total.hexdigest()
 
 
 def _content(cohort: Cohort) -> str:
     source = cohort.source
     if not source.path:  # an object in memory
-        digest = hashlib.sha256()
+        total = hashlib.sha256()
         for points, _ in cohort.chunks():
-            digest.update(np.ascontiguousarray(points).data)
-        return f"sha256:{digest.hexdigest()}"
-    with readable(source.path, cohort._reader.kind):
+            total.update(np.ascontiguousarray(points).data)
+        return f"sha256:{total.hexdigest()}"
+    with readable(source.path, cohort.reader.kind):
         files = list(_files(cohort))
         if sum(size for _, size, _ in files) <= CHECKSUM_UP_TO:
             return source.checksum
     lines = "\n".join(f"{name} {size} {changed}" for name, size, changed in files)
-    return f"sizes and times, sha256:{_digest(lines.encode('utf-8', 'surrogateescape'))}"
+    return f"sizes and times, sha256:{digest(lines.encode('utf-8', 'surrogateescape'))}"
 
 
 def _files(cohort: Cohort) -> Iterator[tuple[str, int, int]]:

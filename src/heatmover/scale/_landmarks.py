@@ -10,8 +10,9 @@ from typing import Any, final
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._typing import Float64, FloatArray, Int64
-from heatmover.analysis.landmarking import LEAST_PER_SAMPLE, _quota
+from heatmover._typing import Float64, FloatArray, Int32, Int64, Intp
+from heatmover.analysis.cell_types import Annotation, CellMasses
+from heatmover.analysis.landmarking import LEAST_PER_SAMPLE, quota
 from heatmover.cohort import Cohort
 from heatmover.graphs import Landmarks
 from heatmover.graphs.distinct import distinct_points
@@ -69,10 +70,38 @@ class Draw:
 @final
 @dataclass(frozen=True, eq=False)
 class Histogrammed:
-    """Landmarks that have cells, and how many cells of each sample each has, ``(n_samples, n_landmarks)``."""
+    """Landmarks that have cells, and how many cells of each sample each has.
+
+    Attributes
+    ----------
+    landmarks
+        That have cells.
+    counts
+        ``(n_samples, n_landmarks)``.
+    typed
+        ``(n_samples * n_types, n_landmarks)``: the same by cell type, those of a sample one below the other; None if
+        types are not counted apart.
+    """
 
     landmarks: Landmarks
     counts: sp.csr_array
+    typed: sp.csr_array | None = None
+
+    def by_type(self, annotation: Annotation, kept: Intp) -> tuple[Annotation, CellMasses]:
+        """Return all cells of one type at one landmark as a group of cells, for the samples that are kept."""
+        assert self.typed is not None
+        n_types = len(annotation.kinds)
+        entries = sp.coo_array(self.typed)
+        samples, types = np.divmod(entries.row.astype(np.int64), n_types)
+        place = np.full(self.counts.shape[0], -1)
+        place[kept] = np.arange(len(kept))
+        inside = place[samples] >= 0
+        samples, types, counts = place[samples[inside]], types[inside], entries.data[inside]
+        keys, group = np.unique(entries.col[inside].astype(np.int64) * n_types + types, return_inverse=True)
+        masses = sp.csr_array((counts / self.counts.sum(axis=1)[kept][samples], (samples, group)))
+        totals = np.bincount(group, weights=counts).astype(np.int64)
+        nodes, codes = np.divmod(keys, n_types)
+        return annotation._replace(codes=codes.astype(np.int32)), CellMasses(masses, nodes, totals)
 
 
 def draw(cohort: Cohort, plan: Plan, stages: Stages, seed: int) -> Draw:
@@ -119,9 +148,9 @@ def shares_by_sample(cohort: Cohort, rng: np.random.Generator) -> Float64:
     most = max(LOSS_POINTS // LEAST_PER_SAMPLE, 3)
     if samples.size > most:
         samples = np.sort(rng.choice(samples, most, replace=False))
-    quota = _quota(cohort.sizes[samples], LOSS_POINTS)
+    most = quota(cohort.sizes[samples], LOSS_POINTS)
     shares = np.zeros(len(cohort.names))
-    shares[samples] = np.minimum(1.0, quota / cohort.sizes[samples])
+    shares[samples] = np.minimum(1.0, most / cohort.sizes[samples])
     return shares
 
 
@@ -158,8 +187,28 @@ def _move(centers: Float64, cohort: Cohort, plan: Plan, stages: Stages, fixed: F
     return np.where(sizes[:, None] > 0, means, centers)
 
 
-def count(centers: Float64, drawn: Drawn, cohort: Cohort, plan: Plan, stages: Stages, n_threads: int) -> Histogrammed:
-    """Give every cell to its nearest landmark and count by sample; landmarks without cells are left out."""
+def count(
+    centers: Float64,
+    drawn: Drawn,
+    cohort: Cohort,
+    plan: Plan,
+    stages: Stages,
+    n_threads: int,
+    types: Int32 | None = None,
+) -> Histogrammed:
+    """Give every cell to its nearest landmark and count by sample; landmarks without cells are left out.
+
+    Parameters
+    ----------
+    centers
+        ``(n_landmarks, n_dimensions)``.
+    drawn
+        Cells that tell how far cells are from landmarks.
+    cohort, plan, stages, n_threads
+        What, how and where.
+    types
+        ``(n_cells,)``: the type of each cell, if types are to be counted apart in the same pass.
+    """
     tally, squares = Tally(), [0]
     fixed = FixedPoint(plan.n_dimensions * (2 * BEYOND * _extent(drawn.points)) ** 2, plan.n_cells)
 
@@ -169,11 +218,15 @@ def count(centers: Float64, drawn: Drawn, cohort: Cohort, plan: Plan, stages: St
 
     def task(start: int, stop: int) -> Callable[[Any], Arrays]:
         piece = Piece(Cells.of(cohort), start, stop, plan.block_rows)
-        return partial(count_cells, piece=piece, codes=cohort.codes[start:stop], fixed=fixed)
+        codes = cohort.codes[start:stop]
+        if types is not None:
+            codes = codes.astype(np.int64) * plan.n_types + types[start:stop]
+        return partial(count_cells, piece=piece, codes=codes, fixed=fixed)
 
     tasks = {number: task(*span) for number, span in enumerate(plan.pieces)}
     stages.each("count cells", tasks, _cells(plan), fold, partial(CenterSearch, centers))
-    counts = tally.matrix(plan.n_samples, len(centers))
+    typed = tally.matrix(plan.n_samples * plan.n_types, len(centers))
+    counts = typed if types is None else _over_types(typed, plan.n_types)
     per_landmark = np.asarray(counts.sum(axis=0)).ravel()
     kept = np.flatnonzero(per_landmark)
     probe = drawn.points[:: max(1, len(drawn.points) // PROBE)]
@@ -185,7 +238,19 @@ def count(centers: Float64, drawn: Drawn, cohort: Cohort, plan: Plan, stages: St
         "distortion_of_drawn": float(CenterSearch(centers).nearest(probe, n_threads)[1].mean()),
     }
     distortion = float(fixed.decode(squares[0])) / plan.n_cells
-    return Histogrammed(Landmarks(centers[kept], per_landmark[kept], distortion, how), counts[:, kept])
+    found = Landmarks(centers[kept], per_landmark[kept], distortion, how)
+    return Histogrammed(found, counts[:, kept], None if types is None else typed[:, kept])
+
+
+def _over_types(typed: sp.csr_array, n_types: int) -> sp.csr_array:
+    """Return counts by sample, ``(n_samples, n_landmarks)``, with columns in order as if types had not been told."""
+    rows = np.arange(typed.shape[0])
+    ones = np.ones(rows.size, dtype=np.int64)
+    counts = sp.csr_array(
+        sp.csr_array((ones, (rows // n_types, rows)), shape=(rows.size // n_types, rows.size)) @ typed
+    )
+    counts.sort_indices()
+    return counts
 
 
 def _extent(points: FloatArray) -> float:

@@ -44,6 +44,8 @@ class Plan:
         Cells of a task; of them in memory at a time.
     n_workers
         Tasks at a time in the memory of one process.
+    n_types
+        Cell types that are counted apart.
     """
 
     n_cells: int
@@ -56,6 +58,7 @@ class Plan:
     piece_rows: int
     block_rows: int
     n_workers: int
+    n_types: int = 1
 
     @property
     def pieces(self) -> list[tuple[int, int]]:
@@ -65,8 +68,8 @@ class Plan:
 
     @property
     def held(self) -> int:
-        """Bytes that are there throughout: the sample of each cell."""
-        return 4 * self.n_cells
+        """Bytes that are there throughout: the sample of each cell and its type."""
+        return 4 * self.n_cells * (1 if self.n_types == 1 else 2)
 
     @property
     def bounds(self) -> dict[str, int]:
@@ -88,8 +91,8 @@ class Plan:
 
     @property
     def histogram_entries(self) -> int:
-        """Pairs of a sample and a landmark that may have cells."""
-        return min(self.n_cells, self.n_samples * self.n_landmarks)
+        """Pairs of a sample and a landmark, and types there, that may have cells."""
+        return min(self.n_cells, self.n_samples * self.n_landmarks * self.n_types)
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -104,7 +107,9 @@ def _row_bytes(n_columns: int, n_dimensions: int) -> int:
     return 8 * n_columns * 2 + 8 * n_dimensions * BLOCK_COPIES + 64
 
 
-def make_plan(cohort: Cohort, n_landmarks: int, n_neighbors: int, *, memory: int, n_workers: int) -> Plan:
+def make_plan(
+    cohort: Cohort, n_landmarks: int, n_neighbors: int, *, memory: int, n_workers: int, n_types: int = 1
+) -> Plan:
     """Return the plan, or raise if the budget cannot hold it.
 
     Parameters
@@ -117,19 +122,21 @@ def make_plan(cohort: Cohort, n_landmarks: int, n_neighbors: int, *, memory: int
         Bytes.
     n_workers
         Tasks at a time in the memory of one process.
+    n_types
+        Cell types that are counted apart.
     """
     if n_landmarks > cohort.n_cells:
         raise InvalidInputError(
             f"at least landmarks={n_landmarks} cells", f"{cohort.n_cells}", "use fewer landmarks, or hm.compare without"
         )
-    n_columns = len(cohort._reader.features)
+    n_columns = len(cohort.reader.features)
     row = n_workers * _row_bytes(n_columns, cohort.n_dimensions)
 
     def plan(block_rows: int) -> Plan:
         return Plan(
             cohort.n_cells, len(cohort.names), cohort.n_dimensions, n_landmarks,
             min(cohort.n_cells, PER_LANDMARK * n_landmarks), n_neighbors, n_columns,
-            min(MOST_CELLS, max(LEAST_CELLS, -(-cohort.n_cells // PIECES))), block_rows, n_workers,
+            min(MOST_CELLS, max(LEAST_CELLS, -(-cohort.n_cells // PIECES))), block_rows, n_workers, n_types,
         )  # fmt: skip
 
     least = plan(LEAST_ROWS)

@@ -72,7 +72,7 @@ def seekable(cohort: Cohort, folder: Path | None, progress: Progress, *, block_r
     progress, block_rows
         Told of the copying; cells in memory at a time.
     """
-    reader = getattr(cohort._reader, "inner", cohort._reader)  # below the one that leaves cells out
+    reader = getattr(cohort.reader, "inner", cohort.reader)  # below the one that leaves cells out
     if not isinstance(reader, DelimitedReader):
         yield cohort
         return
@@ -83,4 +83,4 @@ def seekable(cohort: Cohort, folder: Path | None, progress: Progress, *, block_r
             for points, _ in cohort.chunks(block_rows):
                 stream.write(np.ascontiguousarray(points, dtype=dtype).data)
                 progress.advance(len(points))
-        yield replace(cohort, _reader=CopyReader(str(path), cohort.features, dtype), _projection=Projection())
+        yield replace(cohort, reader=CopyReader(str(path), cohort.features, dtype), projection=Projection())

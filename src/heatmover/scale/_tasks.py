@@ -39,7 +39,7 @@ class Cells:
     @classmethod
     def of(cls, cohort: Cohort) -> Cells:
         """Return the cells of a cohort, by a path that means the same to a worker in another folder."""
-        return cls(_absolute(cohort._reader), cohort._projection, cohort.source.path)
+        return cls(_absolute(cohort.reader), cohort.projection, cohort.source.path)
 
 
 def _absolute(reader: Any) -> Any:

@@ -11,10 +11,10 @@ from typing import Any, Literal, final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover import __version__
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, Int64
 from heatmover._validation import check_integer, check_memory, check_option, import_extra
+from heatmover._version import __version__
 from heatmover._words import quoted_path
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.errors import InvalidInputError

@@ -1,14 +1,16 @@
-"""Restricted permutations: rearrangements of a variable that are as likely as the one observed, and what they say."""
+"""Restricted permutations: those of a variable that are as likely as what was observed, and what they say."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
 
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, Int64
@@ -16,7 +18,7 @@ from heatmover._validation import RandomState, check_integer, check_random_state
 from heatmover.errors import InvalidInputError
 from heatmover.statistics.samples import check_labels
 
-__all__ = ["Arrangements", "TestResult", "arrangements", "null_distribution", "p_value"]
+__all__ = ["Permutations", "Restriction", "TestResult", "null_distribution", "p_value", "permute", "restrict"]
 
 # What is permuted: codes of groups or numbers, one per sample.
 Values: TypeAlias = npt.NDArray[Any]
@@ -25,7 +27,7 @@ Values: TypeAlias = npt.NDArray[Any]
 # magnitude below in sums over 1,000 samples.
 ROUNDING = 1e-9
 
-# Rearrangements that are looked at together: at 634 samples each array of them takes 5 MB.
+# Permutations that are looked at together: at 634 samples each array of them takes 5 MB.
 AT_ONCE = 1_000
 
 
@@ -43,12 +45,12 @@ class TestResult(ReadOnlyArrays):
     effect
         Size of the effect: see the test.
     p_value
-        Share of arrangements at least as extreme, the observed one among them: (b + 1) / (B + 1) if b of B
-        rearrangements are; equal ones count.
+        Share of permutations at least as extreme, the observed order among them: (b + 1) / (B + 1) if b of B
+        permutations are; equal ones count.
     null
-        ``(n_permutations,)``: the statistic of every rearrangement.
+        ``(n_permutations,)``: the statistic of every permutation.
     complete
-        Whether these are all rearrangements there are, so that the p-value is exact.
+        Whether these are all permutations there are, so that the p-value is exact.
     groups
         Names of the groups, sorted; empty for a numeric variable.
 
@@ -58,7 +60,7 @@ class TestResult(ReadOnlyArrays):
     >>> from heatmover.statistics import permanova
     >>> positions = np.array([0.0, 0.1, 0.2, 5.0, 5.1, 5.2])
     >>> permanova(abs(positions[:, None] - positions), list("aaabbb"))
-    TestResult(permanova: statistic 3.75e+03, effect 1.00, p = 0.1, all 19 rearrangements)
+    TestResult(permanova: statistic 3.75e+03, effect 1.00, p = 0.1, all 19 permutations)
     """
 
     __test__ = False  # not a test case, whatever its name begins with
@@ -72,7 +74,7 @@ class TestResult(ReadOnlyArrays):
     groups: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        how = f"{'all ' if self.complete else ''}{len(self.null)} rearrangements"
+        how = f"{'all ' if self.complete else ''}{len(self.null)} permutations"
         return (
             f"TestResult({self.test}: statistic {self.statistic:.3g}, effect {self.effect:.2f}, "
             f"p = {self.p_value:.2g}, {how})"
@@ -81,33 +83,120 @@ class TestResult(ReadOnlyArrays):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Arrangements:
-    """Rearrangements of a variable over samples.
+class Permutations:
+    """Permutations of a variable over samples.
 
     Attributes
     ----------
     shuffled
-        ``(n_permutations, n_samples)``: the values rearranged.
+        ``(n_permutations, n_samples)``: the values permuted.
     complete
-        Whether these are all arrangements there are but the observed one; else they are drawn at random, each as likely
-        as any other.
+        Whether these are all there are but the observed order; else they are drawn at random, each as likely as any
+        other.
     """
 
     shuffled: Values
     complete: bool
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Restriction:
+    """What blocks allow a variable: which samples keep its value in common, and where values may change places.
+
+    Attributes
+    ----------
+    how
+        ``"whole"`` if blocks change places as wholes, ``"within"`` if values change places within blocks, ``"whole
+        within"`` if blocks of one variable do so within those of another; empty without blocks.
+    units
+        ``(n_samples,)``: samples with the same code keep one value; None if every sample is on its own.
+    within
+        ``(n_samples,)``: values change places only among samples with the same code; None if everywhere.
+    """
+
+    how: Literal["", "whole", "within", "whole within"] = ""
+    units: Int64 | None = None
+    within: Int64 | None = None
+
+
+def restrict(values: Values, blocks: Any | None) -> Restriction:
+    """Return what blocks allow a variable.
+
+    A variable that is the same in all samples of every block is a property of the blocks, which change places as
+    wholes. Any other variable changes places within the blocks only.
+
+    Parameters
+    ----------
+    values
+        ``(n_samples,)``, without NaN.
+    blocks
+        What ties samples together (patients, batches, pairs): labels ``(n_samples,)``; several such variables by name
+        in a mapping or a DataFrame, each of which counts in its own way; or None.
+
+    Examples
+    --------
+    >>> patient, batch = list("aabbccdd"), [1, 1, 1, 1, 2, 2, 2, 2]
+    >>> condition = np.array([0, 0, 1, 1, 0, 0, 1, 1])
+    >>> restrict(condition, patient).how, restrict(condition, batch).how
+    ('whole', 'within')
+    >>> restrict(condition, {"patient": patient, "batch": batch}).how
+    'whole within'
+    """
+    if blocks is None:
+        return Restriction()
+    whole: list[Int64] = []
+    within: list[Int64] = []
+    for name, labels in _named(blocks).items():
+        codes, _ = check_labels(name, labels, len(values))
+        first = np.unique(codes, return_index=True)[1]
+        (whole if bool((values == values[first][codes]).all()) else within).append(codes)
+    how: Any = " ".join(word for word, there in (("whole", whole), ("within", within)) if there)
+    return Restriction(how, _joined(whole), _crossed(within))
+
+
+def _named(blocks: Any) -> dict[str, Any]:
+    """Return every variable of blocks by its name."""
+    if hasattr(blocks, "columns") or isinstance(blocks, Mapping):
+        found = {f"blocks {str(name)!r}": blocks[name] for name in blocks}
+        if not found:
+            raise InvalidInputError("blocks: at least one variable", "none", "leave blocks out")
+        return found
+    return {"blocks": blocks}
+
+
+def _joined(several: list[Int64]) -> Int64 | None:
+    """Return codes that are equal wherever samples are tied by any of several blocks, or by a chain of them."""
+    if len(several) < 2:
+        return several[0] if several else None
+    n_samples = len(several[0])
+    offsets = np.cumsum([0, *(int(codes.max()) + 1 for codes in several)])
+    samples = np.tile(np.arange(n_samples), len(several))
+    nodes = n_samples + np.concatenate([codes + start for codes, start in zip(several, offsets, strict=False)])
+    size = n_samples + int(offsets[-1])
+    ties = sp.coo_array((np.ones(samples.size), (samples, nodes)), shape=(size, size))
+    component = connected_components(ties, directed=False)[1][:n_samples]
+    return np.unique(component, return_inverse=True)[1].astype(np.int64)
+
+
+def _crossed(several: list[Int64]) -> Int64 | None:
+    """Return codes that are equal only where samples are in the same block of each of several."""
+    if len(several) < 2:
+        return several[0] if several else None
+    return np.unique(np.column_stack(several), axis=0, return_inverse=True)[1].astype(np.int64).ravel()
+
+
 def p_value(observed: float, null: Float64, *, smaller: bool = False) -> float:
-    """Return the share of arrangements, the observed one among them, that are at least as extreme.
+    """Return the share of permutations, the observed order among them, that are at least as extreme.
 
     Statistics must be finite and of one magnitude: values that differ by rounding count as ties, and ties as extreme.
 
     Parameters
     ----------
     observed
-        The statistic of the observed arrangement.
+        The statistic of the observed order.
     null
-        Those of the others, ``(n_permutations,)``.
+        Those of the permutations, ``(n_permutations,)``.
     smaller
         Small statistics are extreme, not large ones.
     """
@@ -116,90 +205,68 @@ def p_value(observed: float, null: Float64, *, smaller: bool = False) -> float:
     return (int(extreme.sum()) + 1) / (len(null) + 1)
 
 
-def arrangements(
-    values: Values,
-    *,
-    within: Any | None,
-    units: Any | None,
-    n_permutations: int,
-    random_state: RandomState,
-) -> Arrangements:
-    """Rearrange a variable over samples: within blocks, and by whole units.
+def permute(
+    values: Values, restriction: Restriction, *, n_permutations: int, random_state: RandomState
+) -> Permutations:
+    """Permute a variable over samples as its blocks allow.
 
     Parameters
     ----------
     values
         ``(n_samples,)``, without NaN.
-    within
-        Labels ``(n_samples,)`` of blocks (batches, pairs): values change places only within their block. None: one.
-    units
-        Labels ``(n_samples,)`` of units (patients with several samples) whose samples share one value and keep
-        sharing one. None: every sample is a unit.
+    restriction
+        From `restrict`.
     n_permutations
-        Number of rearrangements; all there are if there are no more.
+        How many; all there are if there are no more.
     random_state
         Seed or generator.
     """
     count = check_integer("n_permutations", n_permutations, minimum=1)
     rng = check_random_state(random_state)
-    unit_of, first = _units(values, units)
+    unit_of = np.arange(len(values)) if restriction.units is None else restriction.units
+    first = np.unique(unit_of, return_index=True)[1]
     of_unit = values[first]
-    blocks = _blocks(within, unit_of, first, units)
     # A block whose values are all the same stays as it is.
-    blocks = [block for block in blocks if (of_unit[block] != of_unit[block[0]]).any()]
+    blocks = [
+        block for block in _places(restriction, unit_of, first) if (of_unit[block] != of_unit[block[0]]).any()
+    ]  # fmt: skip
     if not blocks:
         constant = bool((values == values[0]).all())
         raise InvalidInputError(
-            "a variable that can be rearranged",
+            "a variable that can be permuted",
             "one that is the same for all samples" if constant else "one that is constant within every block",
-            "" if constant else "within= such blocks it cannot be tested; give coarser blocks or none",
+            "" if constant else "with such blocks it cannot be tested; give coarser blocks or none",
         )
     possible = math.prod(_n_orders(of_unit[block]) for block in blocks)
     complete = possible - 1 <= count
     shuffled = _all_others(of_unit, blocks, possible) if complete else _drawn(of_unit, blocks, count, rng)
-    return Arrangements(shuffled[:, unit_of], complete)
+    return Permutations(shuffled[:, unit_of], complete)
 
 
 def null_distribution(
     statistic: Callable[[Values], Float64],
     values: Values,
-    within: Any | None,
-    units: Any | None,
+    restriction: Restriction,
     n_permutations: int,
     random_state: RandomState,
 ) -> tuple[Float64, bool]:
-    """Return the statistic of every rearrangement, ``(n_permutations,)``, and whether these are all."""
-    drawn = arrangements(values, within=within, units=units, n_permutations=n_permutations, random_state=random_state)
+    """Return the statistic of every permutation, ``(n_permutations,)``, and whether these are all."""
+    drawn = permute(values, restriction, n_permutations=n_permutations, random_state=random_state)
     starts = range(0, len(drawn.shuffled), AT_ONCE)
     return np.concatenate([statistic(drawn.shuffled[i : i + AT_ONCE]) for i in starts]), drawn.complete
 
 
-def _units(values: Values, units: Any | None) -> tuple[Int64, Int64]:
-    """Return the unit of each sample, and the first sample of each unit."""
-    if units is None:
-        return np.arange(len(values)), np.arange(len(values))
-    unit_of, names = check_labels("units", units, len(values))
-    first = np.unique(unit_of, return_index=True)[1]
-    varying = np.unique(unit_of[values != values[first][unit_of]])
-    if varying.size:
-        raise InvalidInputError(
-            "one value of the variable in all samples of a unit",
-            f"several in {varying.size} units (first: {names[varying[0]]!r})",
-            "a variable that changes within units, such as before and after, is tested with within= and no units",
-        )
-    return unit_of, first
-
-
-def _blocks(within: Any | None, unit_of: Int64, first: Int64, units: Any | None) -> list[Int64]:
+def _places(restriction: Restriction, unit_of: Int64, first: Int64) -> list[Int64]:
     """Return the units of each block."""
-    if within is None:
+    block_of = restriction.within
+    if block_of is None:
         return [np.arange(len(first))]
-    block_of, _ = check_labels("within", within, len(unit_of))
     varying = np.unique(unit_of[block_of != block_of[first][unit_of]])
     if varying.size:
-        names = check_labels("units", units, len(unit_of))[1]
         raise InvalidInputError(
-            "every unit in one block", f"{varying.size} units in several (first: {names[varying[0]]!r})"
+            "blocks that lie within each other",
+            f"{varying.size} of {len(first)} blocks that reach across others",
+            "name fewer of them: what is constant in some can only be permuted within others that hold them whole",
         )
     order = np.argsort(block_of[first], kind="stable")
     return np.split(order, np.cumsum(np.bincount(block_of[first]))[:-1])
@@ -212,7 +279,7 @@ def _n_orders(values: Values) -> int:
 
 
 def _drawn(values: Values, blocks: list[Int64], count: int, rng: np.random.Generator) -> Values:
-    """Return random arrangements within blocks, ``(count, n_units)``."""
+    """Return random permutations within blocks, ``(count, n_units)``."""
     shuffled = np.tile(values, (count, 1))
     for block in blocks:
         shuffled[:, block] = rng.permuted(shuffled[:, block], axis=1)
@@ -220,7 +287,7 @@ def _drawn(values: Values, blocks: list[Int64], count: int, rng: np.random.Gener
 
 
 def _all_others(values: Values, blocks: list[Int64], possible: int) -> Values:
-    """Return every arrangement within blocks but the observed one, ``(possible - 1, n_units)``."""
+    """Return every permutation within blocks but the observed order, ``(possible - 1, n_units)``."""
     ranked = [np.unique(values[block], return_inverse=True) for block in blocks]
     orders = [distinct[np.array(list(_orders(sorted(ranks.tolist()))))] for distinct, ranks in ranked]
     shuffled = np.tile(values, (possible, 1))

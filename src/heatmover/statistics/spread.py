@@ -4,7 +4,7 @@ The spread of a group is the mean score of the distances between its samples. Th
 in small groups, in any dimension, and a shift of a whole group does not change it. A score is bounded: one remote
 sample counts as far, however remote it is.
 
-Only to rearrange samples must the groups be laid on top of each other. They are moved by the difference of their
+Only to permute samples must the groups be laid on top of each other. They are moved by the difference of their
 spatial medians, which a remote sample hardly moves, and which stay where they are if most samples of a group are equal.
 
 Places are never computed. A centre is a row of weights over the samples that sum to one, and the squared distances
@@ -39,7 +39,7 @@ VANISHING = 1e-10
 
 
 class Scores(NamedTuple):
-    """Scores of distances between units, comparable after rearrangement.
+    """Scores of distances between units, comparable after permutation.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ def _moved_together(
 def _share_to_move(squared: Float64, codes: Int64, unit_of: Int64, medians: Float64, left_out: Float64) -> Float64:
     """Return by which share of the difference of their medians two groups are moved, ``(n_groups, n_groups)``.
 
-    Medians of groups in the same place differ by chance, and moving by chance blurs the rearrangements. The share is
+    Medians of groups in the same place differ by chance, and moving by chance blurs the permutations. The share is
     that of James and Stein: what the squared difference exceeds its uncertainty by, which is found by leaving out
     each unit in turn.
     """

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from heatmover._typing import Float64, Int64
 from heatmover._validation import RandomState
 from heatmover.errors import InvalidInputError
-from heatmover.statistics.permutations import TestResult, null_distribution, p_value
+from heatmover.statistics.permutations import Restriction, TestResult, null_distribution, p_value, restrict
 from heatmover.statistics.samples import check_at_most, check_distances, check_labels, check_numbers
 from heatmover.statistics.spread import score_distances
 
@@ -21,8 +21,7 @@ def permanova(
     distances: npt.ArrayLike,
     groups: Any,
     *,
-    within: Any | None = None,
-    units: Any | None = None,
+    blocks: Any | None = None,
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> TestResult:
@@ -36,13 +35,12 @@ def permanova(
         Between samples, ``(n_samples, n_samples)``.
     groups
         Label of each sample, ``(n_samples,)``.
-    within
-        Blocks such as batches or pairs, ``(n_samples,)``: labels change places only within a block.
-    units
-        Patients with several samples, ``(n_samples,)``: all samples of a unit share a label and change it together.
-        A unit lies in one block.
+    blocks
+        What ties samples together, such as patients, batches or pairs, ``(n_samples,)``; several by name in a
+        mapping or a DataFrame. Groups that are the same throughout every block change places by whole blocks, which
+        then count once however many samples they have; any others change places only within blocks.
     n_permutations
-        Rearrangements to compare with; all of them if there are no more.
+        Permutations to compare with; all of them if there are no more.
     random_state
         Seed or generator.
 
@@ -60,16 +58,16 @@ def permanova(
     >>> result.p_value, round(result.effect, 1)
     (0.001, 0.7)
 
-    The same samples measured twice are no new evidence; with ``units`` they count once:
+    The same samples measured twice are no new evidence; with ``blocks`` they count once:
 
     >>> twice = np.tile(positions[15:25], 2)
     >>> labels = np.tile(np.repeat(["control", "case"], 5), 2)
     >>> apart = abs(twice[:, None] - twice)
-    >>> alone, together = permanova(apart, labels), permanova(apart, labels, units=np.tile(np.arange(10), 2))
+    >>> alone, together = permanova(apart, labels), permanova(apart, labels, blocks=np.tile(np.arange(10), 2))
     >>> alone.p_value < together.p_value, together.complete
     (True, True)
     """
-    matrix, codes, names = _check_groups(distances, groups, units)
+    matrix, codes, names, restriction = _check_groups(distances, groups, blocks)
     squared = matrix**2
     total = squared.sum() / (2 * len(codes))
 
@@ -77,7 +75,7 @@ def permanova(
         inside = (_sums_inside(squared, groupings, len(names)) / (2 * _sizes(groupings, len(names)))).sum(axis=1)
         return np.asarray(1 - inside / total) if total > 0 else np.zeros(len(groupings))
 
-    null, complete = null_distribution(explained, codes, within, units, n_permutations, random_state)
+    null, complete = null_distribution(explained, codes, restriction, n_permutations, random_state)
     share = float(explained(codes[None])[0])
     f = _f_statistic(np.append(share, null), len(codes), len(names))
     return TestResult("permanova", float(f[0]), share, p_value(share, null), f[1:], complete, names)
@@ -87,8 +85,7 @@ def dispersion(
     distances: npt.ArrayLike,
     groups: Any,
     *,
-    within: Any | None = None,
-    units: Any | None = None,
+    blocks: Any | None = None,
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> TestResult:
@@ -96,13 +93,13 @@ def dispersion(
 
     The spread of a group is the mean score ``d / (d + unit)`` of the distances d between its samples, the unit being
     the median distance within groups: one remote sample counts as far, however remote it is. Groups may lie in
-    different places. For the rearrangements they are moved onto each other by their spatial medians, so that only
+    different places. For the permutations they are moved onto each other by their spatial medians, so that only
     spread can differ. See decision record 18.
 
     Parameters
     ----------
-    distances, groups, within, units, n_permutations, random_state
-        As in `permanova`; every group has at least two samples, and two units if there are units.
+    distances, groups, blocks, n_permutations, random_state
+        As in `permanova`; every group has at least two samples, and two blocks if these change places as wholes.
 
     Returns
     -------
@@ -119,16 +116,15 @@ def dispersion(
     >>> dispersion(abs(positions[:, None] - positions), np.repeat(["a", "b"], 30)).p_value
     0.001
     """
-    matrix, codes, names = _check_groups(distances, groups, units)
-    n_units = _units_per_group(codes, names, units, at_least=2)
-    unit_of = np.arange(len(codes)) if units is None else check_labels("units", units, len(codes))[0]
-    block_of = None if within is None else check_labels("within", within, len(codes))[0]
-    scores, first = score_distances(matrix, codes, unit_of, block_of)
+    matrix, codes, names, restriction = _check_groups(distances, groups, blocks)
+    n_units = _units_per_group(codes, names, restriction.units, at_least=2)
+    unit_of = np.arange(len(codes)) if restriction.units is None else restriction.units
+    scores, first = score_distances(matrix, codes, unit_of, restriction.within)
 
     def explained(groupings: Int64) -> Float64:
         return _explained(*_spreads(scores, groupings[:, first], len(names)))
 
-    null, complete = null_distribution(explained, codes, within, units, n_permutations, random_state)
+    null, complete = null_distribution(explained, codes, restriction, n_permutations, random_state)
     share = float(explained(codes[None])[0])
     f = _f_statistic(np.append(share, null), int(n_units.sum()), len(names))
     spreads = _spreads(scores, codes[None, first], len(names))[0][0]
@@ -142,8 +138,7 @@ def neighbor_enrichment(
     groups: Any,
     *,
     k: int = 5,
-    within: Any | None = None,
-    units: Any | None = None,
+    blocks: Any | None = None,
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> TestResult:
@@ -151,18 +146,19 @@ def neighbor_enrichment(
 
     Parameters
     ----------
-    distances, groups, within, n_permutations, random_state
+    distances, groups, n_permutations, random_state
         As in `permanova`.
     k
         Number of neighbours looked at; of samples equally far as the k-th each counts in part.
-    units
-        As in `permanova`; samples of the same unit are no neighbours of one another here, as they are alike anyway.
+    blocks
+        As in `permanova`; where blocks change places as wholes, samples of one block are no neighbours of one another,
+        as they are alike anyway.
 
     Returns
     -------
     TestResult
         ``statistic``: share of neighbours with the same label, first averaged within each group, then over groups.
-        ``effect``: how many times the mean share after rearrangement.
+        ``effect``: how many times the mean share over permutations.
 
     Examples
     --------
@@ -173,14 +169,14 @@ def neighbor_enrichment(
     >>> result.p_value, round(result.statistic, 1)
     (0.001, 1.0)
     """
-    matrix, codes, names = _check_groups(distances, groups, units)
-    near = _near(matrix, units, k)
+    matrix, codes, names, restriction = _check_groups(distances, groups, blocks)
+    near = _near(matrix, restriction.units, k)
 
     def share(groupings: Int64) -> Float64:
         sums = _sums_inside(near, groupings, len(names))
         return np.asarray((sums / _sizes(groupings, len(names))).mean(axis=1))
 
-    null, complete = null_distribution(share, codes, within, units, n_permutations, random_state)
+    null, complete = null_distribution(share, codes, restriction, n_permutations, random_state)
     observed = float(share(codes[None])[0])
     effect = _ratio(observed, float(null.mean()))
     return TestResult("neighbor enrichment", observed, effect, p_value(observed, null), null, complete, names)
@@ -190,8 +186,7 @@ def distance_correlation(
     distances: npt.ArrayLike,
     values: npt.ArrayLike,
     *,
-    within: Any | None = None,
-    units: Any | None = None,
+    blocks: Any | None = None,
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> TestResult:
@@ -199,7 +194,7 @@ def distance_correlation(
 
     Parameters
     ----------
-    distances, within, units, n_permutations, random_state
+    distances, blocks, n_permutations, random_state
         As in `permanova`.
     values
         A number for each sample, ``(n_samples,)``.
@@ -208,7 +203,7 @@ def distance_correlation(
     -------
     TestResult
         ``statistic``: the distance correlation, from 0 to 1; few samples have some by chance. ``effect``: by how much
-        it exceeds the mean after rearrangement.
+        it exceeds the mean over permutations.
 
     Examples
     --------
@@ -229,7 +224,7 @@ def distance_correlation(
     def squares(rows: Float64) -> Float64:
         return np.array([_squared_correlation(centered, norm, row) for row in rows])
 
-    null, complete = null_distribution(squares, numbers, within, units, n_permutations, random_state)
+    null, complete = null_distribution(squares, numbers, restrict(numbers, blocks), n_permutations, random_state)
     observed = float(squares(numbers[None])[0])
     # Of distances that no Euclidean space holds a square can be negative.
     roots = np.sqrt(np.maximum(np.append(observed, null), 0.0))
@@ -315,10 +310,10 @@ def _explained(means: Float64, squares: Float64, sizes: Int64) -> Float64:
     return np.asarray(np.divide(between, total, out=np.zeros(len(means)), where=varies))
 
 
-def _near(distances: Float64, units: Any | None, k: object) -> Float64:
-    """Return how much each sample counts among the k nearest of other units: rows that sum to 1."""
+def _near(distances: Float64, units: Int64 | None, k: object) -> Float64:
+    """Return how much each sample counts among the k nearest of other blocks: rows that sum to 1."""
     others = distances.copy()
-    unit_of = np.arange(len(others)) if units is None else check_labels("units", units, len(others))[0]
+    unit_of = np.arange(len(others)) if units is None else units
     others[unit_of[:, None] == unit_of] = np.inf
     fewest = int(np.isfinite(others).sum(axis=1).min())
     count = check_at_most("k", k, fewest, "a sample has no more neighbours" + ("" if units is None else " elsewhere"))
@@ -351,26 +346,28 @@ def _ratio(large: float, small: float) -> float:
     return 1.0 if large == 0 else float("inf")
 
 
-def _check_groups(distances: npt.ArrayLike, groups: Any, units: Any | None) -> tuple[Float64, Int64, tuple[str, ...]]:
-    """Return distances in a unit that keeps their squares finite, codes of the groups and their names."""
+def _check_groups(
+    distances: npt.ArrayLike, groups: Any, blocks: Any | None
+) -> tuple[Float64, Int64, tuple[str, ...], Restriction]:
+    """Return distances in a unit that keeps their squares finite, codes and names of groups, and what blocks allow."""
     matrix = check_distances(distances)
     codes, names = check_labels("groups", groups, len(matrix))
     if len(names) < 2:
         raise InvalidInputError("at least two groups", f"one, {names[0]!r}", "a single group differs from nothing")
-    if _units_per_group(codes, names, units, at_least=1).max() < 2:
-        what = "samples" if units is None else "units"
+    restriction = restrict(codes, blocks)
+    if _units_per_group(codes, names, restriction.units, at_least=1).max() < 2:
+        what = "samples" if restriction.units is None else "blocks"
         raise InvalidInputError(f"a group with at least two {what}", f"{len(names)} {what} in as many groups")
-    return matrix / (matrix.max() or 1.0), codes, names
+    return matrix / (matrix.max() or 1.0), codes, names, restriction
 
 
-def _units_per_group(codes: Int64, names: tuple[str, ...], units: Any | None, *, at_least: int) -> Int64:
-    """Return how many units, or samples if there are none, each group has, ``(n_groups,)``."""
+def _units_per_group(codes: Int64, names: tuple[str, ...], units: Int64 | None, *, at_least: int) -> Int64:
+    """Return how many samples, or blocks that change places as wholes, each group has, ``(n_groups,)``."""
     if units is not None:
-        unit_of, _ = check_labels("units", units, len(codes))
-        codes = np.unique(np.column_stack([codes, unit_of]), axis=0)[:, 0]
+        codes = np.unique(np.column_stack([codes, units]), axis=0)[:, 0]
     counts = np.bincount(codes, minlength=len(names))
     if counts.min() < at_least:
-        what = "samples" if units is None else "units"
+        what = "samples" if units is None else "blocks"
         found = f"{counts.min()} in {names[counts.argmin()]!r}"
         raise InvalidInputError(f"at least {at_least} {what} in every group", found, "leave small groups out")
     return counts

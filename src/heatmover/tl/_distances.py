@@ -21,8 +21,8 @@ from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.measures import Measures, measures_from_labels
-from heatmover.tl._results import pack, plain, write
 from heatmover.tl._table import check_anndata, read_labels
+from heatmover.tl.layout import pack, plain, write
 
 __all__ = ["sample_distances"]
 

@@ -12,16 +12,15 @@ from heatmover._validation import LabelNames, check_integer
 from heatmover._words import find, quoted
 from heatmover.analysis.cell_types import Annotation, CellContrast, CellMasses, annotate, choose_group, contrast_cells
 from heatmover.analysis.comparison import Comparison, compare
-from heatmover.analysis.examination import _restriction, label
+from heatmover.analysis.examination import label
 from heatmover.attribution import GroupContrast, explain_groups
-from heatmover.cohort.samples import _factorize
+from heatmover.cohort.samples import factorize
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
 from heatmover.measures import Measures, is_missing
 from heatmover.tl._distances import _from_neighbors, _from_representation
-from heatmover.tl._results import check_stored, unpack
-from heatmover.tl._samples import KEY
 from heatmover.tl._table import Labels, check_anndata, read_labels
+from heatmover.tl.layout import KEY, check_stored, unpack
 
 __all__ = ["explain"]
 
@@ -172,7 +171,7 @@ def _samples(adata: Any, stored: Mapping[str, Any], sample_key: str | None) -> L
 def _of_samples(adata: Any, samples: Labels, column: str, argument: str) -> list[Any]:
     """Return the value of each sample in a column, None where it is missing; it must be the same in all cells."""
     find(column, list(adata.obs.columns), f"{argument} to be a column of obs")
-    codes, uniques = _factorize(adata.obs[column])
+    codes, uniques = factorize(adata.obs[column])
     first = codes[samples.first]
     varying = np.unique(samples.codes[codes != first[samples.codes]])
     if varying.size:
@@ -266,9 +265,8 @@ def _contrast(
 ) -> GroupContrast:
     known = [i for i, value in enumerate(groups) if not is_missing(value)]
     labels = [label(groups[i]) for i in known]
-    codes = np.unique(labels, return_inverse=True)[1]
-    restricted = _restriction(codes, None if tied is None else np.array([tied[i] for i in known]))[1]
-    return explain_groups(result.model, result.measures.masses[known], labels, **design, **restricted)
+    blocks = None if tied is None else [tied[i] for i in known]
+    return explain_groups(result.model, result.measures.masses[known], labels, blocks=blocks, **design)
 
 
 def _columns(found: GroupContrast, nodes: Any, prefix: str) -> dict[str, Any]:

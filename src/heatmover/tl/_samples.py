@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
-from heatmover._typing import Float64
-from heatmover._validation import check_integer, check_option, import_extra
+from heatmover._validation import check_integer, check_option
 from heatmover.errors import InvalidInputError
-from heatmover.manifold import classical_scaling, diffusion_map, phate, sample_graph, umap
-from heatmover.tl._results import check_stored, unpack
 from heatmover.tl._table import Labels, check_anndata, read_labels
+from heatmover.tl.layout import KEY, MAPS, assemble, check_stored, unpack
 
-__all__ = ["KEY", "MAPS", "assemble", "samples"]
-
-
-# Under this name the samples know what they are.
-KEY = "heatmover"
-MAPS = ("mds", "diffusion", "phate", "umap")
+__all__ = ["samples"]
 
 
 def samples(
@@ -105,43 +97,6 @@ def samples(
     return made
 
 
-def assemble(
-    packed: Mapping[str, Any],
-    table: Any,
-    varying: Sequence[str],
-    *,
-    k: int = 10,
-    n_components: int = 10,
-    maps: Sequence[str] = ("mds", "diffusion"),
-    random_state: int = 0,
-) -> Any:
-    """Return the AnnData of samples that `samples` describes.
-
-    Parameters
-    ----------
-    packed
-        A comparison as `pack` makes it.
-    table
-        DataFrame with a row for each sample, in the order of the distances.
-    varying
-        Columns that were left out of it.
-    k, n_components, maps, random_state
-        As in `samples`, checked.
-    """
-    anndata = import_extra("anndata", package="anndata", extra="cohort")
-    distances = packed["distances"]
-    neighbors = min(check_integer("k", k, minimum=1), len(distances) - 1)
-    obsm = {f"X_{name}": _MAKERS[name](distances, n_components, neighbors, random_state) for name in maps}
-    if "embedding" in packed:
-        obsm["X_heatmover"] = packed["embedding"]
-    return anndata.AnnData(
-        obs=table,
-        obsm=obsm,
-        obsp={"distances": distances, "connectivities": sp.csr_matrix(sample_graph(distances, k=neighbors))},
-        uns=_notes(packed, varying, n_components, neighbors),
-    )
-
-
 def _check_maps(maps: Sequence[str]) -> list[str]:
     if isinstance(maps, str):
         raise InvalidInputError("maps to be a list of names", repr(maps), f"write [{maps!r}]")
@@ -164,49 +119,3 @@ def _colors(adata: Any, table: Any) -> dict[str, Any]:
     """Return scanpy's colours of the categories."""
     names = [f"{column}_colors" for column in table.columns]
     return {name: deepcopy(adata.uns[name]) for name in names if name in adata.uns}
-
-
-def _notes(packed: Mapping[str, Any], varying: Sequence[str], count: int, neighbors: int) -> dict[str, Any]:
-    carried = {name: deepcopy(packed[name]) for name in ("params", "scales", "landmarks") if name in packed}
-    distances = packed["distances"]
-    shares = classical_scaling(distances, min(count, len(distances)))[1]
-    return {
-        KEY: {**carried, "varying": np.array(varying, dtype=object)},
-        "mds": {"variance_ratio": shares},
-        "neighbors": {
-            "connectivities_key": "connectivities",
-            "distances_key": "distances",
-            # Scanpy looks at the representation to start a UMAP, and wants a metric that it knows for it.
-            "params": {
-                "n_neighbors": neighbors,
-                "method": "umap",
-                "metric": "euclidean",
-                "use_rep": "X_mds",
-                "random_state": 0,
-            },
-        },
-    }
-
-
-def _mds(distances: Float64, count: int, *_: int) -> Float64:
-    return classical_scaling(distances, min(count, len(distances)))[0]
-
-
-def _diffusion(distances: Float64, count: int, neighbors: int, _: int) -> Float64:
-    return diffusion_map(distances, min(count, len(distances) - 1), k=neighbors)
-
-
-def _phate(distances: Float64, _: int, neighbors: int, random_state: int) -> Float64:
-    return phate(distances, k=max(1, min(neighbors, 5, len(distances) - 2)), random_state=random_state)
-
-
-def _umap(distances: Float64, _: int, neighbors: int, random_state: int) -> Float64:
-    return umap(distances, k=max(1, min(neighbors, len(distances) - 2)), random_state=random_state)
-
-
-_MAKERS: dict[str, Callable[[Float64, int, int, int], Float64]] = {
-    "mds": _mds,
-    "diffusion": _diffusion,
-    "phate": _phate,
-    "umap": _umap,
-}

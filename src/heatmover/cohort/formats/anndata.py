@@ -26,7 +26,7 @@ from heatmover.cohort.formats.stored import (
 from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, as_float, spans
 from heatmover.errors import InvalidInputError
 
-__all__ = ["AnnDataReader", "open_anndata"]
+__all__ = ["DEFAULT_REPRESENTATION", "AnnDataReader", "columns_of_cells", "open_anndata"]
 
 DEFAULT_REPRESENTATION = "X_pca"
 SPARSE = ("csr_matrix", "csc_matrix")
@@ -126,6 +126,14 @@ def open_anndata(
         if _encoding(element) == "csc_matrix" or isinstance(element, sp.csc_matrix | sp.csc_array):
             notes += ("X is stored by columns (CSC), so all of it is read into memory; store it by rows (CSR).",)
         return AnnDataReader(path, format, adata, sample_key, key, features, tuple(wanted), positions, notes)
+
+
+def columns_of_cells(path: str, format: str) -> list[str]:
+    """Return the names of the columns of obs."""
+    if format == "h5ad":
+        check_heaps(path)
+    with _opened(path, format, None) as root:
+        return _obs_columns(root)
 
 
 def _check(root: Any, key: str, element: Any) -> tuple[str, ...]:

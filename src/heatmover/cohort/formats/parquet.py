@@ -17,7 +17,7 @@ from heatmover.cohort.formats.table import divide
 from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, NotFeatures, Numbers, as_float
 from heatmover.errors import InvalidInputError
 
-__all__ = ["ParquetReader", "open_parquet"]
+__all__ = ["ParquetReader", "open_parquet", "unmeasured_columns"]
 
 
 # Bytes of undecided features in memory at once.
@@ -25,6 +25,8 @@ LABEL_BYTES = 1 << 26
 # Whole numbers beyond are not all floats: names, of which two could become one.
 LARGEST_EXACT = 2**53
 NESTED = "lists or records"
+# Values looked at to tell measurements from names.
+HEAD_VALUES = 200_000
 
 
 @final
@@ -132,6 +134,23 @@ def open_parquet(
     return ParquetReader(
         path, sample_key, division.features, division.annotations, division.undecided, whole, unused=unused
     )
+
+
+def unmeasured_columns(path: str) -> list[str]:
+    """Return the columns that are not nested and do not begin with fractions."""
+    with _opened(path) as table:
+        types = dict(zip(table.schema_arrow.names, table.schema_arrow.types, strict=True))
+        flat = [name for name, kind in types.items() if not _is_nested(kind)]
+        head = next(table.iter_batches(max(1, HEAD_VALUES // max(len(flat), 1)), columns=flat), None)
+        if head is None:
+            return flat
+        columns = dict(zip(head.schema.names, head.columns, strict=True))
+    floats = {name for name in flat if _is_number(types[name]) and not _is_whole(types[name])}
+    return [name for name in flat if name not in floats or not _fractional(_number(columns[name]))]
+
+
+def _fractional(values: Any) -> bool:
+    return bool((np.isfinite(values) & (values != np.floor(values))).any())
 
 
 @cache

@@ -1,28 +1,32 @@
-"""What ``.uns`` holds of a comparison: plain values and arrays that h5ad and zarr can store."""
+"""How a comparison lies in an AnnData: in ``.uns`` of the cells, and as an AnnData of the samples."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
-from heatmover import __version__
-from heatmover._typing import FloatArray, Int64
+from heatmover._typing import Float64, Int64
+from heatmover._validation import check_integer, import_extra
+from heatmover._version import __version__
 from heatmover._words import find, quoted
 from heatmover.analysis.comparison import Comparison
 from heatmover.errors import InvalidInputError
+from heatmover.manifold import classical_scaling, diffusion_map, phate, sample_graph, umap
 
-__all__ = ["check_stored", "pack", "plain", "scale_summary", "unpack", "write"]
+__all__ = ["KEY", "MAPS", "assemble", "check_stored", "pack", "plain", "scale_summary", "unpack", "write"]
 
+# Under this name the samples know what they are.
+KEY = "heatmover"
+MAPS = ("mds", "diffusion", "phate", "umap")
 # An embedding that takes more would swell a file beyond what its cells take: 100 samples on a graph over 100,000 cells
 # and ten scales come to 400 MB, on 4,000 landmarks to 16 MB.
 LARGEST_EMBEDDING = 64_000_000
-# Columns sorted at a time, so that a copy of a large embedding is never needed.
-COLUMNS_AT_ONCE = 4_096
 
 
 def pack(result: Comparison, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,26 +73,13 @@ def _is_result(value: Any) -> bool:
 def scale_summary(result: Comparison) -> dict[str, Any]:
     """Return the scales compared, what each has of the mean distance, and why the largest is the largest."""
     model = result.model
-    edges = np.cumsum([0, *model.n_cells_])
-    sums = np.array([_sum_of_distances(result.embedding[:, a:b]) for a, b in pairwise(edges)])
     return {
         "scale": np.asarray(model.scales_, dtype=np.int64),
-        "share": sums / (sums.sum() or 1.0),
+        "share": result.scale_shares.copy(),
         "max_scale": int(model.max_scale_),
         "reason": str(model.max_scale_reason_),
         "decay": np.asarray(model.decay_, dtype=np.float64),
     }
-
-
-def _sum_of_distances(block: FloatArray) -> float:
-    """Return the sum of the L1 distances between all pairs of rows.
-
-    In a sorted column the i-th of m numbers is added i times and subtracted m - 1 - i times, so that a sort does what
-    would otherwise take all pairs.
-    """
-    signs = 2.0 * np.arange(len(block)) - len(block) + 1
-    parts = range(0, block.shape[1], COLUMNS_AT_ONCE)
-    return float(sum((signs @ np.sort(block[:, i : i + COLUMNS_AT_ONCE], axis=0)).sum() for i in parts))
 
 
 def plain(value: Any) -> Any:
@@ -112,3 +103,86 @@ def check_stored(stored: Mapping[str, Any], names: tuple[str, ...], sizes: Int64
             "call hm.tl.sample_distances again",
         )
     return [place[name] for name in names]
+
+
+def assemble(
+    packed: Mapping[str, Any],
+    table: Any,
+    varying: Sequence[str],
+    *,
+    k: int = 10,
+    n_components: int = 10,
+    maps: Sequence[str] = ("mds", "diffusion"),
+    random_state: int = 0,
+) -> Any:
+    """Return the AnnData of samples that `samples` describes.
+
+    Parameters
+    ----------
+    packed
+        A comparison as `pack` makes it.
+    table
+        DataFrame with a row for each sample, in the order of the distances.
+    varying
+        Columns that were left out of it.
+    k, n_components, maps, random_state
+        As in `samples`, checked.
+    """
+    anndata = import_extra("anndata", package="anndata", extra="cohort")
+    distances = packed["distances"]
+    neighbors = min(check_integer("k", k, minimum=1), len(distances) - 1)
+    obsm = {f"X_{name}": _MAKERS[name](distances, n_components, neighbors, random_state) for name in maps}
+    if "embedding" in packed:
+        obsm["X_heatmover"] = packed["embedding"]
+    return anndata.AnnData(
+        obs=table,
+        obsm=obsm,
+        obsp={"distances": distances, "connectivities": sp.csr_matrix(sample_graph(distances, k=neighbors))},
+        uns=_notes(packed, varying, n_components, neighbors),
+    )
+
+
+def _notes(packed: Mapping[str, Any], varying: Sequence[str], count: int, neighbors: int) -> dict[str, Any]:
+    carried = {name: deepcopy(packed[name]) for name in ("params", "scales", "landmarks") if name in packed}
+    distances = packed["distances"]
+    shares = classical_scaling(distances, min(count, len(distances)))[1]
+    return {
+        KEY: {**carried, "varying": np.array(varying, dtype=object)},
+        "mds": {"variance_ratio": shares},
+        "neighbors": {
+            "connectivities_key": "connectivities",
+            "distances_key": "distances",
+            # Scanpy looks at the representation to start a UMAP, and wants a metric that it knows for it.
+            "params": {
+                "n_neighbors": neighbors,
+                "method": "umap",
+                "metric": "euclidean",
+                "use_rep": "X_mds",
+                "random_state": 0,
+            },
+        },
+    }
+
+
+def _mds(distances: Float64, count: int, *_: int) -> Float64:
+    return classical_scaling(distances, min(count, len(distances)))[0]
+
+
+def _diffusion(distances: Float64, count: int, neighbors: int, _: int) -> Float64:
+    return diffusion_map(distances, min(count, len(distances) - 1), k=neighbors)
+
+
+def _phate(distances: Float64, _: int, neighbors: int, random_state: int) -> Float64:
+    return phate(distances, k=max(1, min(neighbors, 5, len(distances) - 2)), random_state=random_state)
+
+
+def _umap(distances: Float64, _: int, neighbors: int, random_state: int) -> Float64:
+    return umap(distances, k=max(1, min(neighbors, len(distances) - 2)), random_state=random_state)
+
+
+_MAKERS: dict[str, Callable[[Float64, int, int, int], Float64]] = {
+    "mds": _mds,
+    "diffusion": _diffusion,
+    "phate": _phate,
+    "umap": _umap,
+}

@@ -1,0 +1,126 @@
+"""What compares the samples of a cohort for a study: all cells in memory here, in pieces in `heatmover.scale`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, final
+
+import numpy as np
+import scipy.sparse as sp
+
+from heatmover._progress import Progress
+from heatmover._typing import Intp
+from heatmover._validation import check_threads
+from heatmover.analysis.cell_types import Annotation, CellMasses
+from heatmover.analysis.comparison import Comparison, compare
+from heatmover.analysis.parameters import StudyParameters
+from heatmover.cohort import Cohort
+from heatmover.measures import measures_from_weights
+
+__all__ = ["Compared", "Comparer", "InMemory"]
+
+
+class Compared(NamedTuple):
+    """Samples compared, and their cells by type.
+
+    Attributes
+    ----------
+    comparison
+        Of the samples.
+    annotation
+        The type of each cell, or of each group of equal cells; None if none was asked for.
+    cells
+        The cells, or groups of cells, for which the points of the graph stand; None if they are the points.
+    """
+
+    comparison: Comparison
+    annotation: Annotation | None = None
+    cells: CellMasses | None = None
+
+
+class Comparer(Protocol):
+    """Compares samples; a study calls `check` before anything is read and `compare` once."""
+
+    def check(self, parameters: StudyParameters) -> None:
+        """Raise if this comparer cannot do what is asked for."""
+
+    def compare(
+        self,
+        cohort: Cohort,
+        kept: Intp,
+        annotation: Annotation | None,
+        parameters: StudyParameters,
+        progress: Progress,
+    ) -> Compared:
+        """Compare the samples of a cohort.
+
+        Parameters
+        ----------
+        cohort
+            From `heatmover.read_cohort`.
+        kept
+            Which of its samples, ascending.
+        annotation
+            The type of each cell of the cohort, ``(n_cells,)``; None if nobody asks for types.
+        parameters
+            Of the study.
+        progress
+            Told of all stages.
+        """
+
+    def record(self) -> Mapping[str, Any]:
+        """Return how it compares, as plain values for JSON."""
+
+
+@final
+@dataclass(frozen=True)
+class InMemory:
+    """Compares samples whose cells are all in memory at once.
+
+    Attributes
+    ----------
+    n_jobs
+        Threads; None for all cores. The result does not depend on it.
+    """
+
+    n_jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        check_threads(self.n_jobs)
+
+    def check(self, parameters: StudyParameters) -> None:
+        """Accept everything."""
+
+    def compare(
+        self,
+        cohort: Cohort,
+        kept: Intp,
+        annotation: Annotation | None,
+        parameters: StudyParameters,
+        progress: Progress,
+    ) -> Compared:
+        """Read all cells and compare the samples, see `heatmover.compare`."""
+        place = np.full(len(cohort.names), -1)
+        place[kept] = np.arange(len(kept))
+        codes = place[cohort.codes]
+        inside = codes >= 0
+        points = cohort.points() if inside.all() else cohort.points()[inside]
+        codes = codes[inside]
+        shape = (len(kept), codes.size)
+        cells = sp.csr_array((np.ones(codes.size), (codes, np.arange(codes.size))), shape=shape)
+        samples = measures_from_weights(cells, names=[cohort.names[i] for i in kept])
+        comparison = compare(
+            points, samples, n_neighbors=parameters.n_neighbors, landmarks=parameters.landmarks,
+            random_state=parameters.random_state, n_jobs=self.n_jobs, progress=progress,
+        )  # fmt: skip
+        if annotation is None:
+            return Compared(comparison)
+        annotation = annotation._replace(codes=annotation.codes[inside])
+        marks = comparison.landmarks
+        nodes = None if marks is None else marks.assign(points, n_jobs=self.n_jobs)
+        return Compared(comparison, annotation, None if nodes is None else CellMasses(samples.masses, nodes))
+
+    def record(self) -> Mapping[str, Any]:
+        """Return how it compares, as plain values for JSON."""
+        return {"how": "in memory"}

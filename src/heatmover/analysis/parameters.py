@@ -1,0 +1,112 @@
+"""`StudyParameters`: what a study is asked for, in one value that Python and the command line fill alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, final
+
+from heatmover._validation import check_integer, check_seed, check_truth, check_word
+from heatmover._words import unknown_parameter
+from heatmover.errors import InvalidInputError
+
+__all__ = ["StudyParameters"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class StudyParameters:
+    """What decides the numbers of a study, checked when it is made and recorded in run.json.
+
+    Attributes
+    ----------
+    variables
+        Names of the variables of the samples to examine, the most important first; None for all that can be tested.
+    block
+        Name of the variable that ties samples together, such as the patient or the batch; see `heatmover.examine`.
+    cells
+        Name of an annotation of the cells, such as their types: tell which of them differ between the groups of the
+        first variable that has groups, see `heatmover.analysis.contrast_cells`.
+    min_cells
+        Leave out samples with fewer cells. None: refuse a cohort in which a sample has a single cell.
+    allow_components
+        Go on even if the graph falls into components, with more than 5 % of the cells outside the largest.
+    n_neighbors
+        Neighbours of each cell, or landmark, in the graph.
+    landmarks
+        How many centres stand for the cells; ``"auto"``: 4,000 for more than 100,000 cells; None for never.
+    n_permutations
+        Permutations of every test.
+    random_state
+        Seed of everything that is drawn.
+
+    Examples
+    --------
+    >>> StudyParameters(variables=["response"], n_neighbors=15).n_neighbors
+    15
+    >>> StudyParameters.named(None, {"n_neigbors": 15})
+    Traceback (most recent call last):
+        ...
+    heatmover.errors.InvalidInputError: Expected a parameter of a study, found 'n_neigbors' (did you mean ...?).
+    """
+
+    variables: Sequence[str] | None = None
+    block: str | None = None
+    cells: str | None = None
+    min_cells: int | None = None
+    allow_components: bool = False
+    n_neighbors: int = 30
+    landmarks: int | Literal["auto"] | None = "auto"
+    n_permutations: int = 999
+    random_state: int = 0
+
+    def __post_init__(self) -> None:
+        if self.variables is not None:
+            object.__setattr__(self, "variables", _check_names("variables", self.variables))
+        for name in ("block", "cells"):
+            if getattr(self, name) is not None:
+                check_word(name, getattr(self, name))
+        for name in ("n_neighbors", "n_permutations"):
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), minimum=1))
+        if self.min_cells is not None:
+            object.__setattr__(self, "min_cells", check_integer("min_cells", self.min_cells, minimum=1))
+        object.__setattr__(self, "random_state", check_seed(self.random_state))
+        check_truth("allow_components", self.allow_components)
+        object.__setattr__(self, "landmarks", _check_landmarks(self.landmarks))
+
+    @classmethod
+    def named(cls, parameters: StudyParameters | None, changes: Mapping[str, Any]) -> StudyParameters:
+        """Return parameters with changes by name, or raise if there is no parameter of that name."""
+        known = [field.name for field in fields(cls)]
+        for name in changes:
+            if name not in known:
+                raise unknown_parameter(name, known)
+        if parameters is None:
+            return cls(**changes)
+        if not isinstance(parameters, cls):
+            raise InvalidInputError(
+                "parameters to be StudyParameters", type(parameters).__name__, "or give them by their names"
+            )
+        return replace(parameters, **changes)
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain values for JSON."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _check_names(name: str, names: object) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        advice = f"write [{names!r}]" if isinstance(names, str) else ""
+        raise InvalidInputError(f"{name} to be a list of names", repr(names), advice)
+    for each in names:
+        check_word(name, each)
+    return tuple(dict.fromkeys(names))
+
+
+def _check_landmarks(landmarks: object) -> Any:
+    if landmarks is None or (isinstance(landmarks, str) and landmarks == "auto"):
+        return landmarks
+    if isinstance(landmarks, str):
+        raise InvalidInputError("landmarks to be a whole number, 'auto' or none", repr(landmarks))
+    return check_integer("landmarks", landmarks, minimum=1)
