@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._typing import FloatArray
-from heatmover.errors import InvalidInputError, MissingExtraError
+from heatmover.errors import InvalidInputError, MissingExtraError, argument
 
 RandomState = int | np.random.Generator | None
 # Distances that are not stored would become zero.
@@ -26,16 +26,16 @@ def check_option(name: str, value: object, allowed: Iterable[str]) -> None:
     """Raise unless ``value`` is one of the ``allowed`` words."""
     words = list(allowed)
     if not (isinstance(value, str) and value in words):
-        raise InvalidInputError(f"{name} to be one of {', '.join(map(repr, words))}", repr(value))
+        raise InvalidInputError(f"{argument(name)} to be one of {', '.join(map(repr, words))}", repr(value))
 
 
 def check_integer(name: str, value: object, *, minimum: int, maximum: int | None = None) -> int:
     """Return ``value`` as an int, or raise if it is not a whole number of at least ``minimum``."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < minimum:  # type: ignore[operator]
-        raise InvalidInputError(f"{name} to be a whole number of at least {minimum}", repr(value))
+        raise InvalidInputError(f"{argument(name)} to be a whole number of at least {minimum}", repr(value))
     if maximum is not None and value > maximum:  # type: ignore[operator]
-        raise InvalidInputError(f"{name} to be at most {maximum}", repr(value))
+        raise InvalidInputError(f"{argument(name)} to be at most {maximum}", repr(value))
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
@@ -47,14 +47,14 @@ def check_seed(value: object) -> int:
 def check_truth(name: str, value: object) -> bool:
     """Return ``value``, or raise unless it is True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise InvalidInputError(f"{name} to be True or False", repr(value))
+        raise InvalidInputError(f"{argument(name)} to be True or False", repr(value))
     return bool(value)
 
 
 def check_word(name: str, value: object) -> str:
     """Return ``value``, or raise unless it is text."""
     if not isinstance(value, str):
-        raise InvalidInputError(f"{name} to be a name", repr(value))
+        raise InvalidInputError(f"{argument(name)} to be a name", repr(value))
     return value
 
 
@@ -63,10 +63,10 @@ def check_number(name: str, value: object, *, above: float, at_most: float = mat
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not above < float(value) <= at_most:  # type: ignore[arg-type]
         upper = f"{at_most:g}]" if math.isfinite(at_most) else "infinity)"
-        raise InvalidInputError(f"{name} to be a number in ({above:g}, {upper}", repr(value))
+        raise InvalidInputError(f"{argument(name)} to be a number in ({above:g}, {upper}", repr(value))
     result = float(value)  # type: ignore[arg-type]
     if not math.isfinite(result):
-        raise InvalidInputError(f"{name} to be finite", repr(value))
+        raise InvalidInputError(f"{argument(name)} to be finite", repr(value))
     return result
 
 
@@ -85,7 +85,7 @@ def check_matrix(
     is the advice for a sparse matrix: a distance that is not stored is not zero.
     """
     if hasattr(values, "toarray"):
-        raise InvalidInputError(f"{name} to be dense", _kind(values), sparse)
+        raise InvalidInputError(f"{argument(name)} to be dense", _kind(values), sparse)
     try:
         array = as_array(name, values)
         if array.dtype.kind == "O":
@@ -93,13 +93,15 @@ def check_matrix(
     except InvalidInputError:
         raise
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"{name} to be a 2-d array of numbers", f"{type(values).__name__}: {error}") from error
+        raise InvalidInputError(
+            f"{argument(name)} to be a 2-d array of numbers", f"{type(values).__name__}: {error}"
+        ) from error
     if not np.issubdtype(array.dtype, np.floating):
         array = array.astype(check_real(name, array.dtype))
     if array.ndim != 2:
-        raise InvalidInputError(f"{name} to be a 2-d array", f"an array of shape {array.shape}")
+        raise InvalidInputError(f"{argument(name)} to be a 2-d array", f"an array of shape {array.shape}")
     if min(array.shape) == 0:
-        raise InvalidInputError(f"{name} to have at least one row and one column", f"shape {array.shape}")
+        raise InvalidInputError(f"{argument(name)} to have at least one row and one column", f"shape {array.shape}")
     if finite:
         check_finite(name, array)
     return np.ascontiguousarray(array, dtype=dtype)
@@ -125,7 +127,9 @@ def as_array(name: str, values: Any, *, dtype: npt.DTypeLike | None = None) -> n
     parts = found if isinstance(found, list | tuple) else [found]
     hidden = sum(int(np.ma.getmaskarray(part).sum()) for part in parts if isinstance(part, np.ma.MaskedArray))
     if hidden:
-        raise InvalidInputError(f"{name} without masked values", f"{hidden} masked", "fill or drop them first")
+        raise InvalidInputError(
+            f"{argument(name)} without masked values", f"{hidden} masked", "fill or drop them first"
+        )
     return np.asarray(found, dtype=dtype)
 
 
@@ -196,7 +200,7 @@ def check_real(name: str, dtype: np.dtype[Any]) -> np.dtype[np.float64]:
     """Return float64, or raise if values of type ``dtype`` would change their meaning in it."""
     # NumPy would parse strings, count the days of a date and drop imaginary parts.
     if dtype.kind not in "fiub":
-        raise InvalidInputError(f"{name} to be real numbers", f"values of type {dtype.name}")
+        raise InvalidInputError(f"{argument(name)} to be real numbers", f"values of type {dtype.name}")
     return np.dtype(np.float64)
 
 
@@ -213,7 +217,7 @@ def check_finite(name: str, array: Any) -> None:
         # A stored value of a CSR array lies in the row whose part of the values begins last before it.
         rows = np.unique(np.searchsorted(array.indptr, bad, side="right") - 1 if sparse else bad)
         raise InvalidInputError(
-            f"{name} without NaN or infinity",
+            f"{argument(name)} without NaN or infinity",
             f"{bad.size} such values in {rows.size} rows (first: row {rows[0]})",
             "remove or impute those rows first",
         )
@@ -225,7 +229,7 @@ def check_random_state(random_state: RandomState) -> np.random.Generator:
         return np.random.default_rng(random_state)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(
-            "random_state to be a non-negative integer, a numpy Generator or None", repr(random_state)
+            f"{argument('random_state')} to be a non-negative integer, a numpy Generator or None", repr(random_state)
         ) from error
 
 
@@ -249,7 +253,9 @@ def check_memory(memory: int | float | str) -> int:
     elif not isinstance(value, bool) and isinstance(value, numbers.Real) and value < 2**60:
         size = float(value)
     if not 1 <= size < math.inf:
-        raise InvalidInputError("memory to be a number of bytes or text such as '2 GB' or '512 MiB'", repr(memory))
+        raise InvalidInputError(
+            f"{argument('memory')} to be a number of bytes or text such as '2 GB' or '512 MiB'", repr(memory)
+        )
     return int(size)
 
 
@@ -269,5 +275,7 @@ def check_sparse(name: str, matrix: Any) -> None:
         matrix.check_format(full_check=True)
     except ValueError as error:
         raise InvalidInputError(
-            f"{name} to be a sparse matrix that fits together", str(error), "make it anew from its rows and columns"
+            f"{argument(name)} to be a sparse matrix that fits together",
+            str(error),
+            "make it anew from its rows and columns",
         ) from error

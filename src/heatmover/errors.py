@@ -1,6 +1,12 @@
-"""Errors and warnings, in one grammar: what was expected, what was found, what to do."""
+"""Errors and warnings, in one grammar: what was expected, what was found, what to do.
+
+A sentence names arguments as data, so that each front end can call them what its users call them.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Callable
 
 __all__ = [
     "ConvergenceWarning",
@@ -9,11 +15,81 @@ __all__ = [
     "HeatmoverError",
     "InvalidInputError",
     "MissingExtraError",
+    "Sentence",
+    "argument",
 ]
+
+# Around the name of an argument, and before its value. Text from users is quoted before it gets into a sentence, and
+# in quotes these characters are spelled out.
+_BEGIN, _VALUE, _END = "\x02", "\x1f", "\x03"
+_MARKED = re.compile(f"{_BEGIN}([^{_VALUE}{_END}]*)(?:{_VALUE}([^{_END}]*))?{_END}")
+
+
+def argument(name: str, *value: object) -> str:
+    """Return the name of an argument, and a value for it if one is given, for the text of a `Sentence`.
+
+    Examples
+    --------
+    >>> Sentence(f"lower {argument('min_cells')}, or use {argument('landmarks', 4000)}")
+    'lower min_cells, or use landmarks=4000'
+    """
+    return _BEGIN + _VALUE.join([name, *map(repr, value)]) + _END
+
+
+class Sentence(str):
+    """Text that reads as Python calls the arguments in it, and knows which words of it are arguments.
+
+    Parameters
+    ----------
+    marked
+        Text in which `argument` made the names of arguments.
+
+    Examples
+    --------
+    >>> sentence = Sentence(f"raise {argument('n_neighbors')}")
+    >>> sentence
+    'raise n_neighbors'
+    >>> sentence.spelled(lambda name, value: "--neighbors")
+    'raise --neighbors'
+    """
+
+    __slots__ = ("marked",)
+    marked: str
+
+    def __new__(cls, marked: str) -> Sentence:
+        """Spell the arguments as Python does, and keep where they are."""
+        self = super().__new__(cls, _spell(marked, _in_python))
+        self.marked = marked
+        return self
+
+    def spelled(self, spell: Callable[[str, str | None], str]) -> str:
+        """Return the text with other names: ``spell`` gets that of an argument, and its value as Python writes it."""
+        return _spell(self.marked, spell)
+
+    def __getnewargs__(self) -> tuple[str]:
+        return (self.marked,)
+
+
+def _spell(marked: str, spell: Callable[[str, str | None], str]) -> str:
+    return _MARKED.sub(lambda match: spell(match[1], match[2]), marked)
+
+
+def _in_python(name: str, value: str | None) -> str:
+    return name if value is None else f"{name}={value}"
+
+
+def _marked(text: str) -> str:
+    return text.marked if isinstance(text, Sentence) else text
 
 
 class HeatmoverError(Exception):
     """Base class of every error that heatmover raises on purpose."""
+
+    @property
+    def sentence(self) -> Sentence:
+        """What the error says."""
+        said = self.args[0]
+        return said if isinstance(said, Sentence) else Sentence(str(self))
 
 
 class InvalidInputError(HeatmoverError, ValueError):
@@ -37,12 +113,13 @@ class InvalidInputError(HeatmoverError, ValueError):
     """
 
     def __init__(self, expected: str, found: str, advice: str = "") -> None:
-        self.expected, self.found, self.advice = expected, found, advice
-        super().__init__(f"Expected {expected}, found {found}{'; ' + advice if advice else ''}.")
+        self.expected, self.found, self.advice = map(Sentence, map(_marked, (expected, found, advice)))
+        instead = f"; {self.advice.marked}" if advice else ""
+        super().__init__(Sentence(f"Expected {self.expected.marked}, found {self.found.marked}{instead}."))
 
     def __reduce__(self) -> tuple[type[InvalidInputError], tuple[str, str, str]]:
         # The default would call __init__ with the finished sentence; errors cross process borders in joblib.
-        return type(self), (self.expected, self.found, self.advice)
+        return type(self), (self.expected.marked, self.found.marked, self.advice.marked)
 
 
 class MissingExtraError(HeatmoverError, ImportError):

@@ -210,7 +210,7 @@ def test_a_large_embedding_becomes_compact_by_itself_and_says_so(cloud, rows, mo
     monkeypatch.setattr(compression, "LARGEST_FULL", 1000)
     model = hm.DiffusionEMD(cloud, method=method, max_scale=9)
     with pytest.warns(
-        EmbeddingWarning, match=r"made compact, [\d,]+ features \(compress=0.1\). Set compress to choose"
+        EmbeddingWarning, match=r"made compact, [\d,]+ features \(compress=0.1\). In Python, compress chooses otherwise"
     ):
         embedding = model.fit_transform(rows)
     assert model.compress_ == compression.DEFAULT_DELTA

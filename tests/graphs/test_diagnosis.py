@@ -149,7 +149,10 @@ def test_low_recall_is_mentioned(recall, warned):
 
 def test_recall_comes_from_the_construction():
     graph = Graph(Graph.from_grid((9,)).affinity, {"recall": 0.5})
-    assert "found 50% of the true neighbours: use neighbors='blocked'" in graph.diagnose().advice[0]
+    assert (
+        "found 50% of the true neighbours: make the graph with Graph.from_points(points, neighbors='blocked')"
+        in graph.diagnose().advice[0]
+    )
 
 
 @pytest.mark.parametrize("affinity", [[[1.0]], [[0.0]]], ids=["with loop", "without"])

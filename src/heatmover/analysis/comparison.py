@@ -387,7 +387,7 @@ def check_all_pairs(n_samples: int) -> None:
         raise InvalidInputError(
             f"at most {MOST_SAMPLES:,} samples for the distances of all pairs",
             f"{n_samples:,}, whose distances would take {8 * n_samples**2 / 1e9:,.0f} GB",
-            "embed them with DiffusionEMD(graph).fit_transform and ask hm.nearest for the nearest of each",
+            "in Python, embed them with DiffusionEMD(graph).fit_transform and ask hm.nearest for the nearest of each",
         )
 
 

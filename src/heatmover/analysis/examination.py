@@ -12,7 +12,8 @@ import numpy.typing as npt
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, Int64
 from heatmover._validation import LabelNames, RandomState, check_integer
-from heatmover.errors import InvalidInputError
+from heatmover._words import quoted
+from heatmover.errors import InvalidInputError, Sentence
 from heatmover.manifold import smoothness
 from heatmover.measures import is_missing
 from heatmover.statistics import (
@@ -136,7 +137,7 @@ class Finding:
         answer = self.answer
         if answer is None:
             return ""
-        name = _quoted(self.variable)
+        name = quoted(self.variable)
         size = (
             f"it explains {100 * answer.effect:.2g} % of their variation"
             if self.kind == "groups"
@@ -255,7 +256,7 @@ def _examine(
                                                      restriction.units, {**settings, "blocks": blocks})
         }  # fmt: skip
     except InvalidInputError as error:  # blocks leave nothing to permute
-        return replace(blank, groups=groups, note=f"{_quoted(name)} was not tested: {error}", blocks=restriction.how)
+        return replace(blank, groups=groups, note=_refused(name, error), blocks=restriction.how)
     return replace(
         blank,
         groups=groups,
@@ -290,7 +291,7 @@ def _tests(
 
 def _untestable(name: str, values: list[Any], groups: Mapping[str, int]) -> str:
     """Return why a variable cannot be tested, or nothing."""
-    start = f"{_quoted(name)} was not tested: "
+    start = f"{quoted(name)} was not tested: "
     if len(values) < FEWEST_SAMPLES:
         return f"{start}{len(values)} samples with a known value are too few."
     if any(isinstance(value, float | np.floating) and np.isinf(value) for value in values):
@@ -305,7 +306,7 @@ def _untestable(name: str, values: list[Any], groups: Mapping[str, int]) -> str:
 def _remark(name: str, n_missing: int, groups: Mapping[str, int]) -> str:
     notes = []
     if n_missing:
-        notes.append(f"{n_missing} {'sample' if n_missing == 1 else 'samples'} without {_quoted(name)} left out.")
+        notes.append(f"{n_missing} {'sample' if n_missing == 1 else 'samples'} without {quoted(name)} left out.")
     single = sum(size == 1 for size in groups.values())
     if single:
         have = "has" if single == 1 else "have"
@@ -329,7 +330,7 @@ def _names(name: str, labels: Any, n_samples: int) -> npt.NDArray[np.str_]:
 def _listed(name: object, values: Any, n_samples: int) -> list[Any]:
     found = list(values)  # a masked value is a missing one
     if len(found) != n_samples:
-        raise InvalidInputError(f"a value of {_quoted(name)} for each of the {n_samples} samples", f"{len(found)}")
+        raise InvalidInputError(f"a value of {quoted(name)} for each of the {n_samples} samples", f"{len(found)}")
     return found
 
 
@@ -339,6 +340,5 @@ def label(value: Any) -> str:
     return str(int(value)) if number else str(value)
 
 
-def _quoted(name: object) -> str:
-    text = str(name)
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+def _refused(name: str, error: InvalidInputError) -> Sentence:
+    return Sentence(f"{quoted(name)} was not tested: {error.sentence.marked}")

@@ -16,7 +16,7 @@ from heatmover._typing import Float64, Int64
 from heatmover._validation import check_integer, check_random_state, check_threads
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
-from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
+from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
 from heatmover.graphs import Graph, Landmarks
 from heatmover.graphs.distinct import distinct_points, draw_by_mass, gather_masses
 from heatmover.graphs.landmarks import find_landmarks
@@ -200,11 +200,13 @@ def place_landmarks(
 
 def _check_landmarks(landmarks: object, points: Any) -> int:
     if isinstance(landmarks, str):
-        raise InvalidInputError("landmarks to be a whole number, None or 'auto'", repr(landmarks))
+        raise InvalidInputError(f"{argument('landmarks')} to be a whole number, 'auto' or none", repr(landmarks))
     count = check_integer("landmarks", landmarks, minimum=1)
     if isinstance(points, Graph):
         raise InvalidInputError(
-            "points, for landmarks are found among them", "a Graph", "give the points, or leave landmarks out"
+            "points, for landmarks are found among them",
+            "a Graph",
+            f"give the points, or leave {argument('landmarks')} out",
         )
     return count
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, final
 
 from heatmover._validation import check_integer, check_seed, check_truth, check_word
 from heatmover._words import unknown_parameter
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 
 __all__ = ["StudyParameters"]
 
@@ -98,7 +98,7 @@ class StudyParameters:
 def _check_names(name: str, names: object) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Sequence):
         advice = f"write [{names!r}]" if isinstance(names, str) else ""
-        raise InvalidInputError(f"{name} to be a list of names", repr(names), advice)
+        raise InvalidInputError(f"{argument(name)} to be a list of names", repr(names), advice)
     for each in names:
         check_word(name, each)
     return tuple(dict.fromkeys(names))
@@ -108,5 +108,5 @@ def _check_landmarks(landmarks: object) -> Any:
     if landmarks is None or (isinstance(landmarks, str) and landmarks == "auto"):
         return landmarks
     if isinstance(landmarks, str):
-        raise InvalidInputError("landmarks to be a whole number, 'auto' or none", repr(landmarks))
+        raise InvalidInputError(f"{argument('landmarks')} to be a whole number, 'auto' or none", repr(landmarks))
     return check_integer("landmarks", landmarks, minimum=1)

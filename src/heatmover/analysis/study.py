@@ -22,7 +22,7 @@ from heatmover.analysis.examination import Finding, examine
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import Clock, StudyRecord, input_record, versions
 from heatmover.cohort import Cohort
-from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
+from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, Sentence, argument
 from heatmover.metrics import centered_ranks
 
 __all__ = [
@@ -312,7 +312,8 @@ def _finish(
         try:
             contrast = _contrast(compared, design, findings, tests)
         except InvalidInputError as error:
-            notes = (*notes, f"Which types of {quoted(compared.annotation.name)} differ: {error}")
+            why = error.sentence.marked
+            notes = (*notes, Sentence(f"Which types of {quoted(compared.annotation.name)} differ: {why}"))
         watch.advance()
     watch.end()
     record = StudyRecord(source, parameters, how, watch.seconds, versions())
@@ -366,14 +367,14 @@ def enough_cells(cohort: Cohort, min_cells: int | None) -> Intp:
         raise InvalidInputError(
             "at least two cells in every sample",
             f"one in {len(single)} of {len(cohort.names)} samples ({listed(single)})",
-            "min_cells=2 leaves them out, min_cells=1 keeps them",
+            f"{argument('min_cells', 2)} leaves them out, {argument('min_cells', 1)} keeps them",
         )
     kept = np.flatnonzero(cohort.sizes >= least)
     if len(kept) < 2:
         raise InvalidInputError(
             f"at least two samples{f' of {least} cells' if least > 1 else ''} to compare",
             f"{len(kept)} of {len(cohort.names)}",
-            "lower min_cells" if len(cohort.names) > 1 else "check the column that names the samples",
+            f"lower {argument('min_cells')}" if len(cohort.names) > 1 else "check the column that names the samples",
         )
     check_all_pairs(len(kept))  # before the cells are read
     return kept
@@ -434,8 +435,8 @@ def check_components(affinity: Any, cells: Float64) -> None:
         raise InvalidInputError(
             "a connected graph",
             f"{n_components} components, with {apart:.0%} of the cells outside the largest",
-            "raise n_neighbors, remove outliers, or allow_components=True to go on: mass then never moves between "
-            "components",
+            f"raise {argument('n_neighbors')}, remove outliers, or {argument('allow_components', True)} to go on: mass "
+            "then never moves between components",
         )
 
 
@@ -460,10 +461,10 @@ def _size_notes(comparison: Comparison) -> Iterator[str]:
     if correlation < SIZE_MATTERS:
         small = int((sizes < SMALL_SAMPLE).sum())
         few = f"; {small} samples have fewer than {SMALL_SAMPLE}" if small else ""
-        yield (
+        yield Sentence(
             f"Small samples look far from all others: the fewer cells, the further the nearest sample (Spearman "
             f"{correlation:.2f}; {sizes.min()} to {sizes.max()} cells{few}). Part of any difference may be the number "
-            "of cells; min_cells leaves small samples out."
+            f"of cells; {argument('min_cells')} leaves small samples out."
         )
 
 

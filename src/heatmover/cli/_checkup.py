@@ -116,7 +116,7 @@ def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
     try:
         kept = enough_cells(cohort, asked.min_cells)
     except InvalidInputError as error:
-        yield str(error)
+        yield error.sentence
     table, block, cells = cohort.samples.iloc[kept], asked.block, asked.cells
     for name in asked.variables or ():
         yield from _tried(choose_variables, cohort, table, [name], block)
@@ -126,14 +126,14 @@ def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
         try:
             check_block(cohort.variable(block).iloc[kept], block)
         except InvalidInputError as error:
-            yield str(error)
+            yield error.sentence
 
 
 def _tried(check: Callable[..., object], *arguments: Any) -> list[str]:
     try:
         check(*arguments)
     except InvalidInputError as error:
-        return [str(error)]
+        return [error.sentence]
     return []
 
 

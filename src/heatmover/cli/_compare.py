@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from heatmover.cli import _options as options
+from heatmover.cli._options import in_options
 from heatmover.cli._terminal import output, plain_errors, watched, written
-from heatmover.cli._words import in_options
 
 __all__ = ["EXAMPLES", "compare"]
 

@@ -16,10 +16,10 @@ from heatmover.analysis.examination import kind_of
 from heatmover.analysis.study import SMALL_SAMPLE, choose_variables
 from heatmover.cli._checkup import Checkup, check_up
 from heatmover.cli._estimate import Estimate, estimate
+from heatmover.cli._options import in_options
 from heatmover.cli._settings import Settings
 from heatmover.cli._summary import columns_of, hanging, short
 from heatmover.cli._terminal import clean, fail, output, watched
-from heatmover.cli._words import in_options
 from heatmover.cohort import Cohort
 from heatmover.cohort.candidates import candidates
 from heatmover.cohort.formats.choose import format_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from heatmover._words import quoted, unknown_parameter
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, Sentence
 
 __all__ = [
     "OPTIONS",
@@ -37,17 +38,19 @@ __all__ = [
     "Threads",
     "Title",
     "check_known",
+    "in_options",
     "number",
 ]  # fmt: skip
 
 # The option for each argument of the package that has one.
-OPTIONS = {
+OPTIONS: Mapping[str, str] = {
     "allow_components": "--allow-components",
     "block": "--block",
     "cells": "--cells",
     "checkpoint": "--checkpoint",
     "client": "--scheduler",
     "cofactor": "--cofactor",
+    "force": "--force",
     "landmarks": "--landmarks",
     "memory": "--memory",
     "min_cells": "--min-cells",
@@ -57,6 +60,7 @@ OPTIONS = {
     "n_permutations": "--permutations",
     "no_features": "--annotation",
     "on_missing": "--missing",
+    "out": "--out",
     "random_state": "--seed",
     "representation": "--rep",
     "resume": "--resume",
@@ -209,6 +213,27 @@ Force = Annotated[
 Title = Annotated[str | None, typer.Option(metavar="TEXT", rich_help_panel=RUN, help="Title of the report.")]
 # Text, not a path: an empty one would be the current folder.
 Out = Annotated[str, typer.Option("--out", "-o", metavar="DIR", rich_help_panel=RUN, help="Folder for the results.")]
+
+
+def in_options(sentence: str) -> str:
+    """Return a sentence in the words of the command line: its arguments by their options.
+
+    Examples
+    --------
+    >>> in_options(Sentence(f"{argument('n_components', 50)} reduces, {argument('n_components', 'all')} keeps them"))
+    '--components 50 reduces, --components all keeps them'
+    >>> in_options(Sentence(f"raise {argument('n_neighbors')}, or {argument('allow_components', True)}"))
+    'raise --neighbors, or --allow-components'
+    """
+    return sentence.spelled(_option) if isinstance(sentence, Sentence) else sentence
+
+
+def _option(name: str, value: str | None) -> str:
+    if name not in OPTIONS:
+        return name if value is None else f"{name}={value}"
+    given = None if value is None else literal_eval(value)
+    # A flag has no value; what is None in Python is the word none.
+    return OPTIONS[name] if value is None or given is True else f"{OPTIONS[name]} {given}".replace(" None", " none")
 
 
 def number(text: str | None, words: Mapping[str, Any] = MappingProxyType({})) -> Any:

@@ -13,8 +13,8 @@ from rich.text import Text
 from heatmover._words import listed, unused
 from heatmover.analysis.examination import Finding, label
 from heatmover.analysis.study import Study
+from heatmover.cli._options import in_options
 from heatmover.cli._terminal import clean
-from heatmover.cli._words import in_options
 from heatmover.measures import is_missing
 from heatmover.report.folder import EVERY
 

@@ -19,7 +19,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from heatmover._progress import SILENT, Progress
-from heatmover.cli._words import in_options
+from heatmover.cli._options import in_options
 from heatmover.errors import HeatmoverError
 
 __all__ = ["clean", "fail", "output", "plain_errors", "tell", "watched", "whole_output", "written"]
@@ -163,7 +163,7 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except HeatmoverError as error:
-        fail(in_options(str(error)))
+        fail(in_options(error.sentence))
     except OSError as error:
         if error.errno is None:  # not from the system: some libraries derive errors of their own from it
             raise

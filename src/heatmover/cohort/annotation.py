@@ -13,7 +13,7 @@ from heatmover._words import find, quoted
 from heatmover.cohort.kept import KeptReader
 from heatmover.cohort.reader import Reader
 from heatmover.cohort.samples import factorize, spell
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 
 __all__ = ["check_annotation", "encode", "read_annotation"]
 
@@ -23,15 +23,17 @@ def check_annotation(name: str, reader: Reader, varying: Mapping[str, int], cons
     inner = reader.inner if isinstance(reader, KeptReader) else reader
     if not hasattr(inner, "annotations"):
         raise InvalidInputError(
-            "cells to be a column of the cells", f"{quoted(name)} and a {reader.kind}, which has none", "use AnnData"
+            f"{argument('cells')} to be a column of the cells",
+            f"{quoted(name)} and a {reader.kind}, which has none",
+            "use AnnData",
         )
     if name in set(constant):
         raise InvalidInputError(
-            "cells to be a column that differs between cells of a sample",
+            f"{argument('cells')} to be a column that differs between cells of a sample",
             f"{quoted(name)}, which is the same in all cells of every sample",
             "choose an annotation of cells, such as their types",
         )
-    return find(name, list(varying), "cells to be a column that differs between cells of a sample")
+    return find(name, list(varying), f"{argument('cells')} to be a column that differs between cells of a sample")
 
 
 def read_annotation(reader: Reader, name: str) -> tuple[Int32, tuple[str, ...]]:

@@ -23,7 +23,7 @@ from heatmover.cohort.kept import KeptReader
 from heatmover.cohort.projection import Moments, Projection, principal_components
 from heatmover.cohort.reader import Block, NotFeatures, Reader
 from heatmover.cohort.samples import Mixture, SampleTable, check_variable, factorize, from_text, table_of
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, Sentence, argument
 
 __all__ = ["read_cohort"]
 
@@ -135,9 +135,9 @@ def read_cohort(
         wide = n_components is None and len(reader.features) > MOST_COLUMNS and _whole_matrix(reader, representation)
         if wide:
             raise InvalidInputError(
-                f"at most {MOST_COLUMNS} features, or n_components",
+                f"at most {MOST_COLUMNS} features, or {argument('n_components')}",
                 f"{len(reader.features)} features",
-                'n_components=50 reduces them by PCA, n_components="all" keeps them',
+                f"{argument('n_components', 50)} reduces them by PCA, {argument('n_components', 'all')} keeps them",
             )
         moments, bad, n_bad = _look(reader, codes.size, progress)
         if bad.size:
@@ -198,7 +198,7 @@ def _decide(
         raise InvalidInputError(
             "a column of numbers that varies within samples",
             f"none among {listed(reader.features)}",
-            "name the features in representation",
+            f"name the features in {argument('representation')}",
         )
     taken = frozenset(features)
     return reader.choose(features), variables, {name: count for name, count in varying.items() if name not in taken}
@@ -240,7 +240,7 @@ def _by_name(names: Sequence[str], opened: Opened) -> dict[str, list[object]]:
     assert opened.sheet is not None
     sheet = dict(opened.sheet)
     if opened.sheet_names is None:
-        key = find(opened.sample_key, list(sheet), "sample_key to be a column of the sample sheet too")
+        key = find(opened.sample_key, list(sheet), f"{argument('sample_key')} to be a column of the sample sheet too")
         rows = ["" if name is None else str(name) for name in sheet.pop(key)]
     else:
         rows = list(opened.sheet_names)
@@ -297,7 +297,7 @@ def _without(
             "features without NaN or infinity",
             f"{n_bad} such values in {bad.size} cells (first: row {bad[0]}, sample "
             f"{quoted(names[int(codes[bad[0]])])}{f'; {where}' if np.count_nonzero(lost) > 1 else ''})",
-            'remove those cells, impute the values, or on_missing="drop"',
+            f"remove those cells, impute the values, or {argument('on_missing', 'drop')}",
         )
     left = np.bincount(codes, minlength=len(names)) - lost
     empty = [name for name, size in zip(names, left, strict=True) if not size]
@@ -343,7 +343,9 @@ def _project(
         return Projection(moments.mean, scale)
     most = min(moments.count, moments.mean.size)
     if n_components > most:
-        raise InvalidInputError(f"n_components to be at most {most}, the cells or features", str(n_components))
+        raise InvalidInputError(
+            f"{argument('n_components')} to be at most {most}, the cells or features", str(n_components)
+        )
     progress.stage("principal components", 1)
     # Several passes: what is small is read once, for a wide table is slow to read.
     small = 8 * moments.count * moments.mean.size <= HELD_BYTES
@@ -358,7 +360,9 @@ def _project(
 
 def _left_out(names: Sequence[str]) -> Iterator[str]:
     if names:
-        yield f"Whole numbers only, so no feature unless named in representation: {listed(names)}."
+        yield Sentence(
+            f"Whole numbers only, so no feature unless named in {argument('representation')}: {listed(names)}."
+        )
 
 
 def _remarks(names: Sequence[str], codes: Int32, reader: Reader, moments: Moments, standardize: bool) -> Iterator[str]:

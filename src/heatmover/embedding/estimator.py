@@ -451,8 +451,8 @@ def _warn_of_compression(prepared: Preparation) -> None:
     if prepared.compression.by_itself:
         warnings.warn(
             f"Expected an embedding of at most 2 GiB, found that {prepared.compression.reason}; it was made compact, "
-            f"{prepared.layout.n_features:,} features (compress={prepared.compression.delta:g}). Set compress to "
-            "choose, or to False.",
+            f"{prepared.layout.n_features:,} features (compress={prepared.compression.delta:g}). In Python, "
+            "compress chooses otherwise, and compress=False keeps every point.",
             EmbeddingWarning,
             stacklevel=3,
         )

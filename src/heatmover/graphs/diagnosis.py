@@ -174,10 +174,13 @@ def _advice(
     if n_weak:
         lines.append(
             f"{n_weak} points ({n_weak / n_points:.1%}) are so far from their neighbours that their mass hardly moves. "
-            "Use kernel='adaptive' or a larger bandwidth if they are not outliers."
+            "If they are not outliers, make the graph with Graph.from_points(points, kernel='adaptive')."
         )
     if recall < 0.9:
-        lines.append(f"The approximate search found {recall:.0%} of the true neighbours: use neighbors='blocked'.")
+        lines.append(
+            f"The approximate search found {recall:.0%} of the true neighbours: make the graph with "
+            "Graph.from_points(points, neighbors='blocked')."
+        )
     return lines
 
 

@@ -26,7 +26,7 @@ from heatmover._validation import (
     check_sparse,
     check_threads,
 )
-from heatmover.errors import GraphWarning, InvalidInputError
+from heatmover.errors import GraphWarning, InvalidInputError, argument
 from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.grid import grid_affinity
 from heatmover.graphs.kernels import Bandwidth, KernelName, affinity_from_neighbors, check_kernel, choose_bandwidth
@@ -364,9 +364,11 @@ def _check_neighbors(n_neighbors: object, points: npt.NDArray[Any]) -> int:
     count = check_integer("n_neighbors", n_neighbors, minimum=1)
     if count >= len(points):
         raise InvalidInputError(
-            f"more points than n_neighbors={count}",
+            f"more points than {argument('n_neighbors', count)}",
             f"{len(points)} points",
-            f"use n_neighbors of at most {len(points) - 1}" if len(points) > 1 else "give at least two points",
+            f"use {argument('n_neighbors')} of at most {len(points) - 1}"
+            if len(points) > 1
+            else "give at least two points",
         )
     return count
 

@@ -23,7 +23,7 @@ from heatmover._validation import import_extra
 from heatmover._words import quoted_path
 from heatmover.analysis.cell_types import CellContrast
 from heatmover.analysis.study import Study
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 from heatmover.report._exchange import Run, exchange, has_runs, runs_at_work, settle
 from heatmover.report._write import write_report
 from heatmover.tables import write_table
@@ -106,7 +106,7 @@ def _check_alone(place: Path, out: Path, purpose: str, force: bool) -> None:
         raise InvalidInputError(
             f"no other run that writes to {quoted_path(str(out))}",
             "one at work",
-            "wait for it, or choose another --out",
+            f"wait for it, or choose another {argument('out')}",
         )
 
 
@@ -149,7 +149,9 @@ def _told(out: Path) -> Iterator[None]:
 
 def _unwritable(place: Path, error: OSError) -> InvalidInputError:
     return InvalidInputError(
-        "--out where one can write", f"{quoted_path(str(place))}: {error.strerror or error}", "choose another --out"
+        f"{argument('out')} where one can write",
+        f"{quoted_path(str(place))}: {error.strerror or error}",
+        f"choose another {argument('out')}",
     )
 
 
@@ -162,9 +164,9 @@ def _standing(out: Path) -> Path:
         raise _unwritable(out, error) from error
     if not is_folder:
         raise InvalidInputError(
-            "--out to name a folder",
+            f"{argument('out')} to name a folder",
             f"the {'file' if leads else 'broken link'} {quoted_path(str(standing))} in its way",
-            "choose another --out",
+            f"choose another {argument('out')}",
         )
     return standing
 
@@ -176,12 +178,14 @@ def _check_free(out: Path, force: bool) -> None:
         raise InvalidInputError(
             f"no results in {quoted_path(str(out))} yet",
             ", ".join(modes),
-            "use --force to replace them, or another --out",
+            f"{argument('force', True)} replaces them; or choose another {argument('out')}",
         )
     others = [name for name, mode in modes.items() if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode))]
     if others:
         raise InvalidInputError(
-            f"files in {quoted_path(str(out))}", f"folders called {', '.join(others)}", "choose another --out"
+            f"files in {quoted_path(str(out))}",
+            f"folders called {', '.join(others)}",
+            f"choose another {argument('out')}",
         )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from heatmover._files import lock_file, try_lock
 from heatmover._validation import import_extra
 from heatmover._words import quoted_path
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 from heatmover.scale._tasks import Arrays
 
 __all__ = ["LAYOUT", "Checkpoint", "NoCheckpoint", "check_place", "explain_full_disk", "open_checkpoint"]
@@ -150,7 +150,7 @@ def explain_full_disk(path: Path) -> Iterator[None]:
         raise InvalidInputError(
             f"space to write to {quoted_path(str(path))}",
             "no space left on the device",
-            "free some and run again with resume=True: what was finished before is kept",
+            f"free some and run again with {argument('resume', True)}: what was finished before is kept",
         ) from error
 
 
@@ -203,7 +203,9 @@ def check_place(path: str | os.PathLike[str] | None, *, resume: bool) -> Path | 
             raise InvalidInputError("a checkpoint to resume", "none", "name the store of the earlier run")
         return None
     if not os.fspath(path):
-        raise InvalidInputError("checkpoint to be a path", "an empty one", "name a store that is to be made")
+        raise InvalidInputError(
+            f"{argument('checkpoint')} to be a path", "an empty one", "name a store that is to be made"
+        )
     place = Path(path)
     try:
         place.lstat()
@@ -212,10 +214,12 @@ def check_place(path: str | os.PathLike[str] | None, *, resume: bool) -> Path | 
     except OSError as error:  # a name too long, a folder that may not be entered
         raise _cannot_make(place, error) from error
     if not place.exists():
-        raise InvalidInputError("checkpoint to be a path", f"the broken link {quoted_path(str(place))}")
+        raise InvalidInputError(f"{argument('checkpoint')} to be a path", f"the broken link {quoted_path(str(place))}")
     if not resume:
         raise InvalidInputError(
-            "a checkpoint that is not there yet", f"{quoted_path(str(place))}", "resume=True goes on with it"
+            "a checkpoint that is not there yet",
+            f"{quoted_path(str(place))}",
+            f"{argument('resume', True)} goes on with it",
         )
     return place
 

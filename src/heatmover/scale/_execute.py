@@ -15,7 +15,7 @@ from typing import Any, final
 from threadpoolctl import threadpool_limits
 
 from heatmover._validation import check_threads, import_extra
-from heatmover.errors import HeatmoverError, InvalidInputError
+from heatmover.errors import HeatmoverError, InvalidInputError, argument
 from heatmover.scale._tasks import Arrays
 
 __all__ = ["Executor", "Task", "connected", "executor"]
@@ -72,7 +72,8 @@ def executor(client: Any, n_jobs: int | None) -> Iterator[Executor]:
         distributed = import_extra("distributed", package="distributed", extra="dask")
         if not isinstance(client, distributed.Client):
             raise InvalidInputError(
-                "client to be a distributed.Client, the address of a scheduler, or None", type(client).__name__
+                f"{argument('client')} to be a distributed.Client, the address of a scheduler, or None",
+                type(client).__name__,
             )
         yield Cluster(client)
 
@@ -215,7 +216,7 @@ class Cluster(Executor):
     def _explained(self) -> Iterator[None]:
         """Say in one sentence that the cluster is gone; errors of tasks come as they are."""
         distributed = import_extra("distributed", package="distributed", extra="dask")
-        advice = "with a checkpoint, run again with resume=True: what was finished is kept"
+        advice = f"with a checkpoint, run again with {argument('resume', True)}: what was finished is kept"
         try:
             yield
         except distributed.KilledWorker as error:

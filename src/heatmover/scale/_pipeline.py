@@ -19,7 +19,7 @@ from heatmover.analysis.landmarking import LANDMARKS
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.cohort import Cohort
 from heatmover.embedding import DiffusionEMD
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 from heatmover.scale._checkpoint import check_place, open_checkpoint
 from heatmover.scale._execute import executor
 from heatmover.scale._input import describe_input, digest, plain
@@ -83,7 +83,9 @@ class InPieces:
         """Raise if landmarks are forbidden, or if there is a checkpoint that is not to be resumed."""
         if parameters.landmarks is None:
             raise InvalidInputError(
-                "landmarks for cells that stay on disk", "landmarks=None", "leave landmarks out, or memory"
+                f"{argument('landmarks')} for cells that stay on disk",
+                f"{argument('landmarks', None)}",
+                f"leave {argument('landmarks')} out, or {argument('memory')}",
             )
         check_place(self.checkpoint, resume=self.resume)
 
@@ -162,7 +164,7 @@ class Request:
         check_integer("min_cells", self.min_cells, minimum=1)
         if self.n_landmarks <= self.n_neighbors:
             raise InvalidInputError(
-                f"more landmarks than n_neighbors={self.n_neighbors}",
+                f"more landmarks than {argument('n_neighbors', self.n_neighbors)}",
                 f"{self.n_landmarks} for {self.cohort.n_cells} cells",
                 "use fewer neighbours, or hm.compare, which needs no landmarks for few cells",
             )
@@ -173,7 +175,7 @@ class Request:
         if not isinstance(self.landmarks, str):
             return check_integer("landmarks", self.landmarks, minimum=1)
         if self.landmarks != "auto":
-            raise InvalidInputError("landmarks to be a whole number or 'auto'", repr(self.landmarks))
+            raise InvalidInputError(f"{argument('landmarks')} to be a whole number or 'auto'", repr(self.landmarks))
         return max(1, min(LANDMARKS, self.cohort.n_cells // CELLS_PER_LANDMARK))
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from heatmover.cohort import Cohort
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs.search.kmeans import PER_LANDMARK
 
 __all__ = ["LOSS_POINTS", "Plan", "make_plan"]
@@ -127,7 +127,9 @@ def make_plan(
     """
     if n_landmarks > cohort.n_cells:
         raise InvalidInputError(
-            f"at least landmarks={n_landmarks} cells", f"{cohort.n_cells}", "use fewer landmarks, or hm.compare without"
+            f"at least as many cells as {argument('landmarks', n_landmarks)}",
+            f"{cohort.n_cells}",
+            "use fewer landmarks, or hm.compare without",
         )
     n_columns = len(cohort.reader.features)
     row = n_workers * _row_bytes(n_columns, cohort.n_dimensions)
@@ -143,7 +145,7 @@ def make_plan(
     stage, need = max(least.bounds.items(), key=lambda item: item[1])
     if least.held + need > memory:
         raise InvalidInputError(
-            f"memory of at least {(least.held + need) / 1e6:,.0f} MB for {cohort.n_cells:,} cells of "
+            f"{argument('memory')} of at least {(least.held + need) / 1e6:,.0f} MB for {cohort.n_cells:,} cells of "
             f"{len(cohort.names)} samples and {n_landmarks:,} landmarks ({stage!r})",
             f"{memory / 1e6:,.0f} MB",
             "allow more, or use fewer landmarks or fewer threads",

@@ -17,7 +17,7 @@ from heatmover._typing import FloatArray
 from heatmover._validation import check_matrix, import_extra
 from heatmover._words import quoted_path, readable
 from heatmover.cohort.formats.stored import missing_chunks, told
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 
 __all__ = ["Rows", "Span", "check_new", "cut", "open_array", "tile_rows"]
 
@@ -89,7 +89,7 @@ def check_new(place: Path, *, resume: bool) -> bool:
         return True
     if not resume:
         raise InvalidInputError(
-            "an array that is not there yet", quoted_path(str(place)), "resume=True goes on with it"
+            "an array that is not there yet", quoted_path(str(place)), f"{argument('resume', True)} goes on with it"
         )
     return False
 
@@ -116,7 +116,8 @@ def tile_rows(rows: Rows, memory: int, n_workers: int) -> int:
         size //= 2
     if need(size) > memory:
         raise InvalidInputError(
-            f"memory of at least {need(size) / 1e6:,.0f} MB for tiles of {size} rows", f"{memory / 1e6:,.0f} MB"
+            f"{argument('memory')} of at least {need(size) / 1e6:,.0f} MB for tiles of {size} rows",
+            f"{memory / 1e6:,.0f} MB",
         )
     return size
 

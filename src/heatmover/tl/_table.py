@@ -13,7 +13,7 @@ from heatmover._typing import Int32, Int64, Intp
 from heatmover._validation import import_extra
 from heatmover._words import distinct, find
 from heatmover.cohort.samples import SampleTable
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 
 __all__ = ["Labels", "check_anndata", "read_labels"]
 
@@ -65,7 +65,7 @@ def read_labels(adata: Any, sample_key: str, columns: Sequence[str]) -> Labels:
     """Return the sample of each cell, and which of some columns vary within samples."""
     known = list(adata.obs.columns)
     distinct([str(name) for name in known], "columns of obs")
-    table = SampleTable(find(sample_key, known, "sample_key to be a column of obs"))
+    table = SampleTable(find(sample_key, known, f"{argument('sample_key')} to be a column of obs"))
     table.add(adata.obs[sample_key], {name: adata.obs[name] for name in columns})
     names, codes = table.finish()
     return Labels(names, codes, tuple(table.varying))

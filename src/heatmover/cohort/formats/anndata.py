@@ -24,7 +24,7 @@ from heatmover.cohort.formats.stored import (
     without_copies,
 )
 from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, as_float, spans
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 
 __all__ = ["DEFAULT_REPRESENTATION", "AnnDataReader", "columns_of_cells", "open_anndata"]
 
@@ -104,7 +104,7 @@ def open_anndata(
         check_heaps(path)
     with _opened(path, format, adata) as root:
         columns = _obs_columns(root)
-        find(sample_key, columns, "sample_key to be a column of obs")
+        find(sample_key, columns, f"{argument('sample_key')} to be a column of obs")
         wanted = [column for column in columns if column != sample_key]
         if annotations is not None:
             wanted = list(find_all(annotations, columns, "every annotation to be a column of obs"))
@@ -267,11 +267,11 @@ def _choose_representation(root: Any, representation: str | Sequence[str] | None
     if representation is None:
         return (DEFAULT_REPRESENTATION if DEFAULT_REPRESENTATION in keys else "X"), None
     if isinstance(representation, str):
-        return find(representation, ["X", *keys], "representation to be 'X' or a key of obsm"), None
+        return find(representation, ["X", *keys], f"{argument('representation')} to be 'X' or a key of obsm"), None
     element = _element(root, "X")
     _check(root, "X", element)
     names = _feature_names(root, "X", element)
-    places = find_all(representation, names, "every name in representation to be one of var_names")
+    places = find_all(representation, names, f"every name in {argument('representation')} to be one of var_names")
     distinct([name for name in names if name in places], "names of the chosen variables", "call var_names_make_unique")
     return "X", tuple(places[name] for name in representation)
 
@@ -284,7 +284,9 @@ def _element(root: Any, key: str) -> Any:
         holder = root if key == "X" else root["obsm"]
         found = holder.get(key)
     if found is None or _encoding(found) == "null":
-        raise InvalidInputError("a matrix X", "a file without one", "choose a key of obsm as representation")
+        raise InvalidInputError(
+            "a matrix X", "a file without one", f"choose a key of obsm as {argument('representation')}"
+        )
     # A sparse matrix of an object whose values are still on disk is read, and checked, like any file.
     return found.group if hasattr(found, "group") and hasattr(found, "to_memory") else found
 

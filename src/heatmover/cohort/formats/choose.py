@@ -15,7 +15,7 @@ from heatmover.cohort.formats.parquet import open_parquet
 from heatmover.cohort.formats.text import open_delimited, read_sheet
 from heatmover.cohort.reader import Reader
 from heatmover.cohort.source import Source, fcs_files
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 
 __all__ = ["Opened", "open_reader"]
 
@@ -79,9 +79,13 @@ def open_reader(
             )
         return Opened(reader, source, sample_key or "sample", columns if sheet is not None else None, reader.names)
     if sample_key is None:
-        raise InvalidInputError("sample_key to name the column that tells the sample of each cell", "None")
+        raise InvalidInputError(
+            f"{argument('sample_key')} to name the column that tells the sample of each cell", "none"
+        )
     if cofactor is not None:
-        raise InvalidInputError("cofactor for FCS files only", f"a cofactor and a {KINDS.get(format, format)}")
+        raise InvalidInputError(
+            f"{argument('cofactor')} for FCS files only", f"a cofactor and a {KINDS.get(format, format)}"
+        )
     with readable(place, KINDS.get(format, format)):
         named: dict[str, Any] = {
             "sample_key": sample_key,

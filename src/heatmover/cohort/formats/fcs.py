@@ -16,7 +16,7 @@ from heatmover._validation import import_extra
 from heatmover._words import distinct, find, find_all, listed, quoted, readable
 from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, spans
 from heatmover.cohort.source import fcs_files
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 
 __all__ = ["FcsReader", "match_sheet", "open_fcs"]
 
@@ -158,11 +158,11 @@ def _common_channels(
 ) -> tuple[str, ...]:
     """Return the features, which every file must have, in whatever order."""
     if isinstance(representation, str):
-        raise InvalidInputError("representation to be a list of channels", quoted(representation))
+        raise InvalidInputError(f"{argument('representation')} to be a list of channels", quoted(representation))
     if representation is not None:
-        distinct(representation, "channels in representation")
+        distinct(representation, f"channels in {argument('representation')}")
         for name in representation:
-            find(name, channels[0], f"every name in representation to be a channel of {quoted(files[0])}")
+            find(name, channels[0], f"every name in {argument('representation')} to be a channel of {quoted(files[0])}")
     wanted = [name for name in channels[0] if name.lower() not in NO_FEATURES]
     features = tuple(wanted if representation is None else representation)
     if not features:
@@ -174,7 +174,7 @@ def _common_channels(
             raise InvalidInputError(
                 "the same channels in every FCS file",
                 f"no {listed(absent)} in {quoted(file)}, unlike in {quoted(files[0])}",
-                "name the common channels in representation",
+                f"name the common channels in {argument('representation')}",
             )
     return features
 
@@ -206,7 +206,9 @@ def _sample_names(stems: list[str], variables: dict[str, list[str | None]], samp
     """Return the names of the samples: the sheet's column of that name, which is then no variable, or the files'."""
     if sample_key is None:
         return stems
-    found = variables.pop(find(sample_key, list(variables), "sample_key to be a column of the sample sheet"))
+    found = variables.pop(
+        find(sample_key, list(variables), f"{argument('sample_key')} to be a column of the sample sheet")
+    )
     if None in found:
         raise InvalidInputError(f"a name in every row of {quoted(sample_key)}", f"{found.count(None)} missing")
     return [str(name) for name in found]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import final
 
 from heatmover._words import distinct, find, find_all, listed, quoted
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 
 __all__ = ["NAMED", "ROWS", "TEXT", "Division", "divide"]
 
@@ -55,7 +55,7 @@ def divide(
     Without a list of features these are the numeric columns that are neither the sample nor an annotation; of them
     the reader later takes those that vary within samples, for an age is no property of a cell.
     """
-    find(sample_key, columns, "sample_key to be a column of the table")
+    find(sample_key, columns, f"{argument('sample_key')} to be a column of the table")
     no_features = frozenset(no_features)
     named = find_all(annotations or (), columns, "every annotation to be a column of the table")
     counted = {name for name in columns if ROW_NUMBERS.fullmatch(name)} - {*named, *no_features}
@@ -82,15 +82,17 @@ def divide(
 def _chosen(columns: Sequence[str], numeric: Collection[str], representation: Sequence[str]) -> list[str]:
     if isinstance(representation, str):
         raise InvalidInputError(
-            "representation to be a list of columns of the table",
+            f"{argument('representation')} to be a list of columns of the table",
             quoted(representation),
             f"write [{quoted(representation)}] if you mean that column",
         )
     if not representation:
-        raise InvalidInputError("at least one column in representation", "none")
-    distinct(representation, "columns in representation")
-    found = find_all(representation, columns, "every name in representation to be a column of the table")
+        raise InvalidInputError(f"at least one column in {argument('representation')}", "none")
+    distinct(representation, f"columns in {argument('representation')}")
+    found = find_all(representation, columns, f"every name in {argument('representation')} to be a column of the table")
     texts = [name for name in found if name not in numeric]
     if texts:
-        raise InvalidInputError("columns of numbers in representation", f"{listed(texts)} without numbers")
+        raise InvalidInputError(
+            f"columns of numbers in {argument('representation')}", f"{listed(texts)} without numbers"
+        )
     return list(found)

@@ -19,7 +19,7 @@ from heatmover._words import distinct, quoted, quoted_path
 from heatmover.cohort.formats.table import TEXT, divide
 from heatmover.cohort.reader import Block, Columns, NotFeatures, Numbers, spans
 from heatmover.cohort.samples import Mixture
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 
 __all__ = ["DelimitedReader", "not_a_number", "open_delimited", "read_head", "read_sheet"]
 
@@ -155,7 +155,8 @@ def not_a_number(name: str, mixture: Mixture) -> InvalidInputError:
     return InvalidInputError(
         f"numbers in the column {quoted(name)}",
         f"{quoted(mixture.value)} in row {mixture.row}",
-        "write NA where a value is missing, name it in no_features, or name the columns wanted in representation",
+        f"write NA where a value is missing, name it in {argument('no_features')}, or name the columns wanted in "
+        f"{argument('representation')}",
     )
 
 
