@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatmover.cli._checkup import MOST_CELLS, draw
+from heatmover.cli._diagnosis import MOST_CELLS, draw
 from heatmover.cohort import read_cohort
 from heatmover.cohort.candidates import candidates
 

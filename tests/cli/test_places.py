@@ -8,7 +8,7 @@ import warnings
 import anndata
 import pytest
 
-from heatmover.cli._places import check_places
+from heatmover.cli._settings import check_places
 
 
 @pytest.fixture(autouse=True)

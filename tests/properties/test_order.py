@@ -175,8 +175,8 @@ def test_cohorts_in_pieces(cells, tmp_path, name):
 
 def test_draws_from_many_cells(monkeypatch, tmp_path, cells):
     """With fewer cells looked at than there are."""
-    monkeypatch.setattr("heatmover.scale._plan.PER_LANDMARK", 10)
-    monkeypatch.setattr("heatmover.scale._landmarks.LOSS_POINTS", 300)
+    monkeypatch.setattr("heatmover.scale.chunks.PER_LANDMARK", 10)
+    monkeypatch.setattr("heatmover.scale.landmarks.LOSS_POINTS", 300)
     found = []
     for frame, name in zip(cells[:2], ("a.parquet", "b.parquet"), strict=True):
         cohort = read_cohort(write(frame, tmp_path / name), sample_key="sample", representation=["a", "b", "c"])

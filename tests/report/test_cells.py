@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from heatmover.report import render
-from heatmover.report._cells import _percent, cell_sections
+from heatmover.report.page import _percent, cell_sections
 
 ROWS = "#cells tbody tr"
 

@@ -13,8 +13,8 @@ import pytest
 
 from heatmover._files import LOCK
 from heatmover.errors import InvalidInputError
-from heatmover.report import _exchange
-from heatmover.report._exchange import CURRENT
+from heatmover.report import exchange
+from heatmover.report.exchange import CURRENT
 from heatmover.report.folder import EVERY, FILES, result_folder
 
 if sys.platform == "win32":
@@ -99,7 +99,7 @@ def begin(out, start):
 
 
 def without_links(monkeypatch):
-    monkeypatch.setattr(_exchange, "_has_links", lambda folder: False)
+    monkeypatch.setattr(exchange, "_has_links", lambda folder: False)
 
 
 @pytest.mark.parametrize(("start", "links"), [("fresh", True), ("own files", True), ("old", True), ("old", False)])
@@ -251,14 +251,14 @@ def test_a_failed_exchange_gives_links_of_the_user_back(tmp_path, monkeypatch):
     out = tmp_path / "out"
     out.mkdir()
     (out / "report.html").symlink_to("../precious.html")
-    real = _exchange._point
+    real = exchange._point
 
     def fail(path, target, temporary):
         if path.name == "run.json":
             raise OSError(errno.ENOSPC, "full")
         real(path, target, temporary)
 
-    monkeypatch.setattr(_exchange, "_point", fail)
+    monkeypatch.setattr(exchange, "_point", fail)
     with pytest.raises(InvalidInputError, match="full"):
         deliver(out, "new")
     assert visible(out) == {"report.html": "precious"}
@@ -282,7 +282,7 @@ def test_runs_of_other_machines_are_left_alone(tmp_path):
     (folder / "owner.json").write_text(json.dumps({"purpose": str(tmp_path), "machine": ["elsewhere", "start 1"]}))
     deliver(tmp_path, "new")
     assert folder.is_dir()
-    (folder / "owner.json").write_text(json.dumps({"purpose": str(tmp_path), "machine": _exchange._machine()}))
+    (folder / "owner.json").write_text(json.dumps({"purpose": str(tmp_path), "machine": exchange._machine()}))
     deliver(tmp_path, "new")
     assert not folder.exists()
 

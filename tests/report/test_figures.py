@@ -11,8 +11,8 @@ import pytest
 
 import heatmover as hm
 from heatmover.analysis.study import study_comparison
-from heatmover.report import _figures, render
-from heatmover.report._figures import cluster_order, heatmap, maps, nearest, scale_shares, scaled
+from heatmover.report import figures, render
+from heatmover.report.figures import cluster_order, heatmap, maps, nearest, scale_shares, scaled
 
 
 def unpacked(data):
@@ -36,7 +36,7 @@ def test_the_order_puts_like_beside_like():
 
 
 def test_of_many_samples_an_even_part_of_the_order_is_shown(plain_study, monkeypatch):
-    monkeypatch.setattr(_figures, "MOST_ROWS", 5)
+    monkeypatch.setattr(figures, "MOST_ROWS", 5)
     data = heatmap(plain_study.comparison)
     order = cluster_order(plain_study.comparison.distances)
     assert data["order"] == [order[i] for i in (0, 3, 6, 8, 11)]
@@ -52,7 +52,7 @@ def test_the_map_is_that_of_the_comparison(plain_study):
 def test_many_samples_are_placed_by_their_distances_to_a_part(monkeypatch):
     places = np.random.default_rng(0).normal(size=(60, 2)) * [3, 1]
     distances = np.sqrt(((places[:, None] - places) ** 2).sum(axis=2))
-    monkeypatch.setattr(_figures, "MOST_MAPPED", 20)
+    monkeypatch.setattr(figures, "MOST_MAPPED", 20)
     coordinates, shares = scaled(distances)
     found = np.sqrt(((coordinates[:, None] - coordinates) ** 2).sum(axis=2))
     np.testing.assert_allclose(found, distances, atol=1e-9)

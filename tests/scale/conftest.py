@@ -7,6 +7,7 @@ import pytest
 
 import heatmover as hm
 from heatmover.cohort import read_cohort
+from heatmover.scale import chunks
 
 
 def write_cells(path, data, group_rows):
@@ -50,13 +51,12 @@ def cohort(file):
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Return a function that sets the cells of a piece and of a block, as if the cohort were large."""
-    from heatmover.scale import _plan
 
     def cut(piece_rows, block_rows=256):
-        monkeypatch.setattr(_plan, "MOST_CELLS", piece_rows)
-        monkeypatch.setattr(_plan, "LEAST_CELLS", 1)
-        monkeypatch.setattr(_plan, "PIECES", 1)
-        monkeypatch.setattr(_plan, "MOST_ROWS", block_rows)
-        monkeypatch.setattr(_plan, "LEAST_ROWS", min(block_rows, 16))
+        monkeypatch.setattr(chunks, "MOST_CELLS", piece_rows)
+        monkeypatch.setattr(chunks, "LEAST_CELLS", 1)
+        monkeypatch.setattr(chunks, "PIECES", 1)
+        monkeypatch.setattr(chunks, "MOST_ROWS", block_rows)
+        monkeypatch.setattr(chunks, "LEAST_ROWS", min(block_rows, 16))
 
     return cut

@@ -13,8 +13,8 @@ import pytest
 import heatmover as hm
 from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError
-from heatmover.scale import _checkpoint, _landmarks, compare_cohort
-from heatmover.scale._checkpoint import open_checkpoint
+from heatmover.scale import checkpoint, compare_cohort, landmarks
+from heatmover.scale.checkpoint import open_checkpoint
 
 MANIFEST = {"heatmover": {"version": "1"}, "input": {"cells": 10}, "settings": {"landmarks": 5}}
 LANDMARKS = 60
@@ -60,14 +60,14 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path):
 def test_no_space_left_is_told_and_nothing_earlier_is_lost(tmp_path, monkeypatch):
     with opened(tmp_path / "store") as store:
         store.save("stage/000000", {"a": np.arange(3)})
-        write = _checkpoint.write_group
+        write = checkpoint.write_group
 
         def full(place, arrays, attributes):
             write(place, {}, attributes)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         with monkeypatch.context() as patch:
-            patch.setattr(_checkpoint, "write_group", full)
+            patch.setattr(checkpoint, "write_group", full)
             with pytest.raises(InvalidInputError, match=r"space to write .*no space left .*resume=True"):
                 store.save("stage/000001", {"a": np.arange(3)})
         assert store.load("stage/000001") is None
@@ -180,13 +180,13 @@ class StopAt:
 
 def count_calls(monkeypatch, calls):
     for name in ("draw_cells", "count_cells", "k_means"):
-        original = getattr(_landmarks, name)
+        original = getattr(landmarks, name)
 
         def counted(*args, original=original, name=name, **options):
             calls.append(name)
             return original(*args, **options)
 
-        monkeypatch.setattr(_landmarks, name, counted)
+        monkeypatch.setattr(landmarks, name, counted)
 
 
 @pytest.mark.parametrize("stop", [1, 9, 14, 20])
@@ -238,13 +238,12 @@ def test_a_changed_input_or_setting_is_refused(file, cohort, tmp_path):
 
 
 def test_a_large_input_is_told_by_sizes_and_times(cohort, file, monkeypatch):
-    from heatmover.scale import _input
 
-    monkeypatch.setattr(_input, "CHECKSUM_UP_TO", 0)
-    before = _input.describe_input(cohort)["content"]
+    monkeypatch.setattr(checkpoint, "CHECKSUM_UP_TO", 0)
+    before = checkpoint.describe_input(cohort)["content"]
     assert before.startswith("sizes and times")
     os.utime(file, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns + 1))
-    assert _input.describe_input(cohort)["content"] != before
+    assert checkpoint.describe_input(cohort)["content"] != before
 
 
 def two_stores(tmp_path):

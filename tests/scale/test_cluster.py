@@ -13,7 +13,7 @@ import pytest
 
 from heatmover.errors import InvalidInputError
 from heatmover.scale import _execute, compare_cohort, distances, nearest
-from heatmover.scale._execute import Cluster, executor
+from heatmover.scale.execute import Cluster, executor
 
 LANDMARKS = 60
 

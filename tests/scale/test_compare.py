@@ -11,8 +11,8 @@ from scipy.spatial.distance import cdist
 import heatmover as hm
 from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError
-from heatmover.scale import _landmarks, _tasks, compare_cohort
-from heatmover.scale._tasks import Wanted
+from heatmover.scale import chunks, compare_cohort, landmarks
+from heatmover.scale.chunks import Wanted
 
 LANDMARKS = 60
 
@@ -137,7 +137,7 @@ def test_progress_counts_cells(cohort, small_pieces):
     ],
 )
 def test_bad_options_are_refused_before_any_cell_is_read(cohort, monkeypatch, options, message):
-    monkeypatch.setattr(_tasks.Piece, "blocks", lambda self: pytest.fail("read cells"))
+    monkeypatch.setattr(chunks.Piece, "blocks", lambda self: pytest.fail("read cells"))
     with pytest.raises(InvalidInputError, match=message):
         compare_cohort(cohort, n_jobs=1, **options)
 
@@ -148,7 +148,7 @@ def test_points_in_place_of_a_cohort_are_refused(data):
 
 
 def test_too_many_samples_for_all_pairs_are_sent_to_nearest(cohort, monkeypatch):
-    monkeypatch.setattr("heatmover.scale._compare.MOST_SAMPLES", 7)
+    monkeypatch.setattr("heatmover.scale.pieces.MOST_SAMPLES", 7)
     with pytest.raises(InvalidInputError, match=r"at most 7 samples .*heatmover.scale find the nearest"):
         compare_cohort(cohort)
 
@@ -223,8 +223,8 @@ def test_cells_are_drawn_by_their_values_and_in_proportion():
 
 
 def test_the_draw_for_the_loss_takes_as_many_cells_of_each_sample(cohort, monkeypatch):
-    monkeypatch.setattr(_landmarks, "LOSS_POINTS", 160)
-    shares = _landmarks.shares_by_sample(cohort, np.random.default_rng(0))
+    monkeypatch.setattr(landmarks, "LOSS_POINTS", 160)
+    shares = landmarks.shares_by_sample(cohort, np.random.default_rng(0))
     expected = shares * cohort.sizes
     np.testing.assert_allclose(expected[expected > 0], 53, atol=1)
     assert np.count_nonzero(shares) == 3
@@ -292,7 +292,7 @@ def test_histograms_and_their_embedding_on_disk_are_those_of_the_comparison(coho
 
 def test_workers_get_paths_that_do_not_depend_on_their_folder(file, monkeypatch):
     monkeypatch.chdir(file.parent)
-    cells = _tasks.Cells.of(read_cohort(file.name, sample_key="sample"))
+    cells = chunks.Cells.of(read_cohort(file.name, sample_key="sample"))
     monkeypatch.chdir("/")
     assert sum(len(block) for block in cells.reader.blocks(0, 4000, 1000)) == 4000
 

@@ -10,8 +10,9 @@ import pytest
 
 RUN = """
 import hashlib, sys
+from heatmover.scale import chunks
 from heatmover.cohort import read_cohort
-from heatmover.scale import _plan, compare_cohort
+from heatmover.scale import chunks, compare_cohort
 
 class Lines:
     def stage(self, name, total):
@@ -19,7 +20,7 @@ class Lines:
     def advance(self, steps=1):
         print("advance", flush=True)
 
-_plan.MOST_CELLS, _plan.LEAST_CELLS, _plan.PIECES = 250, 1, 1
+chunks.MOST_CELLS, chunks.LEAST_CELLS, chunks.PIECES = 250, 1, 1
 cohort = read_cohort(sys.argv[1], sample_key="sample")
 result = compare_cohort(cohort, landmarks=60, n_jobs=2, checkpoint=sys.argv[2], resume=True, progress=Lines())
 print(hashlib.sha256(result.distances.tobytes()).hexdigest())

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatmover.errors import InvalidInputError
-from heatmover.scale._fixed import FixedPoint
-from heatmover.scale._plan import make_plan
-from heatmover.scale._tally import Tally
+from heatmover.scale.chunks import make_plan
+from heatmover.scale.landmarks import FixedPoint, Tally
 
 MB = 1_000_000
 

@@ -8,7 +8,7 @@ import zarr
 
 import heatmover as hm
 from heatmover.errors import InvalidInputError
-from heatmover.scale import _rows, distances, embed, nearest
+from heatmover.scale import distances, embed, nearest, tiles
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def given(request, embedding, tmp_path):
 
 @pytest.mark.parametrize("rows", [2048, 16, 7])
 def test_tiles_are_parts_of_the_whole(given, embedding, tmp_path, monkeypatch, rows):
-    monkeypatch.setattr(_rows, "TILE_ROWS", rows)
+    monkeypatch.setattr(tiles, "TILE_ROWS", rows)
     expected = hm.pairwise_distances(embedding)
     found = distances(given, tmp_path / "d.zarr", dtype="float64", n_jobs=2)
     np.testing.assert_array_equal(found[:], expected)
@@ -43,36 +43,35 @@ def test_tiles_are_parts_of_the_whole(given, embedding, tmp_path, monkeypatch, r
 
 
 def test_the_budget_decides_the_tiles(embedding):
-    rows = _rows.Rows.of(embedding)
-    sizes = [_rows.tile_rows(rows, memory, 2) for memory in (100_000, 1_000_000, 10**9)]
+    rows = tiles.Rows.of(embedding)
+    sizes = [tiles.tile_rows(rows, memory, 2) for memory in (100_000, 1_000_000, 10**9)]
     assert sizes == sorted(sizes)
     assert sizes[0] < 64
-    assert sizes[-1] == _rows.TILE_ROWS
+    assert sizes[-1] == tiles.TILE_ROWS
     with pytest.raises(InvalidInputError, match="memory of at least"):
-        _rows.tile_rows(rows, 1000, 2)
+        tiles.tile_rows(rows, 1000, 2)
 
 
 def test_tiles_that_are_there_are_not_computed_again(embedding, tmp_path, monkeypatch):
-    monkeypatch.setattr(_rows, "TILE_ROWS", 16)
+    monkeypatch.setattr(tiles, "TILE_ROWS", 16)
     place = tmp_path / "d.zarr"
     expected = distances(embedding, place)[:]
     (place / "c" / "1" / "2").unlink()
-    from heatmover.scale import _tiles
 
-    calls, original = [], _tiles._between
+    calls, original = [], tiles._between
 
     def counted(left, right):
         calls.append(1)
         return original(left, right)
 
-    monkeypatch.setattr(_tiles, "_between", counted)
+    monkeypatch.setattr(tiles, "_between", counted)
     np.testing.assert_array_equal(distances(embedding, place, resume=True)[:], expected)
     assert len(calls) == 1
 
 
 @pytest.mark.parametrize("damage", ["changed places", "cut", "other bytes", "mark moved"])
 def test_tiles_that_are_not_what_they_were_are_computed_again(embedding, tmp_path, monkeypatch, damage):
-    monkeypatch.setattr(_rows, "TILE_ROWS", 16)
+    monkeypatch.setattr(tiles, "TILE_ROWS", 16)
     place = tmp_path / "d.zarr"
     expected = distances(embedding, place)[:]
     first, second = place / "c/0/1", place / "c/0/2"
@@ -118,10 +117,10 @@ def test_an_array_of_something_else_is_refused(embedding, tmp_path):
 
 
 def test_nearest_resumes(embedding, tmp_path, monkeypatch):
-    monkeypatch.setattr(_rows, "TILE_ROWS", 16)
+    monkeypatch.setattr(tiles, "TILE_ROWS", 16)
     place = tmp_path / "n.zarr"
     first = nearest(embedding, 3, checkpoint=place)
-    monkeypatch.setattr("heatmover.scale._tiles._between", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr("heatmover.scale.tiles._between", lambda *_: pytest.fail("computed again"))
     again = nearest(embedding, 3, checkpoint=place, resume=True)
     np.testing.assert_array_equal(again[1], first[1])
     with pytest.raises(InvalidInputError, match="settings k: 3 then, 4 now"):

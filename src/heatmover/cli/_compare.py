@@ -62,8 +62,7 @@ def compare(
     asked = locals() | {"allow_components": allow_components or allow_parts}
     # Here, not above: help and version must not wait for the numerical libraries.
     from heatmover.analysis import study_cohort
-    from heatmover.cli._places import check_places
-    from heatmover.cli._settings import comparer_of, settings_of
+    from heatmover.cli._settings import check_places, comparer_of, settings_of
     from heatmover.cli._summary import show_results
     from heatmover.report import check_extras, result_folder, write_results
 

@@ -75,7 +75,7 @@ def demo(
     cell-types.csv, a picture of the sample map, and run.json, which says how they were made.
     """
     # Here, not above: help and version must not wait for the numerical libraries.
-    from heatmover.cli._places import check_named
+    from heatmover.cli._settings import check_named
     from heatmover.cli._summary import show_results
     from heatmover.report import check_extras, result_folder, write_results
 

@@ -51,8 +51,7 @@ def doctor(
     asked = locals() | {"allow_components": allow_components or allow_parts}
     # Here, not above: help and version must not wait for the numerical libraries.
     from heatmover.cli._diagnosis import diagnose_file
-    from heatmover.cli._places import check_named
-    from heatmover.cli._settings import settings_of
+    from heatmover.cli._settings import check_named, settings_of
 
     with plain_errors():
         options.check_known(context, file)

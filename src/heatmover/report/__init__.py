@@ -3,11 +3,9 @@
 The page is made of sections, each a small function here and a template of its own; `Section` adds further ones.
 """
 
-from heatmover.report._page import render
-from heatmover.report._section import Section
-from heatmover.report._templates import fill
-from heatmover.report._write import report_comparison, write_report
 from heatmover.report.folder import check_extras, result_folder, write_results
+from heatmover.report.markup import fill
+from heatmover.report.page import Section, render, report_comparison, write_report
 
 __all__ = [
     "Section",

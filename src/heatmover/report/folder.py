@@ -24,8 +24,8 @@ from heatmover._words import quoted_path
 from heatmover.analysis.cell_types import CellContrast
 from heatmover.analysis.study import Study
 from heatmover.errors import InvalidInputError, argument
-from heatmover.report._exchange import Run, exchange, has_runs, runs_at_work, settle
-from heatmover.report._write import write_report
+from heatmover.report.exchange import Run, exchange, has_runs, runs_at_work, settle
+from heatmover.report.page import write_report
 from heatmover.tables import write_table
 
 __all__ = ["CELL_TYPES", "EVERY", "FILES", "PICTURE", "RECORD", "check_extras", "result_folder", "write_results"]
@@ -285,7 +285,7 @@ def _write_cell_types(contrast: CellContrast, path: Path) -> None:
 
 
 def _write_samples(study: Study, path: Path) -> None:
-    """Write an AnnData of the samples, as `heatmover.tl.samples` makes it."""
+    """Write an AnnData of the samples, as `heatmover.tl._samples` makes it."""
     from heatmover.tl.layout import assemble, pack
 
     h5py = import_extra("h5py", package="anndata", extra="cohort")

@@ -1,10 +1,8 @@
 """Cohorts larger than memory, and past one machine: the pipeline through landmarks as dask graphs over chunks."""
 
-from heatmover.scale._compare import compare_cohort, histograms, study_cohort
-from heatmover.scale._embed import embed
-from heatmover.scale._execute import connected
-from heatmover.scale._pipeline import InPieces
-from heatmover.scale._tiles import distances, nearest
+from heatmover.scale.execute import connected
+from heatmover.scale.pieces import InPieces, compare_cohort, histograms, study_cohort
+from heatmover.scale.tiles import distances, embed, nearest
 
 __all__ = [
     "InPieces",

@@ -1,4 +1,4 @@
-"""From cells on disk to landmarks and histograms over them, in passes over pieces."""
+"""Landmarks of cells on disk: cells drawn, centres found, every cell counted at its nearest."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ from heatmover.graphs import Landmarks
 from heatmover.graphs.distinct import distinct_points
 from heatmover.graphs.search.assignment import CenterSearch
 from heatmover.graphs.search.kmeans import ITERATIONS, k_means
-from heatmover.scale._fixed import FixedPoint
-from heatmover.scale._plan import LOSS_POINTS, Plan
-from heatmover.scale._stages import Stages
-from heatmover.scale._tally import Tally
-from heatmover.scale._tasks import Arrays, Cells, Piece, Wanted, count_cells, draw_cells, sum_cells
+from heatmover.scale.chunks import LOSS_POINTS, Arrays, Cells, Piece, Plan, Wanted, count_cells, draw_cells, sum_cells
+from heatmover.scale.stages import Stages
 
-__all__ = ["Draw", "Drawn", "Histogrammed", "count", "draw", "find_centers"]
+__all__ = ["Draw", "Drawn", "FixedPoint", "Histogrammed", "Tally", "count", "draw", "find_centers"]
 
-
+# A sum must stay below 2^63; one bit is kept back.
+BITS = 62
 # Independent streams of one seed, so that a stage's draw does not depend on whether another was resumed.
 FOR_LANDMARKS, FOR_LOSS, FOR_CENTERS = range(3)
 STREAMS = {"landmarks": FOR_LANDMARKS, "loss": FOR_LOSS}
@@ -34,6 +32,93 @@ STREAMS = {"landmarks": FOR_LANDMARKS, "loss": FOR_LOSS}
 PROBE = 20_000
 # A cell may be this much farther out than those drawn before its share in sums is cut.
 BEYOND = 4.0
+
+
+@final
+@dataclass(frozen=True)
+class FixedPoint:
+    """Whole numbers for values up to a limit, so fine that a given number of them can be added in 64 bits.
+
+    A sum of floats depends on the order in which chunks come back; a sum of whole numbers does not.
+
+    Attributes
+    ----------
+    limit
+        Larger values count as this one. It must come from what does not depend on chunks.
+    n_terms
+        Values that may be added.
+
+    Examples
+    --------
+    >>> fixed = FixedPoint(limit=8.0, n_terms=1000)
+    >>> fixed.decode(fixed.sum(np.array([0.5, 2.25, 100.0])))
+    10.75
+    """
+
+    limit: float
+    n_terms: int
+
+    @property
+    def unit(self) -> float:
+        """The smallest difference told: a power of two, so that nothing is rounded twice."""
+        largest = 2.0 ** (BITS - self.n_terms.bit_length())
+        return float(2.0 ** np.ceil(np.log2((self.limit or 1.0) / largest)))
+
+    def encode(self, values: FloatArray) -> Int64:
+        """Return the values as multiples of the unit."""
+        clipped = np.clip(values.astype(np.float64), -self.limit, self.limit)
+        return np.rint(clipped / self.unit).astype(np.int64)
+
+    def sum(self, values: FloatArray) -> int:
+        """Return the sum as a multiple of the unit."""
+        return int(self.encode(values).sum())
+
+    def decode(self, total: Any) -> Any:
+        """Return a sum, or an array of sums, as floats."""
+        return total * self.unit
+
+
+@final
+class Tally:
+    """Adds sparse counts; holds each pair of sample and landmark at most about twice.
+
+    Examples
+    --------
+    >>> tally = Tally()
+    >>> tally.add(np.array([0, 5]), np.array([1, 2]))
+    >>> tally.add(np.array([5]), np.array([3]))
+    >>> tally.matrix(2, 3).toarray()
+    array([[1, 0, 0],
+           [0, 0, 5]])
+    """
+
+    def __init__(self) -> None:
+        self._keys, self._counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        self._waiting: list[tuple[Int64, Int64]] = []
+        self._n_waiting = 0
+
+    def add(self, keys: Int64, counts: Int64) -> None:
+        """Add counts ``(n,)`` of keys, each sample * n_landmarks + landmark."""
+        self._waiting.append((keys, counts))
+        self._n_waiting += keys.size
+        # Merged when as many have come as there are: each is then sorted a few times, not once per piece.
+        if self._n_waiting >= self._keys.size:
+            self._merge()
+
+    def matrix(self, n_samples: int, n_landmarks: int) -> sp.csr_array:
+        """Return the counts, int64 ``(n_samples, n_landmarks)``."""
+        self._merge()
+        rows, columns = np.divmod(self._keys, n_landmarks)
+        offsets = np.searchsorted(rows, np.arange(n_samples + 1))
+        return sp.csr_array((self._counts, columns, offsets), shape=(n_samples, n_landmarks))
+
+    def _merge(self) -> None:
+        keys = np.concatenate([self._keys, *(keys for keys, _ in self._waiting)])
+        counts = np.concatenate([self._counts, *(counts for _, counts in self._waiting)])
+        self._keys, back = np.unique(keys, return_inverse=True)
+        self._counts = np.zeros(self._keys.size, dtype=np.int64)
+        np.add.at(self._counts, back, counts)
+        self._waiting, self._n_waiting = [], 0
 
 
 @final

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from heatmover._progress import Progress
-from heatmover.scale._checkpoint import Checkpoint
-from heatmover.scale._execute import Executor, Task
-from heatmover.scale._tasks import Arrays
+from heatmover.scale.checkpoint import Checkpoint
+from heatmover.scale.chunks import Arrays
+from heatmover.scale.execute import Executor, Task
 
 __all__ = ["Stages"]
 

@@ -1,4 +1,4 @@
-"""Checkpoints: finished pieces of work in a zarr store that is consistent at any moment."""
+"""Checkpoints: what a run has finished, for which input and settings, so that it can go on."""
 
 from __future__ import annotations
 
@@ -9,26 +9,142 @@ import os
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 
 from heatmover._files import lock_file, try_lock
 from heatmover._validation import import_extra
-from heatmover._words import quoted_path
+from heatmover._words import quoted_path, readable
+from heatmover.cohort import Cohort
 from heatmover.errors import InvalidInputError, argument
-from heatmover.scale._tasks import Arrays
+from heatmover.scale.chunks import Arrays
 
-__all__ = ["LAYOUT", "Checkpoint", "NoCheckpoint", "check_place", "explain_full_disk", "open_checkpoint"]
+__all__ = [
+    "LAYOUT",
+    "Checkpoint",
+    "Marks",
+    "NoCheckpoint",
+    "check_place",
+    "describe_input",
+    "digest",
+    "explain_full_disk",
+    "open_checkpoint",
+    "plain",
+]
 
+# Up to so many bytes the whole input is read for its checksum, some seconds. Beyond, sizes and times of change tell
+# whether it is the same: a copy of a larger file then counts as another one.
+CHECKSUM_UP_TO = 8_000_000_000
+FOLDER = ".heatmover-pieces"
 # Of the store; another layout is refused, not guessed at.
 LAYOUT = 2
 MANIFEST, METADATA, LOCK = "heatmover", "zarr.json", ".lock"
 UNFINISHED = ".unfinished-"
 FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+def describe_input(cohort: Cohort) -> dict[str, Any]:
+    """Return what identifies the cells of a cohort, their samples and what is done to them, as plain values."""
+    return {
+        "cells": cohort.n_cells,
+        "features": list(cohort.features),
+        "samples": digest("\n".join(cohort.names).encode()),
+        "labels": digest(np.ascontiguousarray(cohort.codes).data),
+        "projection": _projection(cohort),
+        "content": _content(cohort),
+    }
+
+
+def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as JSON would give them back."""
+    kept = (bool, int, float, str, type(None))
+    return {
+        key: value.item() if isinstance(value, np.generic) else value if isinstance(value, kept) else repr(value)
+        for key, value in settings.items()
+    }
+
+
+def digest(data: Any) -> str:
+    """Return the SHA-256 of some bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _projection(cohort: Cohort) -> str:
+    projection = cohort.projection
+    total = hashlib.sha256()
+    for part in (projection.mean, projection.scale, projection.components):
+        total.update(b"none" if part is None else np.ascontiguousarray(part).data)
+    return total.hexdigest()
+
+
+def _content(cohort: Cohort) -> str:
+    source = cohort.source
+    if not source.path:  # an object in memory
+        total = hashlib.sha256()
+        for points, _ in cohort.chunks():
+            total.update(np.ascontiguousarray(points).data)
+        return f"sha256:{total.hexdigest()}"
+    with readable(source.path, cohort.reader.kind):
+        files = list(_files(cohort))
+        if sum(size for _, size, _ in files) <= CHECKSUM_UP_TO:
+            return source.checksum
+    lines = "\n".join(f"{name} {size} {changed}" for name, size, changed in files)
+    return f"sizes and times, sha256:{digest(lines.encode('utf-8', 'surrogateescape'))}"
+
+
+def _files(cohort: Cohort) -> Iterator[tuple[str, int, int]]:
+    """Yield name, size and time of change of each file of the input."""
+    top = Path(cohort.source.path)
+    for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
+        if path.is_file():
+            status = path.stat()
+            yield path.relative_to(top).as_posix(), status.st_size, status.st_mtime_ns
+
+
+@final
+class Marks:
+    """A mark for each finished piece of an array: a checksum of its values, its number and what the array is about.
+
+    A file of the array that is damaged, or has changed places with another, does not fit its mark, and its piece is
+    not finished.
+
+    Parameters
+    ----------
+    place
+        Folder of the array.
+    about
+        What the values depend on, as plain values.
+    """
+
+    def __init__(self, place: Path, about: Mapping[str, Any]) -> None:
+        self._folder = place / FOLDER
+        self._seal = json.dumps(about, sort_keys=True)
+
+    def fits(self, number: int, read: Callable[[], list[npt.NDArray[Any]]]) -> bool:
+        """Return whether the values that are read are those of the finished piece of this number."""
+        try:
+            mark = (self._folder / str(number)).read_text(encoding="ascii")
+            return mark == self._checksum(number, read())
+        # There is no mark, or what a library says of damaged files, which is of every kind.
+        except Exception:
+            return False
+
+    def set(self, number: int, values: list[npt.NDArray[Any]]) -> None:
+        """Mark a piece that was written; a mark that is torn fits nothing."""
+        self._folder.mkdir(exist_ok=True)
+        (self._folder / str(number)).write_text(self._checksum(number, values), encoding="ascii")
+
+    def _checksum(self, number: int, values: list[npt.NDArray[Any]]) -> str:
+        digest = hashlib.sha256(f"{self._seal} {number}".encode())
+        for array in values:
+            digest.update(f"{array.dtype.str} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
 
 
 class Checkpoint(ABC):

@@ -9,7 +9,7 @@ import numpy as np
 from heatmover._words import listed, unused
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.study import Study
-from heatmover.report._templates import shortened
+from heatmover.report.markup import shortened
 
 __all__ = ["methods", "references"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from heatmover.analysis.examination import LEVEL, Finding
 from heatmover.analysis.study import Study
-from heatmover.report._templates import shortened
+from heatmover.report.markup import shortened
 from heatmover.statistics.permutations import TestResult
 
 __all__ = ["cautions", "row"]

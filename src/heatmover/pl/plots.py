@@ -1,0 +1,304 @@
+"""Pictures of samples: their map, their distances, scales, and how smooth a variable is over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from heatmover._validation import RandomState
+from heatmover.diffusion.scales import MIXED
+from heatmover.drawing import style as picture
+from heatmover.drawing.heatmap import draw_heatmap
+from heatmover.drawing.map import SampleMap
+from heatmover.drawing.style import FAINT, INK, QUIET, Palette, new_axes
+from heatmover.drawing.variables import Variable
+from heatmover.errors import InvalidInputError
+from heatmover.manifold import smoothness as test_smoothness
+from heatmover.pl.data import Pictured, read_data
+from heatmover.statistics.permutations import TestResult
+
+__all__ = ["distance_heatmap", "sample_map", "scales", "smoothness"]
+
+
+def sample_map(
+    data: Any,
+    color: Any = None,
+    *,
+    basis: str = "mds",
+    palette: Palette = None,
+    names: bool | None = None,
+    key: str = "heatmover",
+    ax: Any = None,
+) -> Any:
+    """Draw a map of the samples, coloured by any variable.
+
+    A thin line joins each sample with its nearest one, which the map, being flat, may show too far away.
+
+    Parameters
+    ----------
+    data
+        The AnnData of `heatmover.tl._samples`, one of cells after `heatmover.tl.sample_distances`, or a `Comparison`.
+    color
+        A column of ``.obs``; or values in the order of the samples, or a mapping or Series from their names. Numbers
+        get a colour bar, anything else colours and shapes; where values are missing the sample is grey.
+    basis
+        ``"mds"``, ``"diffusion"``, ``"phate"``, ``"umap"``, or another map in ``.obsm``.
+    palette
+        A mapping from groups to colours, or for numbers the name of a colour map. Default: Okabe and Ito's colours, and
+        viridis, all safe for the colour-blind.
+    names
+        Write the names of samples where there is room; default up to 100 samples.
+    key
+        Where `sample_distances` wrote, if ``data`` holds cells.
+    ax
+        Axes to draw into; default new ones.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        With the map.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> from heatmover.pl import sample_map
+    >>> data = hm.datasets.cohort(8, cells_per_sample=50)
+    >>> axes = sample_map(hm.compare(data.points, data.labels), data.annotations["condition"])
+    >>> axes.get_title(loc="left")
+    'Map of 8 samples'
+    """
+    pictured = read_data(data, key, maps=[basis])
+    variable = None if color is None else pictured.variable(color)
+    places, labels = pictured.coordinates(basis)
+    others = pictured.distances.copy()
+    np.fill_diagonal(others, np.inf)
+    drawn = SampleMap(pictured.names, places, labels, others.argmin(axis=1), variable, palette)
+    return drawn.draw(new_axes() if ax is None else ax, with_names=names)
+
+
+def distance_heatmap(
+    data: Any, color: Any = None, *, palette: Palette = None, key: str = "heatmover", ax: Any = None
+) -> dict[str, Any]:
+    """Draw all distances between samples, ordered by hierarchical clustering, with variables beside them.
+
+    Samples are joined by average linkage; the tree is turned so that neighbours in the picture are as near as
+    possible (up to 1,000 samples). Names are written if they can be read. Colours change between the 1st and the 99th
+    percentile of the distances.
+
+    Parameters
+    ----------
+    data
+        As in `sample_map`.
+    color
+        Variables for strips above the heatmap: a column of ``.obs``, a list of columns, a mapping from names of
+        variables to values, or values for the samples.
+    palette
+        A mapping from groups to colours, for all strips.
+    key
+        Where `sample_distances` wrote, if ``data`` holds cells.
+    ax
+        Axes to draw into; the tree and the strips stand above it and the legends to its right, so that it needs some
+        room there. Default new ones.
+
+    Returns
+    -------
+    dict of str to matplotlib.axes.Axes
+        ``"heatmap"``, ``"dendrogram"``, ``"colorbar"``, and if there are variables ``"strips"``.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> from heatmover.pl import distance_heatmap
+    >>> data = hm.datasets.cohort(8, cells_per_sample=50)
+    >>> result = hm.compare(data.points, data.labels)
+    >>> axes = distance_heatmap(result, {"condition": data.annotations["condition"]})
+    >>> sorted(axes)
+    ['colorbar', 'dendrogram', 'heatmap', 'strips']
+    """
+    pictured = read_data(data, key)
+    variables = pictured.variables(color)
+    axes = new_axes((8.0, 7.0)) if ax is None else ax
+    return draw_heatmap(axes, pictured.names, pictured.distances, variables, palette)
+
+
+def scales(data: Any, *, key: str = "heatmover", ax: Any = None) -> Any:
+    """Draw what each scale has of the distances, and how the largest scale was chosen.
+
+    Bars: share of the mean distance between samples. Line: how much the heat of two cells still differs after so many
+    steps (total variation); the automatic choice is the first scale at which it is at most a half.
+
+    Parameters
+    ----------
+    data
+        As in `sample_map`.
+    key
+        Where `sample_distances` wrote, if ``data`` holds cells.
+    ax
+        Axes to draw into; default new ones.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        With bars and line.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> from heatmover.pl import scales
+    >>> data = hm.datasets.cohort(8, cells_per_sample=50)
+    >>> axes = scales(hm.compare(data.points, data.labels))
+    >>> axes.get_xlabel()
+    'steps of the heat'
+    """
+    found = read_data(data, key).scales()
+    axes = picture.new_axes((6.4, 4.0)) if ax is None else ax
+    scale, share, decay = (np.asarray(found[name]) for name in ("scale", "share", "decay"))
+    largest = int(found["max_scale"])
+    axes.bar(scale, share, width=0.72, color=picture.COLOURS[0], label="share of the mean distance", zorder=2)
+    if decay.size:
+        _draw_decay(axes, decay, largest)
+    ticks = np.arange(0 if decay.size else scale[0], max(largest, decay.size - 1) + 1)
+    axes.set_xticks(ticks, [f"$2^{{{k}}}$" for k in ticks])
+    axes.set_ylim(0, 1.04 if decay.size else None)
+    axes.set_xlabel("steps of the heat", color=INK, fontsize=11)
+    axes.set_ylabel("fraction", color=INK, fontsize=11)
+    axes.set_title("Scales compared", loc="left", color=INK, fontsize=14, pad=26)
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=2, frameon=False, fontsize=9, labelcolor=INK)
+    picture.bare(axes)
+    return axes
+
+
+def _draw_decay(axes: Any, decay: Any, largest: int) -> None:
+    orange = picture.COLOURS[1]
+    axes.plot(
+        np.arange(decay.size), decay, "o-", color=orange, markersize=5, linewidth=1.6, markeredgecolor="white",
+        label="difference of the heat of two cells", zorder=3,
+    )  # fmt: skip
+    axes.axhline(MIXED, color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+    if largest < decay.size:
+        axes.annotate(
+            "largest scale",
+            (largest, decay[largest]),
+            xytext=(-12, -12),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            fontsize=9,
+            color=INK,
+        )
+        axes.plot(largest, decay[largest], "o", markersize=9, color="none", markeredgecolor=INK, zorder=4)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Tested:
+    """A variable and what its test found."""
+
+    label: str
+    result: TestResult
+
+
+def smoothness(
+    data: Any,
+    variables: Any,
+    *,
+    k: int = 10,
+    n_permutations: int = 999,
+    random_state: RandomState = 0,
+    key: str = "heatmover",
+    ax: Any = None,
+) -> Any:
+    """Draw how smooth variables are over near samples: less than 1 is smoother than chance.
+
+    A bar is the Laplacian smoothness of a variable over what it has on average when shuffled over the samples
+    (`heatmover.manifold.smoothness`), a grey band where 95 % of the shuffled ones lie, beside it the p-value of the
+    permutation test. P-values are of each variable by itself; of many look at `heatmover.statistics.false_discovery`.
+
+    Parameters
+    ----------
+    data
+        As in `sample_map`.
+    variables
+        Columns of ``.obs``, or a mapping from names to values for the samples. Numbers or groups. A sample without a
+        value is left out of the test of that variable, and the label says so.
+    k
+        Neighbours of each sample in their graph; with fewer samples, all others.
+    n_permutations, random_state
+        Of the permutation tests.
+    key
+        Where `sample_distances` wrote, if ``data`` holds cells.
+    ax
+        Axes to draw into; default new ones.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        With one bar for each variable, the smoothest on top.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> from heatmover.pl import smoothness
+    >>> data = hm.datasets.cohort(20, cells_per_sample=50, effect=4.0)
+    >>> result = hm.compare(data.points, data.labels)
+    >>> axes = smoothness(result, {"condition": data.annotations["condition"]}, k=5)
+    >>> [label.get_text() for label in axes.get_yticklabels()]
+    ['condition']
+    """
+    pictured = read_data(data, key)
+    found = pictured.variables(variables)
+    if not found:
+        raise InvalidInputError("at least one variable", "none")
+    tests = [_test(pictured, variable, k, n_permutations, random_state) for variable in found]
+    tests.sort(key=lambda tested: -tested.result.statistic)
+    axes = picture.new_axes((6.4, 1.6 + 0.42 * len(tests))) if ax is None else ax
+    _draw(axes, tests)
+    return axes
+
+
+def _test(pictured: Pictured, variable: Variable, k: int, n_permutations: int, random_state: RandomState) -> Tested:
+    known = np.flatnonzero(~variable.missing)
+    total = len(pictured.names)
+    if known.size < 3:
+        raise InvalidInputError(f"{variable.name!r} known of at least 3 samples", f"{known.size}")
+    signal: Any = variable.numbers[known] if variable.numbers is not None else None
+    if signal is None:
+        signal = np.array(variable.groups, dtype=object)[variable.codes[known]]
+    result = test_smoothness(
+        pictured.distances[np.ix_(known, known)],
+        signal,
+        k=min(k, known.size - 1) if isinstance(k, int) else k,
+        n_permutations=n_permutations,
+        random_state=random_state,
+    )
+    name = picture.shortened(variable.name or "variable", 40)
+    return Tested(name if known.size == total else f"{name} ({known.size} of {total})", result)
+
+
+def _draw(axes: Any, tests: list[Tested]) -> None:
+    rows = np.arange(len(tests))
+    low, high = np.array([np.quantile(tested.result.null, [0.025, 0.975]) for tested in tests]).T
+    values = np.array([tested.result.statistic for tested in tests])
+    axes.barh(rows, values, height=0.42, color=picture.COLOURS[0], zorder=2, label="observed")
+    axes.barh(rows, high - low, left=low, height=0.78, color=FAINT, zorder=1, label="95 % of shuffled")
+    axes.axvline(1.0, color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)), zorder=3)
+    right = max(float(values.max()), float(high.max())) * 1.02
+    for row, tested in enumerate(tests):
+        axes.annotate(
+            f"p = {tested.result.p_value:.2g}", (1.01, row), xycoords=("axes fraction", "data"), va="center",
+            fontsize=9, color=INK,
+        )  # fmt: skip
+    axes.set_xlim(0, right)
+    axes.set_ylim(-0.6, len(tests) - 0.4)
+    axes.set_yticks(rows, [tested.label for tested in tests])
+    axes.set_xlabel("roughness over near samples (1: as by chance)", color=INK, fontsize=11)
+    axes.set_title("Smoothness", loc="left", color=INK, fontsize=14, pad=26)
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=2, frameon=False, fontsize=9, labelcolor=INK)
+    picture.bare(axes)
+    for label in axes.get_yticklabels():
+        label.set_parse_math(False)
+        label.set_color(INK)
+        label.set_fontsize(10)
+    axes.tick_params(axis="y", length=0)

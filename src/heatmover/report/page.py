@@ -1,0 +1,359 @@
+"""The page on a study: its sections, put together to one file that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, final
+
+from heatmover._files import replacing
+from heatmover._validation import import_extra
+from heatmover.analysis.cell_types import LEVEL, CellContrast, CellKind
+from heatmover.analysis.comparison import Comparison
+from heatmover.analysis.study import Study, study_comparison
+from heatmover.errors import InvalidInputError
+from heatmover.measures import is_missing
+from heatmover.report.figures import colorings, first_coloring, heatmap, maps, nearest, scale_shares
+from heatmover.report.findings import cautions, row
+from heatmover.report.markup import digest, fill, legal_script, plain, rounded, script_json, shortened, static
+from heatmover.report.methods import methods, references
+
+__all__ = ["PARTS", "Section", "cell_sections", "render", "report_comparison", "shared_data", "write_report"]
+
+# A table that a reader still reads; the others are added up in one line, and all are in cell-types.csv.
+MOST_KINDS = 30
+# Colour, sign and word say the same, for those who cannot see one of them.
+MARKS = {"more": "\u25b2", "less": "\u25bc", "": "\u2013"}
+TITLE = "Comparison of samples"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Section:
+    """A part of the page: a heading and what stands under it.
+
+    Attributes
+    ----------
+    key
+        Short name of lower-case letters: the anchor of the section in the page, and its place in the page's data.
+    title
+        Heading, plain text.
+    html
+        What stands under it, as HTML that `fill` made; it goes into the page as it is.
+    data
+        Plain values that the page's script finds under ``key``.
+    after
+        Key of the section that a further section follows.
+
+    Examples
+    --------
+    >>> Section("cells", "Which cells differ", "<p>None.</p>").after
+    'statistics'
+    """
+
+    key: str
+    title: str
+    html: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    after: str = "statistics"
+
+
+def shared_data(study: Study) -> dict[str, Any]:
+    """Return what several figures of the page share: the samples, and what to colour them by."""
+    comparison = study.comparison
+    distances, indices = nearest(comparison.distances)
+    choices = colorings(study)
+    return {
+        "names": list(comparison.names),
+        "cells": comparison.sizes.tolist(),
+        "nearest": indices.tolist(),
+        "nearest_distance": rounded(distances),
+        "colorings": choices,
+        "first": first_coloring(study, choices),
+    }
+
+
+def sample_map(study: Study, shared: dict[str, Any]) -> Section:
+    """Return the interactive map of the samples."""
+    found = maps(study.comparison)
+    html = fill("map.html", maps=[one["label"] for one in found], colorings=shared["colorings"], first=shared["first"])
+    return Section("map", "Map of the samples", html, {"maps": found})
+
+
+def clustered_distances(study: Study, shared: dict[str, Any]) -> Section:
+    """Return the heatmap of all distances."""
+    data = heatmap(study.comparison)
+    html = fill(
+        "heatmap.html",
+        n_samples=len(study.comparison.names),
+        n_shown=data["size"],
+        colorings=shared["colorings"],
+        first=shared["first"],
+    )
+    return Section("heatmap", "All distances, clustered", html, data)
+
+
+def statistics(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
+    """Return the table of findings."""
+    html = fill("statistics.html", rows=[row(finding) for finding in study.findings], block=study.block)
+    return Section("statistics", "What goes with the distances", html)
+
+
+def scales(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
+    """Return how much each scale contributes."""
+    shares = scale_shares(study.comparison)
+    largest = max(share["share"] for share in shares) or 1.0
+    model = study.comparison.model
+    html = fill("scales.html", shares=shares, largest=largest, reason=model.max_scale_reason_)
+    return Section("scales", "From fine to coarse", html)
+
+
+def graph(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
+    """Return the diagnosis of the graph."""
+    diagnosis = study.comparison.diagnosis
+    html = fill("graph.html", diagnosis=diagnosis, landmarks=study.comparison.landmark_loss)
+    return Section("graph", "Health of the graph", html)
+
+
+def method(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
+    """Return the method in words."""
+    paragraphs = methods(study)
+    html = fill("methods.html", paragraphs=paragraphs, references=references(paragraphs))
+    return Section("methods", "Methods, ready to paste", html)
+
+
+def provenance(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
+    """Return where everything came from."""
+    record = plain(study.plain())
+    html = fill("provenance.html", record=record, text=json.dumps(record, indent=2, ensure_ascii=False))
+    return Section("provenance", "Provenance", html)
+
+
+def samples(study: Study, shared: dict[str, Any]) -> Section:
+    """Return the table of all samples, with their full names."""
+    table = study.variables
+    values = [[_text(value) for value in table.iloc[:, i].tolist()] for i in range(table.shape[1])]
+    rows = [
+        (name, shared["cells"][i], shared["names"][shared["nearest"][i]], shared["nearest_distance"][i],
+         [column[i] for column in values])
+        for i, name in enumerate(shared["names"])
+    ]  # fmt: skip
+    return Section("samples", "All samples", fill("samples.html", columns=[str(name) for name in table], rows=rows))
+
+
+def _text(value: Any) -> str | None:
+    if is_missing(value):
+        return None
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+PARTS = (sample_map, clustered_distances, statistics, scales, graph, method, provenance, samples)
+
+
+def cell_sections(study: Study) -> list[Section]:
+    """Return the section on kinds of cells, or nothing if the study has no contrast."""
+    contrast = study.contrast
+    if contrast is None:
+        return []
+    shown, rest = contrast.kinds[:MOST_KINDS], contrast.kinds[MOST_KINDS:]
+    largest = max((kind.share for kind in shown), default=0.0)
+    html = fill(
+        "cells.html",
+        contrast=contrast,
+        rows=[_row(kind, contrast, largest) for kind in shown],
+        rest={"count": len(rest), "share": _percent(sum(kind.share for kind in rest))} if rest else None,
+        level=f"{100 * LEVEL:.0f} %",
+        group=shortened(contrast.group, 40),
+        reference=shortened(contrast.reference, 40),
+        n_different=len(contrast.different),
+    )
+    return [Section("cells", "Which cells differ", html)]
+
+
+def _row(kind: CellKind, contrast: CellContrast, largest: float) -> dict[str, Any]:
+    """Return what the table shows of a kind, in words."""
+    return {
+        "name": kind.name,
+        "cells": kind.cells,
+        "share": _percent(kind.share),
+        # Bars cannot be shorter than nothing; the number beside says that it is below zero.
+        "width": f"{100 * max(kind.share, 0.0) / largest:.1f}" if largest > 0 else "0",
+        "direction": kind.direction or "same",
+        "mark": MARKS[kind.direction],
+        "words": _words(kind, contrast),
+        "in_group": _percent(kind.in_group),
+        "in_reference": _percent(kind.in_reference),
+        "ratio": f"{kind.ratio:.2g}",
+        "q": kind.q_value,
+    }
+
+
+def _words(kind: CellKind, contrast: CellContrast) -> str:
+    if not kind.direction:
+        return "no sign of it"
+    return f"{kind.direction} in {shortened(contrast.group, 40)}"
+
+
+def _percent(share: float) -> str:
+    """Return a share in per cent, with a minus that is one; a digit after the point where it matters."""
+    value = 100 * share
+    text = f"{value:.1f}" if 0 < abs(value) < 9.95 else f"{value:.0f}"
+    return ("0" if float(text) == 0 else text.replace("-", "\u2212")) + " %"
+
+
+def render(study: Study, *, title: str | None = None, extra_sections: Sequence[Section] = ()) -> str:
+    """Return the report of a study as HTML; needs plotly and jinja2 (extra ``cohort``).
+
+    The page holds everything it needs, loads nothing, and its security policy forbids it to try.
+
+    Parameters
+    ----------
+    study
+        From `heatmover.analysis.study.study_cohort` or `heatmover.analysis.study.study_comparison`.
+    title
+        Heading of the page; default the name of the input.
+    extra_sections
+        Further parts, each put after the section that it names.
+
+    Returns
+    -------
+    str
+        HTML, to be written as UTF-8 with the line ends it has.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> from heatmover.analysis.study import study_comparison
+    >>> data = hm.datasets.cohort(8, cells_per_sample=40)
+    >>> page = render(study_comparison(hm.compare(data.points, data.labels)), title="Eight <samples>")
+    >>> "<h1>Eight &lt;samples&gt;</h1>" in page
+    True
+    """
+    shared = shared_data(study)
+    sections = _in_order([part(study, shared) for part in PARTS], [*cell_sections(study), *extra_sections])
+    scripts = {"plotly": _plotly(), "own": static("report.js")}
+    page = fill(
+        "page.html",
+        title=title or _default_title(study),
+        headline=study.headline(),
+        study=study,
+        cautions=cautions(study),
+        sections=sections,
+        date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        style=static("report.css"),
+        scripts=scripts,
+        digests=[digest(script) for script in scripts.values()],
+        data=script_json({"shared": shared, "sections": {part.key: part.data for part in sections}}),
+    )
+    # A lone surrogate, as a badly decoded file name has it, cannot be written as UTF-8.
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _in_order(sections: list[Section], extra: Sequence[Section]) -> list[Section]:
+    """Return all sections, each further one behind the one that it follows."""
+    for further in extra:
+        keys = [section.key for section in sections]
+        if further.key in keys or further.after not in keys:
+            raise InvalidInputError(
+                f"a new section after one of {', '.join(keys)}", f"{further.key!r} after {further.after!r}"
+            )
+        sections.insert(keys.index(further.after) + 1, further)
+    return sections
+
+
+def _default_title(study: Study) -> str:
+    source = study.record.input
+    return str(source["name"]) if source else TITLE
+
+
+@cache
+def _plotly() -> str:
+    """Return plotly.js as it may stand in a script element."""
+    offline = import_extra("plotly.offline", package="plotly", extra="cohort")
+    # The browser reads every line end as one line feed, and the policy's hash is of what the browser reads.
+    script = str(offline.get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
+    return legal_script(script).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def write_report(
+    study: Study,
+    path: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    extra_sections: Sequence[Section] = (),
+) -> None:
+    """Write the report of a study; needs plotly and jinja2 (extra ``cohort``).
+
+    Parameters
+    ----------
+    study
+        From `heatmover.analysis.study.study_cohort` or `heatmover.analysis.study.study_comparison`.
+    path
+        Where to; a file that is there already is replaced. The new one appears complete or not at all.
+    title, extra_sections
+        As in `render`.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import heatmover as hm
+    >>> from heatmover.analysis.study import study_comparison
+    >>> data = hm.datasets.cohort(8, cells_per_sample=40)
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "report.html"
+    >>> write_report(study_comparison(hm.compare(data.points, data.labels)), path)
+    >>> path.read_text(encoding="utf-8")[:15]
+    '<!DOCTYPE html>'
+    """
+    page = render(study, title=title, extra_sections=extra_sections)
+    # Line ends as they are: the page's security policy names its scripts by their bytes.
+    with replacing(path, encoding="utf-8", newline="") as file:
+        file.write(page)
+
+
+def report_comparison(
+    comparison: Comparison,
+    path: str | os.PathLike[str],
+    variables: Mapping[str, Any] | Any | None = None,
+    *,
+    blocks: Sequence[object] | None = None,
+    cells: Mapping[str, Any] | Any | None = None,
+    title: str | None = None,
+    extra_sections: Sequence[Section] = (),
+    n_permutations: int = 999,
+    random_state: int = 0,
+) -> Study:
+    """Examine the variables of samples that were compared, and write the report; `Comparison.report` calls it.
+
+    Parameters
+    ----------
+    comparison
+        From `heatmover.compare`.
+    path, title, extra_sections
+        As in `write_report`.
+    variables, blocks, cells, n_permutations, random_state
+        As in `heatmover.analysis.study.study_comparison`.
+
+    Returns
+    -------
+    Study
+        What the report tells.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(12, cells_per_sample=40, effect=4.0)
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "report.html"
+    >>> condition = {"condition": data.annotations["condition"]}
+    >>> report_comparison(hm.compare(data.points, data.labels), path, condition)
+    Study('condition' goes with the distances between the 12 samples...)
+    """
+    study = study_comparison(
+        comparison, variables, blocks=blocks, cells=cells, n_permutations=n_permutations, random_state=random_state
+    )
+    write_report(study, path, title=title, extra_sections=extra_sections)
+    return study

@@ -1,0 +1,484 @@
+"""Samples compared in pieces: landmarks stand for cells that do not fit into memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, final
+
+import numpy as np
+
+from heatmover._progress import SILENT, Progress
+from heatmover._typing import FloatArray, Intp
+from heatmover._validation import check_integer, check_memory, check_threads, check_truth
+from heatmover._version import __version__
+from heatmover.analysis import study
+from heatmover.analysis.cell_types import Annotation
+from heatmover.analysis.comparers import Compared
+from heatmover.analysis.comparison import MOST_SAMPLES, Comparison, check_model
+from heatmover.analysis.landmarking import LANDMARKS, LandmarkLoss, landmark_loss
+from heatmover.analysis.parameters import StudyParameters
+from heatmover.cohort import Cohort
+from heatmover.embedding import DiffusionEMD, pairwise_distances
+from heatmover.errors import InvalidInputError, argument
+from heatmover.graphs import Graph, Landmarks
+from heatmover.measures import Measures, measures_from_weights
+from heatmover.scale.checkpoint import check_place, describe_input, digest, open_checkpoint, plain
+from heatmover.scale.chunks import LOSS_POINTS, Arrays, make_plan, seekable
+from heatmover.scale.execute import executor
+from heatmover.scale.landmarks import Draw, Histogrammed, count, draw, find_centers
+from heatmover.scale.stages import Stages
+from heatmover.scale.tiles import SAMPLES_AT_ONCE, embedding_tasks, same
+
+__all__ = ["InPieces", "Request", "compare_cohort", "compare_samples", "counted", "histograms", "study_cohort"]
+
+# Fewer cells per landmark than this leave nothing to save.
+CELLS_PER_LANDMARK = 10
+
+
+def compare_samples(
+    cohort: Cohort,
+    kept: Intp,
+    found: Histogrammed,
+    drawn: Draw,
+    stages: Stages,
+    model: DiffusionEMD,
+    n_neighbors: int,
+    seed: int,
+) -> Comparison:
+    """Compare samples by their histograms.
+
+    Parameters
+    ----------
+    cohort, kept
+        The cells, and which samples to compare.
+    found, drawn
+        Histograms over landmarks; cells that tell how well the landmarks stand for all of them.
+    stages
+        Runs what is left to do.
+    model, n_neighbors, seed
+        An unfitted model without a graph; of the graph; of all draws.
+    """
+    measures = measures_from_weights(found.counts[kept].astype(np.float64), names=[cohort.names[i] for i in kept])
+    stages.progress.stage("find neighbours", 1)
+    graph = found.landmarks.graph(n_neighbors, random_state=seed, n_jobs=model.n_jobs)
+    stages.progress.advance()
+    stages.progress.stage("choose scales", 1)
+    fitted = model.set_params(graph=graph).fit(measures)
+    stages.progress.advance()
+    embedding = _embed(fitted, measures, stages)
+
+    def distances() -> Arrays:
+        return {"distances": np.asarray(pairwise_distances(embedding, n_jobs=fitted.n_jobs), dtype=np.float64)}
+
+    apart = stages.once("compare", distances)["distances"]
+    loss = _loss(found, drawn, graph, fitted, stages, seed)
+    return Comparison(
+        measures.names, cohort.sizes[kept], apart, embedding, graph, fitted, measures, found.landmarks, loss
+    )
+
+
+def _embed(fitted: DiffusionEMD, measures: Measures, stages: Stages) -> FloatArray:
+    """Embed the samples, a few per task."""
+    prepared = fitted._prepared
+    result = np.empty((len(measures), prepared.layout.n_features), dtype=prepared.precision)
+
+    def fold(number: int, part: Arrays) -> None:
+        start = number * SAMPLES_AT_ONCE
+        result[start : start + len(part["embedding"])] = part["embedding"]
+
+    tasks, weights = embedding_tasks(fitted, measures)
+    stages.each("diffuse measures", tasks, weights, fold, partial(same, prepared))
+    return result
+
+
+def _loss(
+    found: Histogrammed, drawn: Draw, graph: Graph, fitted: DiffusionEMD, stages: Stages, seed: int
+) -> LandmarkLoss:
+    def make() -> Arrays:
+        samples = np.flatnonzero(np.diff(drawn.loss.counts.indptr))
+        loss = landmark_loss(
+            found.landmarks, drawn.loss.points, measures_from_weights(drawn.loss.counts[samples]),
+            n_points=LOSS_POINTS, graph=graph, model=fitted, random_state=seed,
+        )  # fmt: skip
+        figures = [loss.spearman, loss.unexplained, loss.n_points, loss.n_samples, loss.n_landmarks]
+        return {"figures": np.array(figures, dtype=np.float64)}
+
+    spearman, unexplained, *numbers = stages.once("measure the loss", make)["figures"].tolist()
+    return LandmarkLoss(spearman, unexplained, *(int(number) for number in numbers))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class InPieces:
+    """Compares samples whose cells do not fit into memory: landmarks stand for the cells, which are read in pieces.
+
+    The distances are the same to the bit for any budget of memory, any number of threads or workers, and whether the
+    run was interrupted or not. Give it to `heatmover.study_cohort` as its comparer.
+
+    Attributes
+    ----------
+    memory
+        What this process may take beside the interpreter and its libraries, in bytes or as ``"4 GB"``; on a cluster
+        also each worker. Blocks are cut to fit; a budget that cannot hold the problem is refused at once.
+    client
+        None: dask's threads in this process. A `distributed.Client` or the address of a scheduler: that cluster.
+    checkpoint
+        Path of a zarr store that keeps everything finished; None keeps nothing.
+    resume
+        Go on with a checkpoint that is there; another input or setting is refused. If it is not there, begin it.
+    passes
+        Further moves of the landmarks, each over all cells. k-means looks at 50 cells per landmark; the rest
+        moves the landmarks hardly at all, and each pass takes as long as counting the cells does.
+    n_jobs
+        Threads of this process; None for all cores.
+
+    Examples
+    --------
+    >>> InPieces(memory="2 GB").record()
+    {'how': 'in pieces', 'memory': '2 GB', 'passes': 0}
+    """
+
+    memory: int | float | str = "4 GB"
+    client: Any = None
+    checkpoint: str | os.PathLike[str] | None = None
+    resume: bool = False
+    passes: int = 0
+    n_jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        check_memory(self.memory)
+        check_truth("resume", self.resume)
+        check_integer("passes", self.passes, minimum=0)
+        check_threads(self.n_jobs)
+
+    def check(self, parameters: StudyParameters) -> None:
+        """Raise if landmarks are forbidden, or if there is a checkpoint that is not to be resumed."""
+        if parameters.landmarks is None:
+            raise InvalidInputError(
+                f"{argument('landmarks')} for cells that stay on disk",
+                f"{argument('landmarks', None)}",
+                f"leave {argument('landmarks')} out, or {argument('memory')}",
+            )
+        check_place(self.checkpoint, resume=self.resume)
+
+    def compare(
+        self,
+        cohort: Cohort,
+        kept: Intp,
+        annotation: Annotation | None,
+        parameters: StudyParameters,
+        progress: Progress,
+    ) -> Compared:
+        """Find landmarks, count the cells at each, by type if asked for, and compare the samples."""
+        assert parameters.landmarks is not None
+        model = check_model(None, random_state=parameters.random_state, n_jobs=self.n_jobs)
+        request = Request(
+            cohort, self, parameters.landmarks, parameters.n_neighbors, parameters.random_state, progress,
+            min_cells=parameters.min_cells or 1, model=model, annotation=annotation,
+        )  # fmt: skip
+        with counted(request) as (stages, drawn, found):
+            comparison = compare_samples(cohort, kept, found, drawn, stages, model, request.n_neighbors, request.seed)
+        if annotation is None:
+            return Compared(comparison)
+        return Compared(comparison, *found.by_type(annotation, kept))
+
+    def record(self) -> Mapping[str, Any]:
+        """Return how it compares, as plain values for JSON; where it runs and what it keeps changes no number."""
+        return {"how": "in pieces", "memory": self.memory, "passes": self.passes}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What to count, checked when it is made.
+
+    Attributes
+    ----------
+    cohort, pieces
+        What, and how.
+    landmarks
+        How many; ``"auto"``: 4,000, or a tenth of the cells if these are few.
+    n_neighbors, seed
+        Of the graph over the landmarks; of all draws.
+    progress
+        Told of the stages.
+    min_cells
+        Samples with fewer are not compared.
+    model
+        Without its graph; None where no samples are embedded.
+    annotation
+        The type of each cell, if types are to be counted apart.
+    """
+
+    cohort: Cohort
+    pieces: InPieces
+    landmarks: int | str
+    n_neighbors: int
+    seed: int
+    progress: Progress
+    min_cells: int = 1
+    model: DiffusionEMD | None = None
+    annotation: Annotation | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.cohort, Cohort):
+            raise InvalidInputError(
+                "a Cohort",
+                type(self.cohort).__name__,
+                "heatmover.cohort.read_cohort makes one from a file, without loading it",
+            )
+        if self.pieces.client is not None and not self.cohort.source.path:
+            raise InvalidInputError(
+                "cells in a file, which workers can read", "an AnnData object in memory", "write it to a .zarr first"
+            )
+        check_integer("n_neighbors", self.n_neighbors, minimum=1)
+        check_integer("random_state", self.seed, minimum=0)
+        check_integer("min_cells", self.min_cells, minimum=1)
+        if self.n_landmarks <= self.n_neighbors:
+            raise InvalidInputError(
+                f"more landmarks than {argument('n_neighbors', self.n_neighbors)}",
+                f"{self.n_landmarks} for {self.cohort.n_cells} cells",
+                "use fewer neighbours, or hm.compare, which needs no landmarks for few cells",
+            )
+
+    @property
+    def n_landmarks(self) -> int:
+        """How many landmarks."""
+        if not isinstance(self.landmarks, str):
+            return check_integer("landmarks", self.landmarks, minimum=1)
+        if self.landmarks != "auto":
+            raise InvalidInputError(f"{argument('landmarks')} to be a whole number or 'auto'", repr(self.landmarks))
+        return max(1, min(LANDMARKS, self.cohort.n_cells // CELLS_PER_LANDMARK))
+
+    @property
+    def n_types(self) -> int:
+        """Cell types that are counted apart; 1 for none."""
+        return 1 if self.annotation is None else len(self.annotation.kinds)
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what the result depends on; the number of threads and the budget are not among it."""
+        settings: dict[str, Any] = {
+            "landmarks": self.n_landmarks,
+            "passes": self.pieces.passes,
+            "n_neighbors": self.n_neighbors,
+            "random_state": self.seed,
+            "min_cells": self.min_cells,
+        }
+        if self.annotation is not None:
+            settings["cells"] = f"{self.annotation.name}, sha256:{digest(self.annotation.codes.data)}"
+        parameters = {} if self.model is None else self.model.get_params(deep=False)
+        model = {f"model {key}": value for key, value in parameters.items() if key not in {"graph", "n_jobs"}}
+        return {
+            "heatmover": {"version": __version__},
+            "input": describe_input(self.cohort),
+            "settings": plain(settings | model),
+        }
+
+
+@contextmanager
+def counted(request: Request) -> Iterator[tuple[Stages, Draw, Histogrammed]]:
+    """Give what runs further stages, the cells drawn, and the histograms over landmarks."""
+    cohort, pieces, seed = request.cohort, request.pieces, request.seed
+    n_threads = check_threads(pieces.n_jobs)
+    with executor(pieces.client, n_threads) as where:
+        plan = make_plan(
+            cohort,
+            request.n_landmarks,
+            request.n_neighbors,
+            memory=check_memory(pieces.memory),
+            n_workers=where.n_workers,
+            n_types=request.n_types,
+        )
+        manifest = {} if pieces.checkpoint is None else request.manifest()
+        with open_checkpoint(pieces.checkpoint, manifest, resume=pieces.resume, need=plan.checkpoint_bytes) as store:
+            stages = Stages(where, store, request.progress)
+            with seekable(cohort, store.folder, request.progress, block_rows=plan.block_rows) as cells:
+                drawn = draw(cells, plan, stages, seed)
+                centers = find_centers(
+                    drawn.landmarks, cells, plan, stages, passes=pieces.passes, seed=seed, n_threads=n_threads
+                )  # fmt: skip
+                types = None if request.annotation is None else request.annotation.codes
+                found = count(centers, drawn.landmarks, cells, plan, stages, n_threads, types)
+            yield stages, drawn, found
+
+
+def compare_cohort(
+    cohort: Cohort,
+    *,
+    landmarks: int | Literal["auto"] = "auto",
+    passes: int = 0,
+    memory: int | float | str = "4 GB",
+    client: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    min_cells: int = 1,
+    n_neighbors: int = 30,
+    model: DiffusionEMD | None = None,
+    random_state: int = 0,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    r"""Compare samples whose cells do not fit into memory: landmarks stand for the cells, which are read in pieces.
+
+    The distances are the same to the bit for any budget of memory, any number of threads or workers, and whether the
+    run was interrupted or not.
+
+    Parameters
+    ----------
+    cohort
+        From `heatmover.cohort.read_cohort`. On a cluster every worker must see its files under the same path.
+    landmarks
+        How many; ``"auto"``: 4,000, or a tenth of the cells if these are few.
+    passes, memory, client, checkpoint, resume, n_jobs
+        As in `InPieces`.
+    min_cells
+        Leave out samples with fewer cells from the comparison.
+    n_neighbors, model
+        As in `heatmover.compare`.
+    random_state
+        Seed of all draws.
+    progress
+        Told of the stages, those over cells with the number of cells.
+
+    Returns
+    -------
+    Comparison
+        As `heatmover.compare` returns it, with landmarks and their loss as measured on 10,000 cells.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from heatmover.cohort import read_cohort
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(6, cells_per_sample=300)
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> rows = [",".join([label, *map(str, point)]) for label, point in zip(data.labels, data.points)]
+    >>> header = "sample," + ",".join(f"x{i}" for i in range(10))
+    >>> _ = (folder / "cells.csv").write_text("\n".join([header, *rows]))
+    >>> result = compare_cohort(read_cohort(folder / "cells.csv", sample_key="sample"), landmarks=100, memory="1 GB")
+    >>> result.distances.shape, result.landmarks
+    ((6, 6), Landmarks(100 for 1800 points; root mean square distance ...))
+    """
+    settings = check_model(model, random_state=random_state, n_jobs=n_jobs)
+    pieces = InPieces(
+        memory=memory, client=client, checkpoint=checkpoint, resume=resume, passes=passes, n_jobs=settings.n_jobs
+    )  # fmt: skip
+    watcher = SILENT if progress is None else progress
+    request = Request(cohort, pieces, landmarks, n_neighbors, random_state, watcher, min_cells, settings)
+    kept = np.flatnonzero(cohort.sizes >= min_cells)
+    _check_pairs(len(kept), min_cells)
+    with counted(request) as (stages, drawn, found):
+        return compare_samples(cohort, kept, found, drawn, stages, settings, n_neighbors, random_state)
+
+
+def study_cohort(
+    cohort: Cohort,
+    parameters: StudyParameters | None = None,
+    *,
+    memory: int | float | str = "4 GB",
+    client: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    passes: int = 0,
+    n_jobs: int | None = None,
+    progress: Progress = SILENT,
+    **changes: Any,
+) -> study.Study:
+    r"""Compare samples whose cells do not fit into memory, and test what goes with the distances.
+
+    Parameters
+    ----------
+    cohort
+        From `heatmover.read_cohort`.
+    memory, client, checkpoint, resume, passes, n_jobs
+        As in `InPieces`.
+    parameters, progress, **changes
+        As in `heatmover.study_cohort`.
+
+    Returns
+    -------
+    Study
+        Give it to `heatmover.report`.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> from heatmover.cohort import read_cohort
+    >>> rng = np.random.default_rng(0)
+    >>> rows = [f"s{s},{'case' if s % 2 else 'control'},{x + 3 * (s % 2)},{y}"
+    ...         for s in range(8) for x, y in rng.normal(size=(100, 2))]
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.csv"
+    >>> _ = path.write_text("\n".join(["sample,condition,x,y", *rows]))
+    >>> result = study_cohort(read_cohort(path, sample_key="sample"), variables=["condition"], landmarks=100)
+    >>> result.findings[0].groups
+    {'case': 4, 'control': 4}
+    """
+    pieces = InPieces(
+        memory=memory, client=client, checkpoint=checkpoint, resume=resume, passes=passes, n_jobs=n_jobs
+    )  # fmt: skip
+    return study.study_cohort(cohort, parameters, comparer=pieces, progress=progress, **changes)
+
+
+def histograms(
+    cohort: Cohort,
+    *,
+    landmarks: int | Literal["auto"] = "auto",
+    passes: int = 0,
+    memory: int | float | str = "4 GB",
+    client: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    random_state: int = 0,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Landmarks, Measures]:
+    r"""Find landmarks and count the cells of every sample by its nearest, without loading the cells.
+
+    The first half of `compare_cohort`, for any number of samples.
+
+    Parameters
+    ----------
+    cohort, landmarks, passes, memory, client, checkpoint, resume, random_state, n_jobs, progress
+        As in `compare_cohort`.
+
+    Returns
+    -------
+    landmarks : Landmarks
+        Their ``graph()`` is that for the model.
+    measures : Measures
+        ``(n_samples, n_landmarks)``.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import heatmover as hm
+    >>> from heatmover.cohort import read_cohort
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.csv"
+    >>> rows = [f"s{i % 3},{i % 7}.5,{i % 11}.5" for i in range(700)]
+    >>> _ = path.write_text("\n".join(["sample,x,y", *rows]))
+    >>> landmarks, measures = histograms(read_cohort(path, sample_key="sample"), landmarks=40)
+    >>> measures
+    Measures(3 measures on 40 points: s0, s1, s2)
+    """
+    pieces = InPieces(
+        memory=memory, client=client, checkpoint=checkpoint, resume=resume, passes=passes, n_jobs=n_jobs
+    )  # fmt: skip
+    watcher = SILENT if progress is None else progress
+    with counted(Request(cohort, pieces, landmarks, 1, random_state, watcher)) as (_, _, found):
+        return found.landmarks, measures_from_weights(found.counts.astype(np.float64), names=cohort.names)
+
+
+def _check_pairs(n_samples: int, min_cells: int) -> None:
+    if n_samples < 2:
+        raise InvalidInputError("at least two samples to compare", f"{n_samples} of at least {min_cells} cells")
+    if n_samples > MOST_SAMPLES:
+        raise InvalidInputError(
+            f"at most {MOST_SAMPLES:,} samples for the distances of all pairs",
+            f"{n_samples:,}, whose distances would take {8 * n_samples**2 / 1e9:,.0f} GB",
+            "histograms, embed and nearest of heatmover.scale find the nearest of each",
+        )
