@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatmover.errors import InvalidInputError
-from heatmover.scale.chunks import make_plan
-from heatmover.scale.landmarks import FixedPoint, Tally
+from heatmover.scale.chunks import FixedPoint, Tally, make_plan
 
 MB = 1_000_000
 

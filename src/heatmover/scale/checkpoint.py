@@ -22,10 +22,10 @@ from heatmover._validation import import_extra
 from heatmover._words import quoted_path, readable
 from heatmover.cohort import Cohort
 from heatmover.errors import InvalidInputError, argument
-from heatmover.scale.chunks import Arrays
 
 __all__ = [
     "LAYOUT",
+    "Arrays",
     "Checkpoint",
     "Marks",
     "NoCheckpoint",
@@ -46,6 +46,10 @@ LAYOUT = 2
 MANIFEST, METADATA, LOCK = "heatmover", "zarr.json", ".lock"
 UNFINISHED = ".unfinished-"
 FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+# What every task returns, and what a checkpoint keeps.
+Arrays = dict[str, npt.NDArray[Any]]
 
 
 def describe_input(cohort: Cohort) -> dict[str, Any]:

@@ -25,13 +25,12 @@ from heatmover.cohort.reader import Block, Columns, Numbers, Reader, spans
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs.search.assignment import CenterSearch
 from heatmover.graphs.search.kmeans import PER_LANDMARK
-from heatmover.scale.checkpoint import UNFINISHED, explain_full_disk
-from heatmover.scale.landmarks import FixedPoint
+from heatmover.scale.checkpoint import UNFINISHED, Arrays, explain_full_disk
 
 __all__ = [
     "LOSS_POINTS",
-    "Arrays",
     "Cells",
+    "FixedPoint",
     "Piece",
     "Plan",
     "Wanted",
@@ -42,6 +41,8 @@ __all__ = [
     "sum_cells",
 ]
 
+# A sum must stay below 2^63; one bit is kept back.
+BITS = 62
 # Cells of a piece, which is what a task does, a checkpoint keeps and a dead worker loses: 5 to 10 s of work with
 # 27,000 landmarks. It does not depend on memory or workers, so that these may change before a run is resumed.
 MOST_CELLS, LEAST_CELLS, PIECES = 2**18, 2**13, 64
@@ -58,6 +59,50 @@ LOSS_POINTS = 10_000
 SCALES, EDGE_BYTES = 16, 60
 # A compact embedding is chosen by the model itself above this.
 LARGEST_EMBEDDING = 2 * 2**30
+
+
+@final
+@dataclass(frozen=True)
+class FixedPoint:
+    """Whole numbers for values up to a limit, so fine that a given number of them can be added in 64 bits.
+
+    A sum of floats depends on the order in which chunks come back; a sum of whole numbers does not.
+
+    Attributes
+    ----------
+    limit
+        Larger values count as this one. It must come from what does not depend on chunks.
+    n_terms
+        Values that may be added.
+
+    Examples
+    --------
+    >>> fixed = FixedPoint(limit=8.0, n_terms=1000)
+    >>> fixed.decode(fixed.sum(np.array([0.5, 2.25, 100.0])))
+    10.75
+    """
+
+    limit: float
+    n_terms: int
+
+    @property
+    def unit(self) -> float:
+        """The smallest difference told: a power of two, so that nothing is rounded twice."""
+        largest = 2.0 ** (BITS - self.n_terms.bit_length())
+        return float(2.0 ** np.ceil(np.log2((self.limit or 1.0) / largest)))
+
+    def encode(self, values: FloatArray) -> Int64:
+        """Return the values as multiples of the unit."""
+        clipped = np.clip(values.astype(np.float64), -self.limit, self.limit)
+        return np.rint(clipped / self.unit).astype(np.int64)
+
+    def sum(self, values: FloatArray) -> int:
+        """Return the sum as a multiple of the unit."""
+        return int(self.encode(values).sum())
+
+    def decode(self, total: Any) -> Any:
+        """Return a sum, or an array of sums, as floats."""
+        return total * self.unit
 
 
 @final
@@ -248,10 +293,6 @@ def seekable(cohort: Cohort, folder: Path | None, progress: Progress, *, block_r
                 stream.write(np.ascontiguousarray(points, dtype=dtype).data)
                 progress.advance(len(points))
         yield replace(cohort, reader=CopyReader(str(path), cohort.features, dtype), projection=Projection())
-
-
-# What every task returns, and what a checkpoint keeps.
-Arrays = dict[str, npt.NDArray[Any]]
 
 
 @final

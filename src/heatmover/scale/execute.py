@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from heatmover._validation import check_threads, import_extra
 from heatmover.errors import HeatmoverError, InvalidInputError, argument
-from heatmover.scale.chunks import Arrays
+from heatmover.scale.checkpoint import Arrays
 
 __all__ = ["Executor", "Task", "connected", "executor"]
 

@@ -18,13 +18,22 @@ from heatmover.graphs import Landmarks
 from heatmover.graphs.distinct import distinct_points
 from heatmover.graphs.search.assignment import CenterSearch
 from heatmover.graphs.search.kmeans import ITERATIONS, k_means
-from heatmover.scale.chunks import LOSS_POINTS, Arrays, Cells, Piece, Plan, Wanted, count_cells, draw_cells, sum_cells
+from heatmover.scale.checkpoint import Arrays
+from heatmover.scale.chunks import (
+    LOSS_POINTS,
+    Cells,
+    FixedPoint,
+    Piece,
+    Plan,
+    Wanted,
+    count_cells,
+    draw_cells,
+    sum_cells,
+)
 from heatmover.scale.stages import Stages
 
-__all__ = ["Draw", "Drawn", "FixedPoint", "Histogrammed", "Tally", "count", "draw", "find_centers"]
+__all__ = ["Draw", "Drawn", "Histogrammed", "Tally", "count", "draw", "find_centers"]
 
-# A sum must stay below 2^63; one bit is kept back.
-BITS = 62
 # Independent streams of one seed, so that a stage's draw does not depend on whether another was resumed.
 FOR_LANDMARKS, FOR_LOSS, FOR_CENTERS = range(3)
 STREAMS = {"landmarks": FOR_LANDMARKS, "loss": FOR_LOSS}
@@ -32,50 +41,6 @@ STREAMS = {"landmarks": FOR_LANDMARKS, "loss": FOR_LOSS}
 PROBE = 20_000
 # A cell may be this much farther out than those drawn before its share in sums is cut.
 BEYOND = 4.0
-
-
-@final
-@dataclass(frozen=True)
-class FixedPoint:
-    """Whole numbers for values up to a limit, so fine that a given number of them can be added in 64 bits.
-
-    A sum of floats depends on the order in which chunks come back; a sum of whole numbers does not.
-
-    Attributes
-    ----------
-    limit
-        Larger values count as this one. It must come from what does not depend on chunks.
-    n_terms
-        Values that may be added.
-
-    Examples
-    --------
-    >>> fixed = FixedPoint(limit=8.0, n_terms=1000)
-    >>> fixed.decode(fixed.sum(np.array([0.5, 2.25, 100.0])))
-    10.75
-    """
-
-    limit: float
-    n_terms: int
-
-    @property
-    def unit(self) -> float:
-        """The smallest difference told: a power of two, so that nothing is rounded twice."""
-        largest = 2.0 ** (BITS - self.n_terms.bit_length())
-        return float(2.0 ** np.ceil(np.log2((self.limit or 1.0) / largest)))
-
-    def encode(self, values: FloatArray) -> Int64:
-        """Return the values as multiples of the unit."""
-        clipped = np.clip(values.astype(np.float64), -self.limit, self.limit)
-        return np.rint(clipped / self.unit).astype(np.int64)
-
-    def sum(self, values: FloatArray) -> int:
-        """Return the sum as a multiple of the unit."""
-        return int(self.encode(values).sum())
-
-    def decode(self, total: Any) -> Any:
-        """Return a sum, or an array of sums, as floats."""
-        return total * self.unit
 
 
 @final

@@ -26,8 +26,8 @@ from heatmover.embedding import DiffusionEMD, pairwise_distances
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Graph, Landmarks
 from heatmover.measures import Measures, measures_from_weights
-from heatmover.scale.checkpoint import check_place, describe_input, digest, open_checkpoint, plain
-from heatmover.scale.chunks import LOSS_POINTS, Arrays, make_plan, seekable
+from heatmover.scale.checkpoint import Arrays, check_place, describe_input, digest, open_checkpoint, plain
+from heatmover.scale.chunks import LOSS_POINTS, make_plan, seekable
 from heatmover.scale.execute import executor
 from heatmover.scale.landmarks import Draw, Histogrammed, count, draw, find_centers
 from heatmover.scale.stages import Stages

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from heatmover._progress import Progress
-from heatmover.scale.checkpoint import Checkpoint
-from heatmover.scale.chunks import Arrays
+from heatmover.scale.checkpoint import Arrays, Checkpoint
 from heatmover.scale.execute import Executor, Task
 
 __all__ = ["Stages"]

@@ -26,8 +26,7 @@ from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.embedding.preparation import Preparation
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import Measures
-from heatmover.scale.checkpoint import Marks, NoCheckpoint, explain_full_disk, open_checkpoint
-from heatmover.scale.chunks import Arrays
+from heatmover.scale.checkpoint import Arrays, Marks, NoCheckpoint, explain_full_disk, open_checkpoint
 from heatmover.scale.execute import Task, executor
 from heatmover.scale.stages import Stages
 
