@@ -191,7 +191,7 @@ def whole_run(folder: Path, options: argparse.Namespace) -> dict:
     total = time.perf_counter() - meter.started
     highest = max(gigabytes for _, gigabytes in meter.rows.values())
     print(f"  {'total':22s} {total:9.1f} s {highest:7.2f} GB")
-    print(f"  {study.headline()}\n  {result.landmarks}; {result.landmark_loss}", flush=True)
+    print(f"  {study.headline()}\n  {result.landmarks}; {result.landmark_agreement}", flush=True)
     smoothness(result, cohort)
     return {"total": total, "peak": highest, "stages": meter.rows}
 
@@ -275,7 +275,7 @@ def against_full(folder: Path, options: argparse.Namespace) -> None:
         print(
             f"  {passes} passes: Spearman of all pairs {pairs:.4f}, per sample "
             f"{hm.metrics.spearman(full.distances, result.distances):.4f}, as told by the loss "
-            f"{result.landmark_loss.spearman:.4f}; distortion {result.landmarks.distortion:.6f}, of the cells drawn "
+            f"{result.landmark_agreement.spearman:.4f}; distortion {result.landmarks.distortion:.6f}, of cells drawn "
             f"{result.landmarks.how['distortion_of_drawn']:.6f}; scales up to {full.model.max_scale_} and "
             f"{result.model.max_scale_}",
             flush=True,

@@ -1,8 +1,8 @@
-"""Landmarks beside the graph over all points: agreement of the distances, the loss as measured, and time.
+"""Landmarks beside the graph over all points: agreement of the distances, as it is and as it is measured, and time.
 
 --data takes .npz files with points X (n_points, n_dimensions) and the sample of each point in `sample`; without it a
 simulated cohort serves. Columns: Spearman over all pairs of samples and per sample (mean), the same after weighing
-the edges by the points that each landmark stands for, the loss as `landmark_loss` tells it, the scale K, and seconds.
+the edges by the points that each landmark stands for, what `landmark_agreement` tells, the scale K, and seconds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def study(points: np.ndarray, labels: np.ndarray, full: np.ndarray, count: int, 
     graph = landmarks.graph(random_state=seed)
     result = hm.compare(graph, measures, random_state=seed)
     compared = time.perf_counter()
-    loss = hm.landmark_loss(landmarks, points, labels, graph=graph, random_state=seed)
+    loss = hm.landmark_agreement(landmarks, points, labels, graph=graph, random_state=seed)
     judged = time.perf_counter()
     heavy = hm.compare(weighed(graph, landmarks.counts), measures, random_state=seed)
     pairs, per_sample = agreement(full, result.distances)

@@ -34,7 +34,7 @@ __all__ = [
     "examine",
     "explain",
     "explain_groups",
-    "landmark_loss",
+    "landmark_agreement",
     "manifold",
     "measures_from_labels",
     "measures_from_weights",
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         statistics,
         tl,
     )
-    from heatmover.analysis import compare, examine, landmark_loss, study_cohort, study_comparison
+    from heatmover.analysis import compare, examine, landmark_agreement, study_cohort, study_comparison
     from heatmover.attribution import explain, explain_groups
     from heatmover.barycenters import barycenter
     from heatmover.cohort import read_cohort
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 
 # The module that each name comes from; all other names of `__all__` are modules themselves.
 _HOMES = {
-    "analysis": ("compare", "examine", "landmark_loss", "study_cohort", "study_comparison"),
+    "analysis": ("compare", "examine", "landmark_agreement", "study_cohort", "study_comparison"),
     "attribution": ("explain", "explain_groups"),
     "barycenters": ("barycenter",),
     "cohort": ("read_cohort",),

@@ -1,4 +1,4 @@
-"""Contrasts of kinds of cells: those of `explain_groups`, exact through landmarks, and in a study or noted why not."""
+"""Contrasts of cell types: those of `explain_groups`, exact through landmarks, and in a study or noted why not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import heatmover as hm
-from heatmover.analysis.cell_types import CellKind, annotate, choose_group, contrast_cells
+from heatmover.analysis.cell_types import CellType, annotate, choose_group, contrast_cells
 from heatmover.analysis.study import study_cohort, study_comparison
 from heatmover.attribution import explain_groups
 from heatmover.cohort import read_cohort
@@ -48,7 +48,7 @@ def cohort(frame, tmp_path_factory):
 
 
 def by_name(contrast):
-    return {kind.name: kind for kind in contrast.kinds}
+    return {kind.name: kind for kind in contrast.types}
 
 
 def test_without_landmarks_it_is_the_explanation_of_the_groups(comparison, data, branch):
@@ -65,7 +65,7 @@ def test_without_landmarks_it_is_the_explanation_of_the_groups(comparison, data,
         assert (kind.p_value, kind.q_value) == (plain.kinds.p_values[i], plain.kinds.q_values[i])
         assert kind.contribution == pytest.approx(parts.loc[name, "contribution"])
         assert kind.cells == (branch == name).sum()
-    assert [kind.name for kind in found.kinds] == list(parts.index)
+    assert [kind.name for kind in found.types] == list(parts.index)
     assert by_name(found)["branch 4"].direction == "more"
     assert found.different[0].name == "branch 4"
     assert str(found).startswith("'branch 4' differs most between 'case' and 'control': 'case' has ")
@@ -76,12 +76,12 @@ def test_through_landmarks_every_cell_counts_for_its_own_kind(cohort, frame):
     found = study_cohort(cohort, variables=["condition"], cells="branch", landmarks=60, **QUICK).contrast
     shares = pd.crosstab(frame["sample"], frame["branch"], normalize="index")
     means = shares.groupby(shares.index.str.split("-").str[0]).mean()
-    for kind in found.kinds:
+    for kind in found.types:
         assert kind.in_group == pytest.approx(means.loc["case", kind.name])
         assert kind.in_reference == pytest.approx(means.loc["control", kind.name])
-    assert sum(kind.share for kind in found.kinds) == pytest.approx(1)
-    assert sum(kind.contribution for kind in found.kinds) == pytest.approx(found.distance)
-    for kind in found.kinds:
+    assert sum(kind.share for kind in found.types) == pytest.approx(1)
+    assert sum(kind.contribution for kind in found.types) == pytest.approx(found.distance)
+    for kind in found.types:
         assert kind.share == pytest.approx(by_name(exact)[kind.name].share, abs=0.1)
 
 
@@ -128,13 +128,13 @@ def test_of_more_groups_the_largest_is_compared_with_all_others(comparison, bran
 def test_nothing_is_called_where_nothing_differs(comparison, branch):
     found = contrast_cells(comparison, annotate("branch", branch, 1200), ["a", "b"] * 10, **QUICK)
     assert found.different == ()
-    assert str(found).startswith("No kind of cell in 'branch' surely differs between 'a' and 'b'; ")
+    assert str(found).startswith("No cell type in 'branch' surely differs between 'a' and 'b'; ")
 
 
 def test_direction_needs_a_small_q_and_a_sign():
     kind = {"name": "T", "cells": 5, "contribution": 0.1, "share": 0.5, "in_group": 0.2, "in_reference": 0.1}
     made = [
-        CellKind(**kind, score=s, log_ratio=1.0, p_value=0.01, q_value=q) for s, q in ((2, 0.1), (-2, 0.1), (2, 0.11))
+        CellType(**kind, score=s, log_ratio=1.0, p_value=0.01, q_value=q) for s, q in ((2, 0.1), (-2, 0.1), (2, 0.11))
     ]
     assert [one.direction for one in made] == ["more", "less", ""]
     assert made[0].ratio == pytest.approx(np.e)
@@ -144,17 +144,17 @@ def test_cells_without_a_kind_are_a_kind(branch):
     values = branch.copy()
     values[::9] = None
     found = annotate("branch", values, 1200)
-    assert found.kinds[-1] == "not annotated"
+    assert found.types[-1] == "not annotated"
     assert (found.codes == 5).sum() == len(values[::9])
     taken = annotate("x", ["not annotated", None, "a"], 3)
-    assert taken.kinds == ("a", "not annotated", "not annotated (missing)")
+    assert taken.types == ("a", "not annotated", "not annotated (missing)")
 
 
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
         (["a", "b"], "one kind for each of the 4 points of the graph, found 2"),
-        (["a"] * 4, "2 to 1,000 kinds of cells, found 1 in 'x', only 'a'"),
+        (["a"] * 4, "2 to 1,000 cell types, found 1 in 'x', only 'a'"),
         ([["a", "b"]] * 4, "one kind for each cell, found an array of shape"),
     ],
 )
@@ -164,7 +164,7 @@ def test_bad_annotations_are_refused(values, sentence):
 
 
 def test_names_of_cells_are_no_kinds():
-    with pytest.raises(InvalidInputError, match="2 to 1,000 kinds of cells, found 1,001 in 'barcode'"):
+    with pytest.raises(InvalidInputError, match="2 to 1,000 cell types, found 1,001 in 'barcode'"):
         annotate("barcode", np.arange(1001), 1001)
 
 
@@ -174,7 +174,7 @@ def test_a_study_carries_the_contrast_of_the_first_groups(comparison, data, bran
     found = study_comparison(comparison, variables, cells={"branch": branch}, **QUICK)
     assert (found.contrast.variable, found.contrast.annotation) == ("condition", "branch")
     record = json.loads(json.dumps(found.plain(), allow_nan=False))
-    assert record["contrast"]["kinds"][0]["name"] == found.contrast.kinds[0].name
+    assert record["contrast"]["types"][0]["name"] == found.contrast.types[0].name
     assert record["parameters"]["cells"] == "branch"
     assert "contrast cells" in record["seconds"]
     assert study_comparison(comparison, variables, **QUICK).contrast is None
@@ -203,7 +203,7 @@ def test_cells_of_samples_left_out_do_not_count(frame, tmp_path):
     short.to_parquet(tmp_path / "cells.parquet", index=False)
     cohort = read_cohort(tmp_path / "cells.parquet", sample_key="sample")
     found = study_cohort(cohort, variables=["condition"], cells="branch", min_cells=10, **QUICK).contrast
-    assert sum(kind.cells for kind in found.kinds) == 1200
+    assert sum(kind.cells for kind in found.types) == 1200
 
 
 def test_a_bad_column_is_refused_before_anything_is_compared(cohort, monkeypatch):

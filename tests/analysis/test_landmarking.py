@@ -7,7 +7,7 @@ import pytest
 
 import heatmover as hm
 from heatmover.analysis import landmarking
-from heatmover.analysis.landmarking import LandmarkLoss, _draw, quota
+from heatmover.analysis.landmarking import LandmarkAgreement, _draw, quota
 from heatmover.errors import InvalidInputError
 
 
@@ -42,25 +42,25 @@ def test_compare_through_landmarks_is_what_the_single_calls_give(data, through):
 
 
 def test_the_result_says_that_landmarks_were_used_and_what_they_cost(data, through):
-    assert through.landmark_loss == hm.landmark_loss(through.landmarks, data.points, data.labels)
+    assert through.landmark_agreement == hm.landmark_agreement(through.landmarks, data.points, data.labels)
     assert "through 300 landmarks, Spearman 0." in repr(through)
-    assert "on a graph over 1200 of their points" in str(through.landmark_loss)
+    assert "on a graph over 1200 of their points" in str(through.landmark_agreement)
     without = hm.compare(data.points, data.labels)
-    assert (without.landmarks, without.landmark_loss) == (None, None)
+    assert (without.landmarks, without.landmark_agreement) == (None, None)
     assert "landmarks" not in repr(without)
 
 
 def test_the_loss_on_all_points_is_the_agreement_with_the_full_graph(data, through):
     full = hm.compare(data.points, data.labels, landmarks=None)
-    assert through.landmark_loss.n_points == 1200
-    assert through.landmark_loss.spearman == pytest.approx(
+    assert through.landmark_agreement.n_points == 1200
+    assert through.landmark_agreement.spearman == pytest.approx(
         hm.metrics.spearman(full.distances, through.distances), abs=1e-3
     )
 
 
 def test_points_that_are_their_own_landmarks_lose_nothing(data):
     landmarks = hm.Landmarks.from_points(data.points, len(data.points))
-    loss = hm.landmark_loss(landmarks, data.points, data.labels)
+    loss = hm.landmark_agreement(landmarks, data.points, data.labels)
     assert loss.spearman > 0.99  # the nodes are numbered differently, and so other points choose the scales
     assert loss.unexplained < 1e-20
 
@@ -69,21 +69,21 @@ def test_few_landmarks_lose_more_than_many(data):
     losses = []
     for count in (31, 600):
         landmarks = hm.Landmarks.from_points(data.points, count)
-        losses.append(hm.landmark_loss(landmarks, data.points, data.labels))
+        losses.append(hm.landmark_agreement(landmarks, data.points, data.labels))
     assert losses[0].spearman < losses[1].spearman
     assert losses[0].unexplained > 2 * losses[1].unexplained
 
 
 def test_easy_data_lose_little():
     easy = hm.datasets.line(20, points_per_measure=100)
-    loss = hm.landmark_loss(hm.Landmarks.from_points(easy.points, 400), easy.points, easy.labels)
+    loss = hm.landmark_agreement(hm.Landmarks.from_points(easy.points, 400), easy.points, easy.labels)
     assert loss.spearman > 0.99
 
 
 def test_threads_change_no_bit(data, through):
     alone = hm.compare(data.points, data.labels, landmarks=300, n_jobs=1)
     np.testing.assert_array_equal(alone.distances, through.distances)
-    assert alone.landmark_loss == through.landmark_loss
+    assert alone.landmark_agreement == through.landmark_agreement
 
 
 def test_landmarks_come_by_themselves_when_points_are_many(data, monkeypatch):
@@ -97,7 +97,7 @@ def test_landmarks_come_by_themselves_when_points_are_many(data, monkeypatch):
         "choose scales",
         "diffuse measures",
         "compare",
-        "measure the loss",
+        "measure the agreement",
     ]
     assert all(total == done for _, total, done in watcher.stages)
     assert hm.compare(data.points, data.labels, landmarks=None).landmarks is None
@@ -137,14 +137,14 @@ def test_landmarks_of_a_graph_are_refused(data):
 def test_two_samples_have_distances_without_ranks(data):
     chosen = np.isin(data.labels, np.unique(data.labels)[:2])
     result = hm.compare(data.points[chosen], np.asarray(data.labels)[chosen], landmarks=60)
-    assert np.isnan(result.landmark_loss.spearman)
+    assert np.isnan(result.landmark_agreement.spearman)
     assert result.distances[0, 1] > 0
 
 
 def test_labels_must_fit_the_points(data):
     landmarks = hm.Landmarks.from_points(data.points, 50)
     with pytest.raises(InvalidInputError, match="found 3 labels"):
-        hm.landmark_loss(landmarks, data.points, ["a", "b", "c"])
+        hm.landmark_agreement(landmarks, data.points, ["a", "b", "c"])
 
 
 def test_the_draw_keeps_small_samples_whole_and_every_mass_in_place():
@@ -179,5 +179,5 @@ def test_quota(sizes, n_points, expected):
 
 
 def test_a_loss_reads_as_a_sentence():
-    loss = LandmarkLoss(spearman=0.9, unexplained=0.1, n_points=10, n_samples=3, n_landmarks=4)
+    loss = LandmarkAgreement(spearman=0.9, unexplained=0.1, n_points=10, n_samples=3, n_landmarks=4)
     assert loss.describe() == "through 4 landmarks, Spearman 0.900 with a graph over 10 points"

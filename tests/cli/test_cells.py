@@ -1,4 +1,4 @@
-"""`--cells`: the section, the table and the line on kinds of cells, and every refusal before the work."""
+"""`--cells`: the section, the table and the line on cell types, and every refusal before the work."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_the_table_has_the_numbers_of_the_contrast(finished, expected, cli):
     assert sorted(cli.contents(finished[0])) == sorted([*FILES, CELL_TYPES])
     with (finished[0] / CELL_TYPES).open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
-    names = [plain_text(row["kind"]) for row in rows]
-    assert names == [kind.name for kind in expected.kinds]
+    names = [plain_text(row["cell_type"]) for row in rows]
+    assert names == [kind.name for kind in expected.types]
     assert HOSTILE in names
-    assert f"'{HOSTILE}" in [row["kind"] for row in rows]  # no formula in a spreadsheet
-    for row, kind in zip(rows, expected.kinds, strict=True):
+    assert f"'{HOSTILE}" in [row["cell_type"] for row in rows]  # no formula in a spreadsheet
+    for row, kind in zip(rows, expected.types, strict=True):
         assert (row["group"], row["reference"]) == ("case", "control")
         assert (float(row["share"]), float(row["q_value"])) == (kind.share, kind.q_value)
         assert float(row["ratio"]) == kind.ratio
@@ -70,7 +70,7 @@ def test_the_record_names_the_option_as_it_was_typed(finished, expected):
         "heatmover compare cells.h5ad --sample-key sample --color condition --cells 'Cell type' --permutations 99"
     )
     assert record["contrast"]["group"] == "case"
-    assert record["contrast"]["kinds"][0]["share"] == expected.kinds[0].share
+    assert record["contrast"]["types"][0]["share"] == expected.types[0].share
     assert CELL_TYPES in record["files"]
 
 
@@ -117,5 +117,5 @@ def test_the_demo_finds_its_branch(tmp_path, cli):
     result = cli.run("demo", "--out", tmp_path / "out", "--samples", 30, "--cells", 60, "--effect", 3)
     assert result.exit_code == 0, result.output
     kinds = pd.read_csv(tmp_path / "out" / CELL_TYPES)
-    assert kinds["kind"][0] == "branch 4"
+    assert kinds["cell_type"][0] == "branch 4"
     assert "'branch 4'" in result.stdout

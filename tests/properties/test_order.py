@@ -139,7 +139,7 @@ def test_landmarks(cells, tied):
     one = hm.compare(points, frame["sample"], landmarks=35)
     two = hm.compare(points[order], shuffled["sample"], landmarks=35)
     np.testing.assert_array_equal(one.distances, two.distances)
-    assert one.landmark_loss == two.landmark_loss
+    assert one.landmark_agreement == two.landmark_agreement
 
 
 def write(frame, path):
@@ -170,20 +170,20 @@ def test_cohorts_in_pieces(cells, tmp_path, name):
     one, two = found
     np.testing.assert_array_equal(one.landmarks.centers, two.landmarks.centers)
     np.testing.assert_array_equal(one.distances, two.distances)
-    assert one.landmark_loss == two.landmark_loss
+    assert one.landmark_agreement == two.landmark_agreement
 
 
 def test_draws_from_many_cells(monkeypatch, tmp_path, cells):
     """With fewer cells looked at than there are."""
     monkeypatch.setattr("heatmover.scale.chunks.PER_LANDMARK", 10)
-    monkeypatch.setattr("heatmover.scale.landmarks.LOSS_POINTS", 300)
+    monkeypatch.setattr("heatmover.scale.landmarks.AGREEMENT_POINTS", 300)
     found = []
     for frame, name in zip(cells[:2], ("a.parquet", "b.parquet"), strict=True):
         cohort = read_cohort(write(frame, tmp_path / name), sample_key="sample", representation=["a", "b", "c"])
         found.append(compare_cohort(cohort, landmarks=33, n_neighbors=10))
     assert found[0].landmarks.how["n_looked_at"] < 500
     np.testing.assert_array_equal(found[0].distances, found[1].distances)
-    assert found[0].landmark_loss == found[1].landmark_loss
+    assert found[0].landmark_agreement == found[1].landmark_agreement
 
 
 def test_standardised_points_and_principal_components(cells, tmp_path):

@@ -1,4 +1,4 @@
-"""The section on kinds of cells: its numbers are the contrast's, its words and colours agree, names stay text."""
+"""The section on cell types: its numbers are the contrast's, its words and colours agree, names stay text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_numbers_and_words_are_those_of_the_contrast(plain_study, contrast, pars
     text = " ".join("".join(parsed(render(plain_study)).texts).split())
     assert contrast.describe() in text
     assert f"Kinds of cells (branch) were compared between {contrast.n_samples[0]}" in text
-    for kind in contrast.kinds:
+    for kind in contrast.types:
         assert kind.name in text
         assert _percent(kind.share) in text
 
@@ -48,8 +48,8 @@ def test_numbers_and_words_are_those_of_the_contrast(plain_study, contrast, pars
     [(3.0, 0.01, "▲", "more in case"), (-3.0, 0.01, "▼", "less in case"), (3.0, 0.2, "\u2013", "no sign of it")],
 )
 def test_direction_is_a_sign_a_word_and_a_class(plain_study, contrast, parsed, score, q_value, mark, words):
-    changed = replace(contrast.kinds[0], score=score, q_value=q_value)
-    quiet = [replace(kind, q_value=1.0) for kind in contrast.kinds[1:]]
+    changed = replace(contrast.types[0], score=score, q_value=q_value)
+    quiet = [replace(kind, q_value=1.0) for kind in contrast.types[1:]]
     page = parsed(cell_sections(with_kinds(plain_study, [changed, *quiet]))[0].html)
     classes = [attributes.get("class", "") for _, attributes in page.tags]
     wanted = {"▲": "more", "▼": "less", "\u2013": "same"}[mark]
@@ -60,8 +60,8 @@ def test_direction_is_a_sign_a_word_and_a_class(plain_study, contrast, parsed, s
 
 
 def test_a_share_below_zero_has_no_bar_and_a_minus(plain_study, contrast, parsed):
-    below = replace(contrast.kinds[-1], share=-0.042)
-    page = parsed(cell_sections(with_kinds(plain_study, [*contrast.kinds[:-1], below]))[0].html)
+    below = replace(contrast.types[-1], share=-0.042)
+    page = parsed(cell_sections(with_kinds(plain_study, [*contrast.types[:-1], below]))[0].html)
     assert "\u22124.2 %" in page.texts
     widths = [attributes["style"] for _, attributes in page.tags if attributes.get("class", "").startswith("bar-fill")]
     assert widths[-1] == "width:0.0%"
@@ -69,7 +69,7 @@ def test_a_share_below_zero_has_no_bar_and_a_minus(plain_study, contrast, parsed
 
 
 def test_many_kinds_are_added_up(plain_study, contrast, parsed):
-    many = [replace(contrast.kinds[0], name=f"kind {i}", share=0.01) for i in range(100)]
+    many = [replace(contrast.types[0], name=f"kind {i}", share=0.01) for i in range(100)]
     text = "".join(parsed(cell_sections(with_kinds(plain_study, many))[0].html).texts)
     assert "70 further kinds add 70 % together." in text
     assert "kind 29" in text
@@ -77,7 +77,7 @@ def test_many_kinds_are_added_up(plain_study, contrast, parsed):
 
 
 def test_groups_that_are_the_same_have_a_page(plain_study, contrast):
-    equal = [replace(kind, share=0.0, contribution=0.0, q_value=1.0) for kind in contrast.kinds]
+    equal = [replace(kind, share=0.0, contribution=0.0, q_value=1.0) for kind in contrast.types]
     study = with_kinds(plain_study, equal)
     study = replace(study, contrast=replace(study.contrast, distance=0.0))
     assert "are the same" in cell_sections(study)[0].html
@@ -96,9 +96,9 @@ def test_bars_are_drawn_in_proportion(reader, pages, contrast, width):
     drawn = page.evaluate(
         "[...document.querySelectorAll('#cells .bar-fill')].map((one) => one.getBoundingClientRect().width)"
     )
-    assert len(drawn) == len(contrast.kinds)
-    for length, kind in zip(drawn, contrast.kinds, strict=True):
-        assert length == pytest.approx(max(1, drawn[0] * kind.share / contrast.kinds[0].share), abs=1.5)
+    assert len(drawn) == len(contrast.types)
+    for length, kind in zip(drawn, contrast.types, strict=True):
+        assert length == pytest.approx(max(1, drawn[0] * kind.share / contrast.types[0].share), abs=1.5)
     assert drawn[0] > 60
     told = [text.replace("\u2212", "-").rstrip(" %") for text in page.locator("#cells .bar-value").all_inner_texts()]
     assert sum(map(float, told)) == pytest.approx(100, abs=1.5)
@@ -145,6 +145,6 @@ def test_it_needs_no_script(browser, pages, contrast):
     context = browser.new_context(java_script_enabled=False, viewport={"width": 360, "height": 800})
     page = context.new_page()
     page.goto((pages / "plain.html").as_uri())
-    assert page.locator(ROWS).count() == len(contrast.kinds)
+    assert page.locator(ROWS).count() == len(contrast.types)
     assert page.locator("#cells .bar-fill").first.bounding_box()["width"] > 60
     context.close()

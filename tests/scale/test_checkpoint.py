@@ -202,7 +202,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_result(
     small_pieces(500, 100)  # another budget of memory, and more threads
     result = compare_cohort(cohort, landmarks=LANDMARKS, checkpoint=place, resume=True, n_jobs=2)
     np.testing.assert_array_equal(result.distances, whole.distances)
-    assert result.landmark_loss == whole.landmark_loss
+    assert result.landmark_agreement == whole.landmark_agreement
     # Eight pieces, each read and counted once; a task that had begun when the other stopped may be done twice.
     assert 17 <= len(calls) <= 18
     calls.clear()

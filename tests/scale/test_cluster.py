@@ -61,7 +61,7 @@ def test_a_cluster_gives_the_same_bits(cohort, whole, client):
     result = compare_cohort(cohort, landmarks=LANDMARKS, client=client)
     np.testing.assert_array_equal(result.distances, whole.distances)
     np.testing.assert_array_equal(result.embedding, whole.embedding)
-    assert result.landmark_loss == whole.landmark_loss
+    assert result.landmark_agreement == whole.landmark_agreement
 
 
 def test_an_address_will_do_and_tiles_run_there(whole, client, tmp_path):

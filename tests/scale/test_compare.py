@@ -46,8 +46,8 @@ def test_landmarks_cost_little_here_and_the_loss_says_so(cohort):
     result = compare_cohort(cohort, landmarks=400)
     full = hm.compare(cohort.points(), cohort.labels(), landmarks=None)
     assert hm.metrics.spearman(full.distances, result.distances) > 0.9
-    assert result.landmark_loss.spearman > 0.9
-    assert result.landmark_loss.n_points == cohort.n_cells
+    assert result.landmark_agreement.spearman > 0.9
+    assert result.landmark_agreement.n_points == cohort.n_cells
 
 
 @pytest.mark.parametrize(("piece_rows", "block_rows", "n_jobs"), [(4000, 4000, 1), (977, 100, 2), (333, 16, 3)])
@@ -60,7 +60,7 @@ def test_the_result_does_not_depend_on_pieces_blocks_or_threads(
     np.testing.assert_array_equal(result.measures.masses.indices, whole.measures.masses.indices)
     np.testing.assert_array_equal(result.distances, whole.distances)
     assert result.landmarks.distortion == whole.landmarks.distortion
-    assert result.landmark_loss == whole.landmark_loss
+    assert result.landmark_agreement == whole.landmark_agreement
 
 
 def test_passes_move_landmarks_to_the_means_of_all_cells(cohort, whole, small_pieces):
@@ -119,7 +119,7 @@ def test_progress_counts_cells(cohort, small_pieces):
     assert watcher.stages["count cells"] == [4000, 4000]
     assert watcher.stages["draw cells"] == [4000, 4000]
     assert all(total == done for total, done in watcher.stages.values())
-    assert list(watcher.stages)[-2:] == ["compare", "measure the loss"]
+    assert list(watcher.stages)[-2:] == ["compare", "measure the agreement"]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_cells_are_drawn_by_their_values_and_in_proportion():
 
 
 def test_the_draw_for_the_loss_takes_as_many_cells_of_each_sample(cohort, monkeypatch):
-    monkeypatch.setattr(landmarks, "LOSS_POINTS", 160)
+    monkeypatch.setattr(landmarks, "AGREEMENT_POINTS", 160)
     shares = landmarks.shares_by_sample(cohort, np.random.default_rng(0))
     expected = shares * cohort.sizes
     np.testing.assert_allclose(expected[expected > 0], 53, atol=1)

@@ -175,7 +175,7 @@ BAD = {
     "both": ({"groupby": "condition", "group": "case", "reference": "case"}, "a reference other than the group"),
     "which": ({"groupby": "stage"}, "group= to say which group to explain, found 3 in 'stage'"),
     "annotation": ({"groupby": "condition", "annotation": "branches"}, r"annotation to be .*did you mean 'branch'"),
-    "one kind": ({"groupby": "condition", "annotation": "alone"}, "2 to 1,000 kinds of cells, found 1 in 'alone'"),
+    "one kind": ({"groupby": "condition", "annotation": "alone"}, "2 to 1,000 cell types, found 1 in 'alone'"),
     "blocks": ({"groupby": "condition", "blocks": "branch"}, "blocks='branch' to be the same in all cells"),
     "gaps": ({"groupby": "condition", "blocks": "partly"}, "a block in 'partly' for every sample, found none for 1"),
     "sample": ({"groupby": "condition", "sample_key": "batch"}, "sample_key='sample', as in hm.tl.sample_distances"),

@@ -1,23 +1,23 @@
 """Studies: samples compared, their variables examined, and how it was done, whatever compares."""
 
-from heatmover.analysis.cell_types import CellContrast, CellKind, annotate, contrast_cells
+from heatmover.analysis.cell_types import CellContrast, CellType, annotate, contrast_cells
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, compare
 from heatmover.analysis.examination import Finding, examine
-from heatmover.analysis.landmarking import LandmarkLoss, landmark_loss
+from heatmover.analysis.landmarking import LandmarkAgreement, landmark_agreement
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import StudyRecord
 from heatmover.analysis.study import Study, study_cohort, study_comparison
 
 __all__ = [
     "CellContrast",
-    "CellKind",
+    "CellType",
     "Compared",
     "Comparer",
     "Comparison",
     "Finding",
     "InMemory",
-    "LandmarkLoss",
+    "LandmarkAgreement",
     "Study",
     "StudyParameters",
     "StudyRecord",
@@ -25,7 +25,7 @@ __all__ = [
     "compare",
     "contrast_cells",
     "examine",
-    "landmark_loss",
+    "landmark_agreement",
     "study_cohort",
     "study_comparison",
 ]

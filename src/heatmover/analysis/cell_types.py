@@ -1,4 +1,4 @@
-"""`contrast_cells`: which kinds of cells differ between two groups of samples, and what each adds to their distance."""
+"""`contrast_cells`: which cell types differ between two groups of samples, and what each adds to their distance."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from heatmover.cohort.annotation import encode
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 
-__all__ = ["Annotation", "CellContrast", "CellKind", "annotate", "choose_group", "contrast_cells"]
+__all__ = ["Annotation", "CellContrast", "CellType", "annotate", "choose_group", "contrast_cells"]
 
 
-# Of the kinds called different one in ten may be false, as everywhere in explanations.
+# Of the types called different one in ten may be false, as everywhere in explanations.
 LEVEL = 0.1
-# More are not kinds of cells but names of cells, or measurements.
-MOST_KINDS = 1_000
+# More are not cell types but names of cells, or measurements.
+MOST_TYPES = 1_000
 UNKNOWN = "not annotated"
 
 
 class Annotation(NamedTuple):
-    """The kind of each cell: ``name`` of the column, ``codes`` ``(n_cells,)`` into ``kinds``."""
+    """The type of each cell: ``name`` of the column, ``codes`` ``(n_cells,)`` into ``types``."""
 
     name: str
     codes: Int32
-    kinds: tuple[str, ...]
+    types: tuple[str, ...]
 
 
 class CellMasses(NamedTuple):
@@ -61,18 +61,18 @@ class CellMasses(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class CellKind:
-    """What is known of one kind of cells.
+class CellType:
+    """What is known of one cell type.
 
     Attributes
     ----------
     name
-        Of the kind.
+        Of the cell_type.
     cells
         How many there are, in all samples.
     contribution, share
-        What it adds to the distance between the means of the groups, and as a share of that. The shares of all kinds
-        sum to 1. A share below zero: the kind's cells changed against what is around them.
+        What it adds to the distance between the means of the groups, and as a share of that. The shares of all types
+        sum to 1. A share below zero: its cells changed against what is around them.
     in_group, in_reference
         Mean share of the cells of a sample.
     score, log_ratio, p_value, q_value
@@ -106,7 +106,7 @@ class CellKind:
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class CellContrast:
-    """Which kinds of cells differ between two groups of samples; ``print`` it. `study_cohort` makes one.
+    """Which cell types differ between two groups of samples; ``print`` it. `study_cohort` makes one.
 
     Attributes
     ----------
@@ -120,8 +120,8 @@ class CellContrast:
         How blocks counted, as in `Finding`.
     distance
         Between the mean of the group and the mean of the reference.
-    kinds
-        The kinds of cells, those that add most to the distance first.
+    types
+        The cell types, those that add most to the distance first.
     n_permutations
         Rearrangements of the samples that were looked at.
 
@@ -134,7 +134,7 @@ class CellContrast:
     >>> found = contrast_cells(comparison, annotate("branch", branch, 720), data.annotations["condition"])
     >>> print(found)
     'branch 4' differs most between 'case' and 'control': 'case' has ... times as many, relative to most cells...
-    >>> round(sum(kind.share for kind in found.kinds), 6)
+    >>> round(sum(cell_type.share for cell_type in found.types), 6)
     1.0
     """
 
@@ -145,13 +145,18 @@ class CellContrast:
     n_samples: tuple[int, int]
     blocks: str
     distance: float
-    kinds: tuple[CellKind, ...]
+    types: tuple[CellType, ...]
     n_permutations: int
 
     @property
-    def different(self) -> tuple[CellKind, ...]:
-        """The kinds that surely differ, the surest first."""
-        return tuple(sorted((kind for kind in self.kinds if kind.direction), key=lambda kind: -abs(kind.score)))
+    def different(self) -> tuple[CellType, ...]:
+        """The types that surely differ, the surest first."""
+        return tuple(
+            sorted(
+                (cell_type for cell_type in self.types if cell_type.direction),
+                key=lambda cell_type: -abs(cell_type.score),
+            )
+        )
 
     def describe(self) -> str:
         """Return what was found in plain sentences."""
@@ -161,14 +166,14 @@ class CellContrast:
         if self.distance == 0:
             return f"The means of {group} and {reference} are the same."
         if not self.different:
-            most = self.kinds[0]
+            most = self.types[0]
             return (
-                f"No kind of cell in {quoted(self.annotation)} surely differs between {group} and {reference}; "
+                f"No cell type in {quoted(self.annotation)} surely differs between {group} and {reference}; "
                 f"{quoted(most.name)} adds most to the distance between their means ({100 * most.share:.0f} %)."
             )
         most = self.different[0]
         count = len(self.different)
-        others = "no other kind does" if count == 1 else f"{count} of {len(self.kinds)} kinds differ"
+        others = "no other type does" if count == 1 else f"{count} of {len(self.types)} types differ"
         return (
             f"{quoted(most.name)} differs most between {group} and {reference}: {group} has {most.ratio:.2g} times as "
             f"many, relative to most cells (q = {most.q_value:.2g}), and it makes {100 * most.share:.0f} % of the "
@@ -176,31 +181,34 @@ class CellContrast:
         )
 
     def table(self) -> Any:
-        """Return a pandas DataFrame with one row for each kind, those that add most to the distance first."""
+        """Return a pandas DataFrame with one row for each type, those that add most to the distance first."""
         pandas = import_extra("pandas", package="pandas", extra="cohort")
-        index = pandas.Index([kind.name for kind in self.kinds], dtype=object, name="kind")
+        index = pandas.Index([cell_type.name for cell_type in self.types], dtype=object, name="cell_type")
         return pandas.DataFrame(self.rows(), index=index)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the numbers of each kind by name, without the kind's own."""
-        columns = [name for name in CellKind.__dataclass_fields__ if name != "name"]
-        return [{name: getattr(kind, name) for name in columns} | {"direction": kind.direction} for kind in self.kinds]
+        """Return the numbers of each type by name, without its name."""
+        columns = [name for name in CellType.__dataclass_fields__ if name != "name"]
+        return [
+            {name: getattr(cell_type, name) for name in columns} | {"direction": cell_type.direction}
+            for cell_type in self.types
+        ]
 
     def plain(self) -> dict[str, Any]:
         """Return everything as plain values for JSON."""
         named = ("annotation", "variable", "group", "reference", "n_samples", "blocks", "distance", "n_permutations")
-        kinds = [{"name": kind.name} | row for kind, row in zip(self.kinds, self.rows(), strict=True)]
-        return {name: getattr(self, name) for name in named} | {"kinds": kinds}
+        types = [{"name": cell_type.name} | row for cell_type, row in zip(self.types, self.rows(), strict=True)]
+        return {name: getattr(self, name) for name in named} | {"types": types}
 
     def __str__(self) -> str:
         return self.describe()
 
     def __repr__(self) -> str:
-        return f"CellContrast({self.group} against {self.reference}, {len(self.kinds)} kinds of {self.annotation})"
+        return f"CellContrast({self.group} against {self.reference}, {len(self.types)} types of {self.annotation})"
 
 
 def annotate(name: str, values: Any, n_cells: int) -> Annotation:
-    """Return the kind of each cell; cells without one are a kind of their own, ``"not annotated"``.
+    """Return the type of each cell; cells without one are a type of their own, ``"not annotated"``.
 
     Parameters
     ----------
@@ -211,20 +219,20 @@ def annotate(name: str, values: Any, n_cells: int) -> Annotation:
     n_cells
         How many there must be.
     """
-    codes, kinds = values if isinstance(values, tuple) else encode([_column(values)])
+    codes, types = values if isinstance(values, tuple) else encode([_column(values)])
     if codes.size != n_cells:
         raise InvalidInputError(
-            f"cells: one kind for each of the {n_cells} points of the graph",
+            f"cells: one type for each of the {n_cells} points of the graph",
             f"{codes.size}",
             "with landmarks these are the points; comparison.landmarks.assign(points) tells that of each cell",
         )
     if (codes < 0).any():
-        unknown = UNKNOWN if UNKNOWN not in kinds else f"{UNKNOWN} (missing)"
-        codes, kinds = np.where(codes < 0, len(kinds), codes).astype(np.int32), (*kinds, unknown)
-    if not 2 <= len(kinds) <= MOST_KINDS:
-        found = f"{len(kinds):,} in {quoted(name)}" + (f", only {quoted(kinds[0])}" if len(kinds) == 1 else "")
-        raise InvalidInputError(f"cells: 2 to {MOST_KINDS:,} kinds of cells", found, "choose an annotation like a type")
-    return Annotation(name, codes, kinds)
+        unknown = UNKNOWN if UNKNOWN not in types else f"{UNKNOWN} (missing)"
+        codes, types = np.where(codes < 0, len(types), codes).astype(np.int32), (*types, unknown)
+    if not 2 <= len(types) <= MOST_TYPES:
+        found = f"{len(types):,} in {quoted(name)}" + (f", only {quoted(types[0])}" if len(types) == 1 else "")
+        raise InvalidInputError(f"cells: 2 to {MOST_TYPES:,} cell types", found, "choose an annotation like a type")
+    return Annotation(name, codes, types)
 
 
 def _column(values: Any) -> Any:
@@ -232,7 +240,7 @@ def _column(values: Any) -> Any:
     if isinstance(column, np.ma.MaskedArray):
         column = as_array("cells", column)
     if np.ndim(column) != 1:
-        raise InvalidInputError("cells: one kind for each cell", f"an array of shape {np.shape(column)}")
+        raise InvalidInputError("cells: one type for each cell", f"an array of shape {np.shape(column)}")
     return column
 
 
@@ -255,17 +263,17 @@ def contrast_cells(
     n_permutations: int = 999,
     random_state: int = 0,
 ) -> CellContrast:
-    """Find the kinds of cells that differ between two groups of samples, and what each adds to their distance.
+    """Find the cell types that differ between two groups of samples, and what each adds to their distance.
 
-    Shares of kinds in samples are exact, also where a landmark stands for cells of several kinds: a cell counts for its
-    own kind, with the value that the witness of the distance has at its landmark.
+    Shares of types in samples are exact, also where a landmark stands for cells of several types: a cell counts for its
+    own type, with the value that the witness of the distance has at its landmark.
 
     Parameters
     ----------
     comparison
         From `compare`.
     annotation
-        From `annotate`: the kind of each cell, or of each point of the graph if ``cells`` is not given.
+        From `annotate`: the type of each cell, or of each point of the graph if ``cells`` is not given.
     groups
         ``(n_samples,)``; samples without one do not take part.
     variable
@@ -299,38 +307,38 @@ def contrast_cells(
     tests = contrast_kinds(design, _composition(annotation, own, each), modes)
     witness = explain_masses(comparison.model, design.means(rows), design.names).witness
     parts = _parts(annotation, design, own, witness[nodes])
-    kinds = tuple(_kinds(tests, parts, dict(zip(annotation.kinds, _totals(annotation, each), strict=True))))
+    types = tuple(_types(tests, parts, dict(zip(annotation.types, _totals(annotation, each), strict=True))))
     return CellContrast(
-        annotation.name, variable, *design.names, design.counts, design.how, float(parts.contributions.sum()), kinds,
+        annotation.name, variable, *design.names, design.counts, design.how, float(parts.contributions.sum()), types,
         len(design.members) - 1,
     )  # fmt: skip
 
 
 def _composition(annotation: Annotation, masses: sp.csr_array, counts: Int64) -> Composition:
-    codes, n_kinds = annotation.codes, len(annotation.kinds)
-    membership = sp.csr_array((np.ones(codes.size), (np.arange(codes.size), codes)), shape=(codes.size, n_kinds))
-    return Composition(annotation.kinds, np.array(_totals(annotation, counts)), (masses @ membership).toarray())
+    codes, n_types = annotation.codes, len(annotation.types)
+    membership = sp.csr_array((np.ones(codes.size), (np.arange(codes.size), codes)), shape=(codes.size, n_types))
+    return Composition(annotation.types, np.array(_totals(annotation, counts)), (masses @ membership).toarray())
 
 
 def _totals(annotation: Annotation, counts: Int64) -> list[int]:
     """Return the number of cells of each type; whole numbers are exact in float64 up to 2^53."""
-    totals = np.bincount(annotation.codes, weights=counts, minlength=len(annotation.kinds))
+    totals = np.bincount(annotation.codes, weights=counts, minlength=len(annotation.types))
     return [int(total) for total in totals]
 
 
 def _parts(annotation: Annotation, design: Design, masses: sp.csr_array, witness: Float64) -> Breakdown:
-    """Take the distance apart by kinds of cells: a cell adds its witness times the difference of its masses."""
+    """Take the distance apart by cell types: a cell adds its witness times the difference of its masses."""
     means = design.means(masses)
     contributions = witness * (means[0] - means[1])
-    return break_down(contributions, annotation.codes.astype(np.int64), annotation.kinds, means, design.names)
+    return break_down(contributions, annotation.codes.astype(np.int64), annotation.types, means, design.names)
 
 
-def _kinds(tests: Kinds, parts: Breakdown, totals: Mapping[str, int]) -> list[CellKind]:
+def _types(tests: Kinds, parts: Breakdown, totals: Mapping[str, int]) -> list[CellType]:
     place = {name: i for i, name in enumerate(tests.names)}
     found = []
     for row, name in enumerate(parts.names):
         i = place[name]
         tested = (tests.scores[i], tests.log_ratios[i], tests.p_values[i], tests.q_values[i])
         sums = (parts.contributions[row], parts.shares[row], *parts.masses[row])
-        found.append(CellKind(name, totals[name], *map(float, (*sums, *tested))))
+        found.append(CellType(name, totals[name], *map(float, (*sums, *tested))))
     return found

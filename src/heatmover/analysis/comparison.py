@@ -18,7 +18,7 @@ from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, FloatArray, Int64, Intp
 from heatmover._validation import LabelNames, as_array, check_integer, check_matrix, check_threads
-from heatmover.analysis.landmarking import LandmarkLoss, landmark_loss, place_landmarks
+from heatmover.analysis.landmarking import LandmarkAgreement, landmark_agreement, place_landmarks
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
@@ -59,7 +59,7 @@ class Comparison(ReadOnlyArrays):
         The graph over the points, or over the landmarks.
     model
         The fitted `DiffusionEMD`: it embeds further samples, and its attributes explain what it chose.
-    landmarks, landmark_loss
+    landmarks, landmark_agreement
         The landmarks that stood for the points, and what they cost as measured; None where there were none.
     measures
         The samples as masses over the points of the graph, ``(n_samples, n_points)``.
@@ -86,7 +86,7 @@ class Comparison(ReadOnlyArrays):
     model: DiffusionEMD
     measures: Measures
     landmarks: Landmarks | None = None
-    landmark_loss: LandmarkLoss | None = None
+    landmark_agreement: LandmarkAgreement | None = None
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
@@ -241,7 +241,7 @@ class Comparison(ReadOnlyArrays):
     def __repr__(self) -> str:
         low, high = self.sizes.min(), self.sizes.max()
         size = f"{low}" if low == high else f"{low} to {high}"
-        standing_in = "" if self.landmark_loss is None else f"; {self.landmark_loss.describe()}"
+        standing_in = "" if self.landmark_agreement is None else f"; {self.landmark_agreement.describe()}"
         apart = self.distances[np.triu_indices(len(self.names), 1)]
         return (
             f"Comparison({len(self.names)} samples of {size} points; distances {apart.min():.3g} to "
@@ -298,7 +298,7 @@ def compare(
         Neighbours of each point in the graph; a `Graph` that is given stays as it is.
     landmarks
         Let so many centres of k-means stand for the points, see `Landmarks`; None for never. ``"auto"``: 4,000 for more
-        than 100,000 points. What that costs is measured and reported in ``landmark_loss`` of the result.
+        than 100,000 points. What that costs is measured and reported in ``landmark_agreement`` of the result.
     model
         Settings other than the defaults: a `DiffusionEMD` without a graph. It is copied and stays unfitted.
     random_state
@@ -307,7 +307,7 @@ def compare(
         Threads; None for those of ``model``, else all cores. The result does not depend on it.
     progress
         Told of the stages "find neighbours", "choose scales", "diffuse measures" and "compare"; with landmarks first
-        of "find landmarks" and last of "measure the loss".
+        of "find landmarks" and last of "measure the agreement".
 
     Returns
     -------
@@ -356,10 +356,10 @@ def compare(
     sizes = np.diff(measures.masses.indptr).astype(np.int64)
     if placed is None:
         return Comparison(measures.names, sizes, distances, embedding, graph, fitted, masses)
-    watcher.stage("measure the loss", 1)
-    loss = landmark_loss(placed[0], places, measures, graph=graph, model=copy, random_state=random_state)
+    watcher.stage("measure the agreement", 1)
+    agreement = landmark_agreement(placed[0], places, measures, graph=graph, model=copy, random_state=random_state)
     watcher.advance()
-    return Comparison(measures.names, sizes, distances, embedding, graph, fitted, masses, placed[0], loss)
+    return Comparison(measures.names, sizes, distances, embedding, graph, fitted, masses, placed[0], agreement)
 
 
 def _sum_of_distances(block: FloatArray) -> float:

@@ -28,15 +28,15 @@ __all__ = [
     "LANDMARKS",
     "LANDMARKS_ABOVE",
     "LEAST_PER_SAMPLE",
-    "LandmarkLoss",
-    "landmark_loss",
+    "LandmarkAgreement",
+    "landmark_agreement",
     "place_landmarks",
     "quota",
 ]
 
 
 # Flow cytometry, 15 samples, 2 shared cores: the graph over 50,000 points and all that follows took 9 s, over 150,000
-# points 60 s and 0.9 GB; through 4,000 landmarks 5 s, and the loss, which tells whether that was wise, 2 s.
+# points 60 s and 0.9 GB; through 4,000 landmarks 5 s, and the agreement, which tells whether that was wise, 2 s.
 LANDMARKS_ABOVE = 100_000
 LANDMARKS = 4_000
 # Fewer points per sample leave distances that are mostly chance, on which both graphs agree all too easily.
@@ -45,7 +45,7 @@ LEAST_PER_SAMPLE = 50
 
 @final
 @dataclass(frozen=True)
-class LandmarkLoss:
+class LandmarkAgreement:
     """How far distances through landmarks are from those on a graph over the points themselves; ``print`` it.
 
     Attributes
@@ -62,7 +62,7 @@ class LandmarkLoss:
 
     Examples
     --------
-    >>> print(LandmarkLoss(spearman=0.987, unexplained=0.04, n_points=10000, n_samples=48, n_landmarks=2000))
+    >>> print(LandmarkAgreement(spearman=0.987, unexplained=0.04, n_points=10000, n_samples=48, n_landmarks=2000))
     Spearman 0.987 between distances of 48 samples through 2000 landmarks and on a graph over 10000 of their points
     """
 
@@ -84,7 +84,7 @@ class LandmarkLoss:
         )
 
 
-def landmark_loss(
+def landmark_agreement(
     landmarks: Landmarks,
     points: npt.ArrayLike,
     labels: npt.ArrayLike | Measures,
@@ -93,11 +93,11 @@ def landmark_loss(
     graph: Graph | None = None,
     model: DiffusionEMD | None = None,
     random_state: int | None = 0,
-) -> LandmarkLoss:
-    """Measure the loss on as many points as a graph over the points themselves can afford.
+) -> LandmarkAgreement:
+    """Measure how well distances through landmarks agree with those on a graph over the points themselves.
 
     From every sample the same number of points is drawn (or all it has), with at least 50 for each sample where sizes
-    allow; of too many samples some are drawn. The same points are then compared twice, on a graph of their own and
+    allow; if there are too many samples, some of them are drawn. The same points are then compared twice, on a graph of their own and
     through their landmarks, so that the difference is what landmarks do and not the luck of the draw.
 
     It tells what landmarks lose against the points drawn. Where there are many more points than that, the graph over
@@ -123,7 +123,7 @@ def landmark_loss(
 
     Returns
     -------
-    LandmarkLoss
+    LandmarkAgreement
         Print it.
 
     Examples
@@ -131,7 +131,7 @@ def landmark_loss(
     >>> import heatmover as hm
     >>> data = hm.datasets.cohort(12, cells_per_sample=200, effect=4.0)
     >>> landmarks = hm.Landmarks.from_points(data.points, 500)
-    >>> hm.landmark_loss(landmarks, data.points, data.labels).spearman > 0.9
+    >>> hm.landmark_agreement(landmarks, data.points, data.labels).spearman > 0.9
     True
     """
     array = landmarks._check_points(points)
@@ -150,7 +150,7 @@ def landmark_loss(
     own = _distances(_graph_like(nodes, here, settings.n_jobs), part, settings)
     through = _distances(nodes, landmarks.measures(part, places), settings)
     variance = float(here.var(axis=0).sum())
-    return LandmarkLoss(
+    return LandmarkAgreement(
         spearman=spearman(own, through) if len(own) > 2 else float("nan"),
         unexplained=float(squares.mean()) / variance if variance else 0.0,
         n_points=drawn.size,

@@ -120,7 +120,7 @@ class Study:
         settings = {
             name: value for name, value in model.get_params(deep=False).items() if name not in {"graph", "n_jobs"}
         }
-        agreement = comparison.landmark_loss
+        agreement = comparison.landmark_agreement
         return {
             "input": self.record.input,
             "parameters": dict(self.record.parameters),
@@ -261,7 +261,7 @@ def study_comparison(
     >>> comparison, condition = hm.compare(data.points, data.labels), data.annotations["condition"]
     >>> branch = {"branch": data.coordinates[:, 0].astype(int)}
     >>> study_comparison(comparison, {"condition": condition}, cells=branch).contrast
-    CellContrast(case against control, 5 kinds of branch)
+    CellContrast(case against control, 5 types of branch)
     """
     pandas = import_extra("pandas", package="pandas", extra="cohort")
     names = list(comparison.names)
@@ -469,9 +469,9 @@ def _size_notes(comparison: Comparison) -> Iterator[str]:
 
 
 def _landmark_notes(comparison: Comparison) -> Iterator[str]:
-    loss = comparison.landmark_loss
-    if loss is not None:
-        yield f"Landmarks stood for the cells: {loss}."
+    agreement = comparison.landmark_agreement
+    if agreement is not None:
+        yield f"Landmarks stood for the cells: {agreement}."
 
 
 def _text(warning: warnings.WarningMessage) -> str:

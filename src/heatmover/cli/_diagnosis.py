@@ -228,7 +228,7 @@ def estimate(
     grown, samples = nodes / len(chosen), n_samples / len(trial.names)
     growth = {"diffuse measures": grown * samples, "compare": grown * samples**2}
     total = sum(value * growth.get(name, grown) for name, value in seconds.items())
-    if nodes < n_cells:  # k-means visits every cell, then the loss is measured on 10,000 cells
+    if nodes < n_cells:  # k-means visits every cell, then the agreement is measured on 10,000 cells
         total += seconds["find neighbours"] * cells + sum(seconds.values()) * 10_000 / len(chosen)
     tests = SECONDS_PER_PERMUTATION * n_samples**2 * settings.study.n_permutations * n_variables
     return Estimate(START_SECONDS + total + tests, _memory(cohort, settings, nodes, trial))

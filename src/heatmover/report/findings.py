@@ -21,7 +21,7 @@ BLOCKS = {
 }
 # Fewer samples in a group: one unusual sample can make or hide a difference.
 FEW_IN_GROUP = 5
-# With fewer rearrangements p is coarse: of 19, the best possible is 0.05.
+# With fewer permutations p is coarse: of 19, the best possible is 0.05.
 FEW_PERMUTATIONS = 99
 FEW_SAMPLES = 10
 
@@ -75,7 +75,7 @@ def _doubts(finding: Finding, answer: TestResult) -> Iterator[str]:
     possible = len(answer.null)
     if possible < FEW_PERMUTATIONS:
         yield (
-            f"only {_count(possible, 'rearrangement')} could be tried, so that p cannot fall below "
+            f"only {_count(possible, 'permutation')} could be tried, so that p cannot fall below "
             f"{1 / (possible + 1):.2g}."
         )
     spread = finding.tests.get("dispersion")

@@ -276,10 +276,12 @@ def _draw(study: Study, variable: str, path: Path) -> None:
 
 
 def _write_cell_types(contrast: CellContrast, path: Path) -> None:
-    """Write the numbers of every kind of cell as CSV, with all digits."""
+    """Write the numbers of every cell type as CSV, with all digits."""
     rows = [
-        {"kind": kind.name, "group": contrast.group, "reference": contrast.reference} | row | {"ratio": kind.ratio}
-        for kind, row in zip(contrast.kinds, contrast.rows(), strict=True)
+        {"cell_type": cell_type.name, "group": contrast.group, "reference": contrast.reference}
+        | row
+        | {"ratio": cell_type.ratio}
+        for cell_type, row in zip(contrast.types, contrast.rows(), strict=True)
     ]
     write_table(path, list(rows[0]), [list(row.values()) for row in rows])
 

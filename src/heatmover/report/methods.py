@@ -90,18 +90,18 @@ def _samples(study: Study) -> str:
 
 
 def _landmarks(comparison: Comparison) -> Iterator[str]:
-    loss = comparison.landmark_loss
-    if loss is None:
+    agreement = comparison.landmark_agreement
+    if agreement is None:
         return
-    agreement = (
-        f"; distances through them agreed with those on a graph over {loss.n_points:,} cells with a Spearman "
-        f"correlation of {loss.spearman:.3f}"
-        if np.isfinite(loss.spearman)
+    correlation = (
+        f"; distances through them agreed with those on a graph over {agreement.n_points:,} cells with a Spearman "
+        f"correlation of {agreement.spearman:.3f}"
+        if np.isfinite(agreement.spearman)
         else ""
     )
     yield (
-        f"{loss.n_landmarks:,} centres of k-means stood for the cells (leaving {loss.unexplained:.1%} of the "
-        f"variance unexplained{agreement})."
+        f"{agreement.n_landmarks:,} centres of k-means stood for the cells (leaving {agreement.unexplained:.1%} of the "
+        f"variance unexplained{correlation})."
     )
 
 
@@ -175,12 +175,12 @@ def _contrast(study: Study) -> Iterator[str]:
     if found is None:
         return
     yield (
-        f"Kinds of cells ({shortened(found.annotation)}) were compared between {found.n_samples[0]:,} and "
+        f"Cell types ({shortened(found.annotation)}) were compared between {found.n_samples[0]:,} and "
         f"{found.n_samples[1]:,} independent samples of {shortened(found.group)!r} and {shortened(found.reference)!r}: "
         f"mean log-ratios of their shares by a studentised difference with {found.n_permutations:,} permutations, both "
         "as they are and relative to the mode of all cells, the less sure of the two counting, and adjusted for the "
         "false discovery rate (Benjamini and Hochberg, 1995). The distance between the means of the two groups was "
-        "divided among kinds by the witness function of the distance times the difference of masses."
+        "divided among cell types by the witness function of the distance times the difference of masses."
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, final
 
 from heatmover._files import replacing
 from heatmover._validation import import_extra
-from heatmover.analysis.cell_types import LEVEL, CellContrast, CellKind
+from heatmover.analysis.cell_types import LEVEL, CellContrast, CellType
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.study import Study, study_comparison
 from heatmover.errors import InvalidInputError
@@ -25,7 +25,7 @@ from heatmover.report.methods import methods, references
 __all__ = ["PARTS", "Section", "cell_sections", "render", "report_comparison", "shared_data", "write_report"]
 
 # A table that a reader still reads; the others are added up in one line, and all are in cell-types.csv.
-MOST_KINDS = 30
+MOST_TYPES = 30
 # Colour, sign and word say the same, for those who cannot see one of them.
 MARKS = {"more": "\u25b2", "less": "\u25bc", "": "\u2013"}
 TITLE = "Comparison of samples"
@@ -115,7 +115,7 @@ def scales(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
 def graph(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
     """Return the diagnosis of the graph."""
     diagnosis = study.comparison.diagnosis
-    html = fill("graph.html", diagnosis=diagnosis, landmarks=study.comparison.landmark_loss)
+    html = fill("graph.html", diagnosis=diagnosis, landmarks=study.comparison.landmark_agreement)
     return Section("graph", "Health of the graph", html)
 
 
@@ -155,17 +155,17 @@ PARTS = (sample_map, clustered_distances, statistics, scales, graph, method, pro
 
 
 def cell_sections(study: Study) -> list[Section]:
-    """Return the section on kinds of cells, or nothing if the study has no contrast."""
+    """Return the section on cell types, or nothing if the study has no contrast."""
     contrast = study.contrast
     if contrast is None:
         return []
-    shown, rest = contrast.kinds[:MOST_KINDS], contrast.kinds[MOST_KINDS:]
-    largest = max((kind.share for kind in shown), default=0.0)
+    shown, rest = contrast.types[:MOST_TYPES], contrast.types[MOST_TYPES:]
+    largest = max((cell_type.share for cell_type in shown), default=0.0)
     html = fill(
         "cells.html",
         contrast=contrast,
-        rows=[_row(kind, contrast, largest) for kind in shown],
-        rest={"count": len(rest), "share": _percent(sum(kind.share for kind in rest))} if rest else None,
+        rows=[_row(cell_type, contrast, largest) for cell_type in shown],
+        rest={"count": len(rest), "share": _percent(sum(cell_type.share for cell_type in rest))} if rest else None,
         level=f"{100 * LEVEL:.0f} %",
         group=shortened(contrast.group, 40),
         reference=shortened(contrast.reference, 40),
@@ -174,28 +174,28 @@ def cell_sections(study: Study) -> list[Section]:
     return [Section("cells", "Which cells differ", html)]
 
 
-def _row(kind: CellKind, contrast: CellContrast, largest: float) -> dict[str, Any]:
-    """Return what the table shows of a kind, in words."""
+def _row(cell_type: CellType, contrast: CellContrast, largest: float) -> dict[str, Any]:
+    """Return what the table shows of a cell type, in words."""
     return {
-        "name": kind.name,
-        "cells": kind.cells,
-        "share": _percent(kind.share),
+        "name": cell_type.name,
+        "cells": cell_type.cells,
+        "share": _percent(cell_type.share),
         # Bars cannot be shorter than nothing; the number beside says that it is below zero.
-        "width": f"{100 * max(kind.share, 0.0) / largest:.1f}" if largest > 0 else "0",
-        "direction": kind.direction or "same",
-        "mark": MARKS[kind.direction],
-        "words": _words(kind, contrast),
-        "in_group": _percent(kind.in_group),
-        "in_reference": _percent(kind.in_reference),
-        "ratio": f"{kind.ratio:.2g}",
-        "q": kind.q_value,
+        "width": f"{100 * max(cell_type.share, 0.0) / largest:.1f}" if largest > 0 else "0",
+        "direction": cell_type.direction or "same",
+        "mark": MARKS[cell_type.direction],
+        "words": _words(cell_type, contrast),
+        "in_group": _percent(cell_type.in_group),
+        "in_reference": _percent(cell_type.in_reference),
+        "ratio": f"{cell_type.ratio:.2g}",
+        "q": cell_type.q_value,
     }
 
 
-def _words(kind: CellKind, contrast: CellContrast) -> str:
-    if not kind.direction:
+def _words(cell_type: CellType, contrast: CellContrast) -> str:
+    if not cell_type.direction:
         return "no sign of it"
-    return f"{kind.direction} in {shortened(contrast.group, 40)}"
+    return f"{cell_type.direction} in {shortened(contrast.group, 40)}"
 
 
 def _percent(share: float) -> str:

@@ -28,7 +28,7 @@ from heatmover.graphs.search.kmeans import PER_LANDMARK
 from heatmover.scale.checkpoint import UNFINISHED, Arrays, explain_full_disk
 
 __all__ = [
-    "LOSS_POINTS",
+    "AGREEMENT_POINTS",
     "Cells",
     "FixedPoint",
     "Piece",
@@ -52,8 +52,8 @@ MOST_ROWS, LEAST_ROWS = 2**16, 2**11
 SEARCH_BYTES = 64_000_000
 # Copies of a block at once: as read, as points, in float64, and the difference from the landmarks.
 BLOCK_COPIES = 5
-# Cells that tell what landmarks cost, as in `landmark_loss`.
-LOSS_POINTS = 10_000
+# Cells that tell what landmarks cost, as in `landmark_agreement`.
+AGREEMENT_POINTS = 10_000
 # Scales kept by the default settings, at most; of a landmark's neighbours both directions are stored, and kernels,
 # normalisation and the recurrence hold copies.
 SCALES, EDGE_BYTES = 16, 60
@@ -151,7 +151,7 @@ class Plan:
     def bounds(self) -> dict[str, int]:
         """Bytes that each stage takes at most beside ``held``, by name."""
         width = 8 * self.n_dimensions
-        drawn = (self.n_drawn + LOSS_POINTS) * width
+        drawn = (self.n_drawn + AGREEMENT_POINTS) * width
         working = self.n_workers * self.block_rows * _row_bytes(self.n_columns, self.n_dimensions)
         searching = self.n_workers * SEARCH_BYTES
         edges = self.n_landmarks * self.n_neighbors * 2 * EDGE_BYTES
@@ -175,7 +175,7 @@ class Plan:
         """Bytes that a checkpoint may take: rows drawn, counts per piece, the embedding."""
         counts = 16 * min(self.n_cells, len(self.pieces) * self.histogram_entries)
         embedding = min(self.n_samples * self.n_landmarks * SCALES * 4, LARGEST_EMBEDDING)
-        return (self.n_drawn + LOSS_POINTS) * 8 * self.n_dimensions + counts + embedding
+        return (self.n_drawn + AGREEMENT_POINTS) * 8 * self.n_dimensions + counts + embedding
 
 
 def _row_bytes(n_columns: int, n_dimensions: int) -> int:

@@ -20,7 +20,7 @@ from heatmover.graphs.search.assignment import CenterSearch
 from heatmover.graphs.search.kmeans import ITERATIONS, k_means
 from heatmover.scale.checkpoint import Arrays
 from heatmover.scale.chunks import (
-    LOSS_POINTS,
+    AGREEMENT_POINTS,
     Cells,
     FixedPoint,
     Piece,
@@ -35,8 +35,8 @@ from heatmover.scale.stages import Stages
 __all__ = ["Draw", "Drawn", "Histogrammed", "Tally", "count", "draw", "find_centers"]
 
 # Independent streams of one seed, so that a stage's draw does not depend on whether another was resumed.
-FOR_LANDMARKS, FOR_LOSS, FOR_CENTERS = range(3)
-STREAMS = {"landmarks": FOR_LANDMARKS, "loss": FOR_LOSS}
+FOR_LANDMARKS, FOR_AGREEMENT, FOR_CENTERS = range(3)
+STREAMS = {"landmarks": FOR_LANDMARKS, "agreement": FOR_AGREEMENT}
 # Cells of the draw that tell how far they are from their landmarks; the mean is then known to some 1 %.
 PROBE = 20_000
 # A cell may be this much farther out than those drawn before its share in sums is cut.
@@ -111,10 +111,10 @@ class Drawn:
 @final
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Cells drawn for k-means, and as many of every sample for the loss."""
+    """Cells drawn for k-means, and as many of every sample for the agreement."""
 
     landmarks: Drawn
-    loss: Drawn
+    agreement: Drawn
 
 
 @final
@@ -140,7 +140,7 @@ class Histogrammed:
     def by_type(self, annotation: Annotation, kept: Intp) -> tuple[Annotation, CellMasses]:
         """Return all cells of one type at one landmark as a group of cells, for the samples that are kept."""
         assert self.typed is not None
-        n_types = len(annotation.kinds)
+        n_types = len(annotation.types)
         entries = sp.coo_array(self.typed)
         samples, types = np.divmod(entries.row.astype(np.int64), n_types)
         place = np.full(self.counts.shape[0], -1)
@@ -168,7 +168,9 @@ def draw(cohort: Cohort, plan: Plan, stages: Stages, seed: int) -> Draw:
     streams = {name: int(np.random.default_rng([seed, stream]).integers(2**62)) for name, stream in STREAMS.items()}
     wanted = {
         "landmarks": Wanted(streams["landmarks"], everyone),
-        "loss": Wanted(streams["loss"], shares_by_sample(cohort, np.random.default_rng([seed, FOR_LOSS]))),
+        "agreement": Wanted(
+            streams["agreement"], shares_by_sample(cohort, np.random.default_rng([seed, FOR_AGREEMENT]))
+        ),
     }
     found: dict[int, Arrays] = {}
 
@@ -178,7 +180,7 @@ def draw(cohort: Cohort, plan: Plan, stages: Stages, seed: int) -> Draw:
 
     tasks = {number: task(*span) for number, span in enumerate(plan.pieces)}
     stages.each("draw cells", tasks, _cells(plan), found.__setitem__)
-    return Draw(*(_put_together(name, found, len(cohort.names)) for name in ("landmarks", "loss")))
+    return Draw(*(_put_together(name, found, len(cohort.names)) for name in ("landmarks", "agreement")))
 
 
 def _put_together(name: str, found: dict[int, Arrays], n_samples: int) -> Drawn:
@@ -193,12 +195,12 @@ def _put_together(name: str, found: dict[int, Arrays], n_samples: int) -> Drawn:
 
 
 def shares_by_sample(cohort: Cohort, rng: np.random.Generator) -> Float64:
-    """Return which share of each sample to draw for the loss, about as many cells of each, as `landmark_loss` does."""
+    """Return the share of each sample to draw for the agreement, as `landmark_agreement` does: as many of each."""
     samples = np.arange(len(cohort.names))
-    most = max(LOSS_POINTS // LEAST_PER_SAMPLE, 3)
+    most = max(AGREEMENT_POINTS // LEAST_PER_SAMPLE, 3)
     if samples.size > most:
         samples = np.sort(rng.choice(samples, most, replace=False))
-    most = quota(cohort.sizes[samples], LOSS_POINTS)
+    most = quota(cohort.sizes[samples], AGREEMENT_POINTS)
     shares = np.zeros(len(cohort.names))
     shares[samples] = np.minimum(1.0, most / cohort.sizes[samples])
     return shares

@@ -19,7 +19,7 @@ from heatmover.analysis import study
 from heatmover.analysis.cell_types import Annotation
 from heatmover.analysis.comparers import Compared
 from heatmover.analysis.comparison import MOST_SAMPLES, Comparison, check_model
-from heatmover.analysis.landmarking import LANDMARKS, LandmarkLoss, landmark_loss
+from heatmover.analysis.landmarking import LANDMARKS, LandmarkAgreement, landmark_agreement
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.cohort import Cohort
 from heatmover.embedding import DiffusionEMD, pairwise_distances
@@ -27,7 +27,7 @@ from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Graph, Landmarks
 from heatmover.measures import Measures, measures_from_weights
 from heatmover.scale.checkpoint import Arrays, check_place, describe_input, digest, open_checkpoint, plain
-from heatmover.scale.chunks import LOSS_POINTS, make_plan, seekable
+from heatmover.scale.chunks import AGREEMENT_POINTS, make_plan, seekable
 from heatmover.scale.execute import executor
 from heatmover.scale.landmarks import Draw, Histogrammed, count, draw, find_centers
 from heatmover.scale.stages import Stages
@@ -75,9 +75,9 @@ def compare_samples(
         return {"distances": np.asarray(pairwise_distances(embedding, n_jobs=fitted.n_jobs), dtype=np.float64)}
 
     apart = stages.once("compare", distances)["distances"]
-    loss = _loss(found, drawn, graph, fitted, stages, seed)
+    agreement = _agreement(found, drawn, graph, fitted, stages, seed)
     return Comparison(
-        measures.names, cohort.sizes[kept], apart, embedding, graph, fitted, measures, found.landmarks, loss
+        measures.names, cohort.sizes[kept], apart, embedding, graph, fitted, measures, found.landmarks, agreement
     )
 
 
@@ -95,20 +95,26 @@ def _embed(fitted: DiffusionEMD, measures: Measures, stages: Stages) -> FloatArr
     return result
 
 
-def _loss(
+def _agreement(
     found: Histogrammed, drawn: Draw, graph: Graph, fitted: DiffusionEMD, stages: Stages, seed: int
-) -> LandmarkLoss:
+) -> LandmarkAgreement:
     def make() -> Arrays:
-        samples = np.flatnonzero(np.diff(drawn.loss.counts.indptr))
-        loss = landmark_loss(
-            found.landmarks, drawn.loss.points, measures_from_weights(drawn.loss.counts[samples]),
-            n_points=LOSS_POINTS, graph=graph, model=fitted, random_state=seed,
+        samples = np.flatnonzero(np.diff(drawn.agreement.counts.indptr))
+        agreement = landmark_agreement(
+            found.landmarks, drawn.agreement.points, measures_from_weights(drawn.agreement.counts[samples]),
+            n_points=AGREEMENT_POINTS, graph=graph, model=fitted, random_state=seed,
         )  # fmt: skip
-        figures = [loss.spearman, loss.unexplained, loss.n_points, loss.n_samples, loss.n_landmarks]
+        figures = [
+            agreement.spearman,
+            agreement.unexplained,
+            agreement.n_points,
+            agreement.n_samples,
+            agreement.n_landmarks,
+        ]
         return {"figures": np.array(figures, dtype=np.float64)}
 
-    spearman, unexplained, *numbers = stages.once("measure the loss", make)["figures"].tolist()
-    return LandmarkLoss(spearman, unexplained, *(int(number) for number in numbers))
+    spearman, unexplained, *numbers = stages.once("measure the agreement", make)["figures"].tolist()
+    return LandmarkAgreement(spearman, unexplained, *(int(number) for number in numbers))
 
 
 @final
@@ -257,7 +263,7 @@ class Request:
     @property
     def n_types(self) -> int:
         """Cell types that are counted apart; 1 for none."""
-        return 1 if self.annotation is None else len(self.annotation.kinds)
+        return 1 if self.annotation is None else len(self.annotation.types)
 
     def manifest(self) -> dict[str, Any]:
         """Return what the result depends on; the number of threads and the budget are not among it."""
@@ -347,7 +353,7 @@ def compare_cohort(
     Returns
     -------
     Comparison
-        As `heatmover.compare` returns it, with landmarks and their loss as measured on 10,000 cells.
+        As `heatmover.compare` returns it, with landmarks and their agreement as measured on 10,000 cells.
 
     Examples
     --------

@@ -42,8 +42,8 @@ def pack(result: Comparison, asked: Mapping[str, Any]) -> dict[str, Any]:
     }
     if result.embedding.nbytes <= LARGEST_EMBEDDING:
         packed["embedding"] = result.embedding.copy()
-    if result.landmark_loss is not None:
-        packed["landmarks"] = asdict(result.landmark_loss)
+    if result.landmark_agreement is not None:
+        packed["landmarks"] = asdict(result.landmark_agreement)
     return packed
 
 
