@@ -96,9 +96,9 @@ def landmark_agreement(
 ) -> LandmarkAgreement:
     """Measure how well distances through landmarks agree with those on a graph over the points themselves.
 
-    From every sample the same number of points is drawn (or all it has), with at least 50 for each sample where sizes
-    allow; if there are too many samples, some of them are drawn. The same points are then compared twice, on a graph of their own and
-    through their landmarks, so that the difference is what landmarks do and not the luck of the draw.
+    Every sample gives the same number of points, or all it has: at least 50 each where sizes allow. If there are too
+    many samples for that, some of them are drawn. The same points are then compared twice, on a graph of their own
+    and through their landmarks, so that the difference is what landmarks do and not the luck of the draw.
 
     It tells what landmarks lose against the points drawn. Where there are many more points than that, the graph over
     all of them would be finer still, and nobody has seen it.

@@ -44,7 +44,19 @@ NEEDS = {
 
 
 def check_extras(*, picture: bool = False, extra: str = "cohort") -> None:
-    """Raise if a package is missing that writing will need, before the work and not after it."""
+    """Raise if a package is missing that writing will need, before the work and not after it.
+
+    Parameters
+    ----------
+    picture
+        Whether a map of the samples is to be drawn too.
+    extra
+        Which to install, for the error.
+
+    Examples
+    --------
+    >>> check_extras(picture=True)
+    """
     for name, packages in NEEDS.items():
         for package in packages if picture or name != PICTURE else ():
             import_extra("matplotlib.figure" if name == PICTURE else package, package=package, extra=extra)
@@ -222,6 +234,18 @@ def write_results(
         Draw also a map of the samples, coloured by this variable; empty for none.
     progress
         Told of the stage "write results".
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(8, cells_per_sample=40)
+    >>> study = hm.study_comparison(hm.compare(data.points, data.labels))
+    >>> out = pathlib.Path(tempfile.mkdtemp()) / "results"
+    >>> with result_folder(out) as folder:
+    ...     write_results(study, folder, command={"name": "example"})
+    >>> sorted(path.name for path in out.iterdir())
+    ['distances.csv', 'report.html', 'run.json', 'samples.h5ad']
     """
     progress.stage("write results", len(FILES) + bool(picture) + (study.contrast is not None))
     study.comparison.to_csv(folder / "distances.csv")

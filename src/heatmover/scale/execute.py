@@ -80,7 +80,19 @@ def executor(client: Any, n_jobs: int | None) -> Iterator[Executor]:
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Give a client of the scheduler at an address, None for none, and close it."""
+    """Give a client of the Dask scheduler at an address, None for none, and close it at the end.
+
+    Parameters
+    ----------
+    address
+        Such as ``"tcp://10.0.0.5:8786"``; one that does not answer within some seconds is an error.
+
+    Examples
+    --------
+    >>> with connected(None) as client:
+    ...     print(client)
+    None
+    """
     if address is None:
         yield None
         return
