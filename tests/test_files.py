@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import signal
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from heatmover import _files
-from heatmover._files import LOCK, guarded, replacing
+from heatmover._files import LOCK, guarded, plain, replacing
 from heatmover.errors import InvalidInputError
 
 
@@ -77,3 +81,23 @@ def forked(action):
         finally:
             os._exit(code)
     return child
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (float("nan"), None),
+        (math.inf, "inf"),
+        (np.float32("nan"), None),
+        (np.array([1, 2]), [1, 2]),
+        ((1, {2.5}), [1, [2.5]]),
+        ({1: True, None: np.int64(3)}, {"1": True, "None": 3}),
+        (Path("x"), "x"),
+        (np.bool_(False), False),
+    ],
+)
+def test_plain_values(value, expected):
+    found = plain(value)
+    assert found == expected
+    assert type(found) is type(expected)
+    json.dumps(found, allow_nan=False)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from heatmover.errors import InvalidInputError
 
-__all__ = ["LOCK", "guarded", "lock_file", "replacing", "sync", "try_lock"]
+__all__ = ["LOCK", "guarded", "lock_file", "plain", "replacing", "sync", "try_lock"]
 
 LOCK = ".heatmover.lock"
 # Seconds to wait for a folder that another run holds; an exchange takes some milliseconds, more on a slow network disk.
@@ -158,3 +161,22 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
         return False
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON knows it: NaN becomes null, infinity text, what is unknown its name.
+
+    Examples
+    --------
+    >>> plain({"share": np.float64(0.5), "ratio": float("inf"), "names": ("a", None)})
+    {'share': 0.5, 'ratio': 'inf', 'names': ['a', None]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(inner) for inner in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None if math.isnan(value) else str(value)
+    return value if value is None or isinstance(value, str | int) else str(value)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 import os
-from pathlib import Path
 
 import anndata
 import numpy as np
@@ -18,7 +16,7 @@ import heatmover as hm
 from heatmover.analysis.study import study_comparison
 from heatmover.errors import InvalidInputError, MissingExtraError
 from heatmover.report import folder as results
-from heatmover.report.folder import EVERY, FILES, check_extras, plain, result_folder, storable, write_results
+from heatmover.report.folder import EVERY, FILES, check_extras, result_folder, storable, write_results
 
 ODD_NAMES = ["a/b", "line\nbreak", "é ∑", "[red]x[/red]", "\x1b[31m", "bell\x07here"]
 
@@ -98,26 +96,6 @@ def test_a_folder_without_permission(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(InvalidInputError, match=r"--out where one can write, found .*Permission"):
         result_folder(tmp_path / "out").__enter__()
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (float("nan"), None),
-        (math.inf, "inf"),
-        (np.float32("nan"), None),
-        (np.array([1, 2]), [1, 2]),
-        ((1, {2.5}), [1, [2.5]]),
-        ({1: True, None: np.int64(3)}, {"1": True, "None": 3}),
-        (Path("x"), "x"),
-        (np.bool_(False), False),
-    ],
-)
-def test_plain_values(value, expected):
-    found = plain(value)
-    assert found == expected
-    assert type(found) is type(expected)
-    json.dumps(found, allow_nan=False)
 
 
 def test_odd_tables_can_be_stored(tmp_path):

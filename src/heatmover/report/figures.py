@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -54,8 +55,8 @@ def _coloring(name: str, values: list[Any]) -> dict[str, Any] | None:
         return None
     # An infinite value has no colour; in the page it is missing.
     if kind_of([value for value in known if value not in (np.inf, -np.inf)]) == "number":
-        numbers = [np.nan if is_missing(value) else float(value) for value in values]
-        return {"name": name, "kind": "number", "values": rounded(numbers)}
+        numbers = rounded([np.nan if is_missing(value) else float(value) for value in values])
+        return {"name": name, "kind": "number", "values": [x if math.isfinite(x) else None for x in numbers]}
     texts = ["" if is_missing(value) else label(value) for value in values]
     counts = Counter(text for text, value in zip(texts, values, strict=True) if not is_missing(value))
     if len(counts) > MOST_GROUPS and max(counts.values()) == 1:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import os
 import stat
 import warnings
@@ -15,9 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from heatmover._files import guarded, sync
+from heatmover._files import guarded, plain, sync
 from heatmover._progress import SILENT, Progress
 from heatmover._validation import import_extra
 from heatmover._words import quoted_path
@@ -270,19 +267,6 @@ def write_results(
     text = json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
     (folder / RECORD).write_text(text, encoding="utf-8")
     progress.advance()
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON knows it: NaN becomes null, infinity text, what is unknown its name."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(inner) for inner in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None if math.isnan(value) else str(value)
-    return value if value is None or isinstance(value, str | int) else str(value)
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import re
-from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -15,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._files import plain
 from heatmover._typing import Float64
 from heatmover._validation import import_extra
 
-__all__ = ["digest", "fill", "legal_script", "packed", "plain", "rounded", "script_json", "shortened", "static"]
+__all__ = ["digest", "fill", "legal_script", "packed", "rounded", "script_json", "shortened", "static"]
 
 # What HTML does not allow, however it is written: NUL and other controls but white space, halves of characters, and
 # code points that are no characters.
@@ -120,21 +119,6 @@ def script_json(values: object) -> str:
 def _as_json(match: re.Match[str]) -> str:
     units = match[0].encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
-
-
-def plain(values: Any) -> Any:
-    """Return values as JSON knows them: no arrays, no tuples, and null for what is no finite number."""
-    if isinstance(values, Mapping):
-        return {str(key): plain(value) for key, value in values.items()}
-    if isinstance(values, np.ndarray):
-        return plain(values.tolist())
-    if isinstance(values, list | tuple):
-        return [plain(value) for value in values]
-    if isinstance(values, np.generic):
-        return plain(values.item())
-    if isinstance(values, float):
-        return values if math.isfinite(values) else None
-    return values if values is None or isinstance(values, bool | int | str) else str(values)
 
 
 def rounded(values: npt.ArrayLike) -> list[float]:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, final
 
-from heatmover._files import replacing
+from heatmover._files import plain, replacing
 from heatmover._validation import import_extra
 from heatmover.analysis.cell_types import LEVEL, CellContrast, CellType
 from heatmover.analysis.comparison import Comparison
@@ -19,7 +19,7 @@ from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 from heatmover.report.figures import colorings, first_coloring, heatmap, maps, nearest, scale_shares
 from heatmover.report.findings import cautions, row
-from heatmover.report.markup import digest, fill, legal_script, plain, rounded, script_json, shortened, static
+from heatmover.report.markup import digest, fill, legal_script, rounded, script_json, shortened, static
 from heatmover.report.methods import methods, references
 
 __all__ = ["PARTS", "Section", "cell_sections", "render", "report_comparison", "shared_data", "write_report"]

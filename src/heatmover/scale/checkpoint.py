@@ -34,7 +34,6 @@ __all__ = [
     "digest",
     "explain_full_disk",
     "open_checkpoint",
-    "plain",
 ]
 
 # Up to so many bytes the whole input is read for its checksum, some seconds. Beyond, sizes and times of change tell
@@ -61,15 +60,6 @@ def describe_input(cohort: Cohort) -> dict[str, Any]:
         "labels": digest(np.ascontiguousarray(cohort.codes).data),
         "projection": _projection(cohort),
         "content": _content(cohort),
-    }
-
-
-def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as JSON would give them back."""
-    kept = (bool, int, float, str, type(None))
-    return {
-        key: value.item() if isinstance(value, np.generic) else value if isinstance(value, kept) else repr(value)
-        for key, value in settings.items()
     }
 
 

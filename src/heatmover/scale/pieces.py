@@ -11,6 +11,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 
+from heatmover._files import plain
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import FloatArray, Intp
 from heatmover._validation import check_integer, check_memory, check_threads, check_truth
@@ -26,7 +27,7 @@ from heatmover.embedding import DiffusionEMD, pairwise_distances
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Graph, Landmarks
 from heatmover.measures import Measures, measures_from_weights
-from heatmover.scale.checkpoint import Arrays, check_place, describe_input, digest, open_checkpoint, plain
+from heatmover.scale.checkpoint import Arrays, check_place, describe_input, digest, open_checkpoint
 from heatmover.scale.chunks import AGREEMENT_POINTS, make_plan, seekable
 from heatmover.scale.execute import executor
 from heatmover.scale.landmarks import Draw, Histogrammed, count, draw, find_centers

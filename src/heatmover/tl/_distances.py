@@ -22,7 +22,7 @@ from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.measures import Measures, measures_from_labels
 from heatmover.tl._table import check_anndata, read_labels
-from heatmover.tl.layout import pack, plain, write
+from heatmover.tl.layout import names_to_store, pack, write
 
 __all__ = ["sample_distances"]
 
@@ -117,7 +117,7 @@ def sample_distances(
     if neighbors_key is None:
         use_rep = _check_representation(adata, use_rep)
         places, measures = _from_representation(adata, sample_key, use_rep, standardize=standardize)
-        asked |= {"use_rep": plain(use_rep), "standardize": bool(standardize)}
+        asked |= {"use_rep": names_to_store(use_rep), "standardize": bool(standardize)}
     else:
         _refuse_both(use_rep, standardize)
         places, measures = _from_neighbors(adata, sample_key, neighbors_key)

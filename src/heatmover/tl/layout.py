@@ -19,7 +19,7 @@ from heatmover.analysis.comparison import Comparison
 from heatmover.errors import InvalidInputError
 from heatmover.manifold import classical_scaling, diffusion_map, phate, sample_graph, umap
 
-__all__ = ["KEY", "MAPS", "assemble", "check_stored", "pack", "plain", "scale_summary", "unpack", "write"]
+__all__ = ["KEY", "MAPS", "assemble", "check_stored", "names_to_store", "pack", "scale_summary", "unpack", "write"]
 
 # Under this name the samples know what they are.
 KEY = "heatmover"
@@ -82,7 +82,7 @@ def scale_summary(result: Comparison) -> dict[str, Any]:
     }
 
 
-def plain(value: Any) -> Any:
+def names_to_store(value: Any) -> Any:
     """Return a value that h5ad and zarr can store: lists of names become arrays."""
     return value if isinstance(value, str) else np.array(list(value), dtype=object)
 

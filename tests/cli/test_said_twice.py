@@ -1,0 +1,145 @@
+"""What a result folder and the terminal say twice is equal: every number is computed once and carried."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from html import unescape
+
+import anndata
+import numpy as np
+import pytest
+
+from heatmover.report.folder import CELL_TYPES
+
+# With landmarks and a block, in memory and in pieces: everything that a result can say is there.
+WAYS = {"in memory": ("--landmarks", 60), "in pieces": ("--landmarks", 60, "--memory", "1 GB")}
+
+
+def visible(html):
+    text = re.sub(r"<script.*?</script>|<style.*?</style>|<[^>]+>", " ", html, flags=re.DOTALL)
+    return " ".join(unescape(text).split())
+
+
+class Said:
+    """Everything that one run wrote and printed."""
+
+    def __init__(self, folder, stdout):
+        self.record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        self.samples = anndata.read_h5ad(folder / "samples.h5ad")
+        self.page = (folder / "report.html").read_text(encoding="utf-8")
+        with (folder / "distances.csv").open(newline="", encoding="utf-8") as stream:
+            self.distances = np.array([row[1:] for row in list(csv.reader(stream))[1:]], dtype=np.float64)
+        with (folder / CELL_TYPES).open(newline="", encoding="utf-8") as stream:
+            self.cell_types = list(csv.DictReader(stream))
+        self.terminal = " ".join(stdout.split())
+        self.text = visible(self.page)
+        self.data = json.loads(re.search(r'id="report-data">(.*?)</script>', self.page, flags=re.DOTALL)[1])
+
+    def section(self, key):
+        """The text of a section of the page."""
+        part = re.search(rf'<section id="{key}".*?</section>', self.page, flags=re.DOTALL)[0]
+        return visible(part)
+
+
+@pytest.fixture(scope="module", params=WAYS, ids=lambda way: way.replace(" ", "-"))
+def said(request, make, tmp_path_factory, cli):
+    frame = make.frame(12, 60)
+    frame["Cell type"] = np.where(frame["CD4"] > 1.5, "right", "left")
+    folder = tmp_path_factory.mktemp("said")
+    file = make.h5ad(frame, folder / "cells.h5ad")
+    result = cli.run(
+        "compare", file, "-s", "sample", "-c", "condition", "-c", "age", "--block", "patient", "--cells", "Cell type",
+        "-o", folder / "out", "--permutations", 49, "--neighbors", 8, *WAYS[request.param], columns=200,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return Said(folder / "out", result.stdout)
+
+
+def test_the_page_holds_the_record(said):
+    text = unescape(re.search(r'<pre tabindex="0">(.*?)</pre>', said.page, flags=re.DOTALL)[1])
+    own = {"command", "created", "files"}
+    assert json.loads(text) == {key: value for key, value in said.record.items() if key not in own}
+
+
+def test_distances(said):
+    np.testing.assert_array_equal(said.samples.obsp["distances"], said.distances)
+    others = said.distances + np.diag(np.full(len(said.distances), np.inf))
+    assert said.data["shared"]["nearest"] == others.argmin(axis=1).tolist()
+    assert said.data["shared"]["nearest_distance"] == [float(f"{value:.5g}") for value in others.min(axis=1)]
+    packed = said.data["sections"]["heatmap"]
+    assert packed["largest"] == said.distances.max()
+    first, nearest = said.samples.obs_names[0], said.samples.obs_names[others[0].argmin()]
+    assert re.search(rf"{first} control {nearest} {others[0].min():.3f}", said.terminal)
+
+
+def test_shares_of_the_scales(said):
+    stored = said.samples.uns["heatmover"]["scales"]
+    recorded = said.record["scale_shares"]
+    assert dict(zip(map(str, stored["scale"].tolist()), stored["share"].tolist(), strict=True)) == recorded
+    assert sum(recorded.values()) == pytest.approx(1)
+    for share in recorded.values():
+        assert f"{100 * share:.0f} %" in said.section("scales")
+    # From all pairs, by brute force.
+    embedding = said.samples.obsm["X_heatmover"]
+    widths = np.array_split(embedding, len(recorded), axis=1)
+    sums = np.array([np.abs(part[:, None] - part[None]).sum() for part in widths])
+    np.testing.assert_allclose(list(recorded.values()), sums / sums.sum(), rtol=1e-5)
+    assert int(stored["max_scale"]) == said.record["max_scale"]["value"]
+    assert stored["reason"] == said.record["max_scale"]["reason"]
+    assert f"The coarsest is {stored['max_scale']}: {stored['reason']}" in said.terminal
+    assert stored["reason"] in said.section("scales")
+    assert stored["reason"] in said.section("methods")
+
+
+def test_headline_and_notes(said):
+    headline = re.search(r'id="headline">(.*?)</p>', said.page, flags=re.DOTALL)[1]
+    assert " ".join(unescape(headline).split()) in said.terminal
+    assert said.record["notes"]
+    for note in said.record["notes"]:
+        assert note in said.terminal
+        assert note in said.text
+
+
+def test_findings(said):
+    for finding in said.record["findings"]:
+        answer = finding["tests"]["permanova" if finding["kind"] == "groups" else "distance correlation"]
+        p, q = f"{answer['p_value']:.2g}", f"{finding['q_value']:.2g}"
+        assert re.search(rf"{finding['variable']} .*? {re.escape(p)} {re.escape(q)}", said.terminal)
+        assert re.search(rf"{finding['variable']} .*? {re.escape(p)} {re.escape(q)}", said.section("statistics"))
+
+
+def test_cell_types(said):
+    for row, recorded in zip(said.cell_types, said.record["contrast"]["types"], strict=True):
+        assert row["cell_type"] == recorded["name"]
+        for name, value in recorded.items():
+            if name not in {"name", "direction"}:
+                assert float(row[name]) == value
+        assert row["direction"] == recorded["direction"]
+        assert f"{100 * recorded['share']:.0f} %" in said.section("cells")
+    assert sum(int(row["cells"]) for row in said.cell_types) == said.record["cells"]
+
+
+def test_numbers_of_samples_and_cells(said):
+    assert said.record["samples"] == said.samples.n_obs == len(said.distances) == 12
+    assert said.record["cells"] == said.samples.obs["n_cells"].sum() == sum(said.data["shared"]["cells"]) == 720
+    assert "720 cells" in said.text
+
+
+def test_agreement_of_the_landmarks(said):
+    recorded = said.record["landmarks"]
+    stored = said.samples.uns["heatmover"]["landmarks"]
+    assert {name: stored[name] for name in recorded} == recorded
+    assert f"Spearman {recorded['spearman']:.3f}" in said.terminal
+    assert f"{recorded['spearman']:.3f} Spearman" in said.section("graph")
+    assert f"correlation of {recorded['spearman']:.3f}" in said.section("methods")
+
+
+def test_parameters(said):
+    stored, recorded = said.samples.uns["heatmover"]["params"], said.record["parameters"]
+    for name in ("block", "cells", "n_neighbors", "landmarks", "n_permutations", "random_state", "allow_components"):
+        assert stored[name] == recorded[name]
+    assert f"{recorded['n_permutations']:,} permutations" in said.section("methods")
+    assert f"Seed {recorded['random_state']}" in said.section("methods")
+    assert f"{recorded['n_neighbors']} nearest neighbours" in said.section("methods")
