@@ -98,9 +98,23 @@ def test_a_bad_column_is_one_sentence(file, tmp_path, cli, command, column, sent
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_in_pieces_refuses_it(file, tmp_path, cli):
-    result = cli.run("compare", file, "-s", "sample", "--cells", "cluster", "--memory", "1 GB", "-o", tmp_path / "out")
-    cli.fails_with(result, "--cells where all cells fit into memory, found a run in pieces")
+def test_a_run_in_pieces_tells_the_same_of_every_cell(file, tmp_path, cli):
+    arguments = ("compare", file, "-s", "sample", "-c", "condition", "--cells", "Cell type", "--landmarks", 40)
+    further = ("--neighbors", 8, "--permutations", 49, "-q")
+    found = {}
+    for name, pieces in (("memory", ()), ("pieces", ("--memory", "1 GB"))):
+        assert cli.run(*arguments, *further, *pieces, "-o", tmp_path / name).exit_code == 0
+        with (tmp_path / name / CELL_TYPES).open(newline="", encoding="utf-8") as stream:
+            found[name] = {row["cell_type"]: row for row in csv.DictReader(stream)}
+    assert found["memory"].keys() == found["pieces"].keys()
+    for name, row in found["memory"].items():
+        other = found["pieces"][name]
+        # Landmarks differ, and with them what a type adds to the distance; its cells and their shares do not.
+        assert (row["cells"], row["group"], row["reference"]) == (other["cells"], other["group"], other["reference"])
+        for column in ("in_group", "in_reference"):
+            assert float(row[column]) == pytest.approx(float(other[column]), rel=1e-12)
+        assert row["direction"] == other["direction"]
+    assert sum(float(row["share"]) for row in found["pieces"].values()) == pytest.approx(1)
 
 
 def test_without_groups_there_is_a_note_and_no_table(make, tmp_path, cli):

@@ -16,8 +16,8 @@ import pytest
 
 import heatmover as hm
 from heatmover._progress import SILENT
-from heatmover.analysis.study import study_cohort
-from heatmover.cli._settings import Settings
+from heatmover.analysis import StudyParameters, study_cohort
+from heatmover.cli._settings import Reading, Settings
 from heatmover.cohort import read_cohort
 from heatmover.report.folder import FILES
 
@@ -41,7 +41,9 @@ def expected(cells):
 @pytest.fixture
 def plain_report(monkeypatch):
     """A report that is quick to write."""
-    monkeypatch.setattr("heatmover.report.write_report", lambda study, path, *, title: path.write_text(str(title)))
+    monkeypatch.setattr(
+        "heatmover.report.folder.write_report", lambda study, path, *, title: path.write_text(str(title))
+    )
 
 
 def read_distances(path):
@@ -74,7 +76,7 @@ def test_the_record_can_be_run_again(finished, expected, cells, tmp_path, cli, p
         "heatmover compare cells.h5ad --sample-key sample --color condition --color age --permutations 99"
     )
     assert record["input"]["checksum"] == f"sha256:{hashlib.sha256(cells.read_bytes()).hexdigest()}"
-    assert record["parameters"]["seed"] == 0
+    assert record["parameters"]["random_state"] == 0
     assert record["versions"]["heatmover"] == hm.__version__
     assert [found["variable"] for found in record["findings"]] == ["condition", "age"]
     for name, found in record["files"].items():
@@ -393,5 +395,6 @@ def test_what_is_a_feature_and_what_is_not_is_said(make, tmp_path, cli, plain_re
     assert record["input"]["dimensions"] == ["CD4", "CD8", "CD19"]
     assert record["input"]["unused"]["score"] == "named as an annotation"
     assert record["input"]["unused"]["age"] == "the same in all cells of each sample"
-    for named in ({"cells": "score"}, {"annotation": ("score",)}):
-        assert Settings(str(path), "sample", **named).read(SILENT).features == ("CD4", "CD8", "CD19")
+    for study, reading in ((StudyParameters(cells="score"), {}), (StudyParameters(), {"no_features": ("score",)})):
+        settings = Settings(Reading(str(path), "sample", **reading), study)
+        assert settings.read(SILENT).features == ("CD4", "CD8", "CD19")

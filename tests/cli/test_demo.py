@@ -65,7 +65,7 @@ def test_the_record_says_how_it_was_made(finished, expected):
     record = json.loads((finished[0] / "run.json").read_text(encoding="utf-8"))
     options = {"samples": 6, "cells": 30, "effect": 2.0, "seed": 3}
     assert record["command"] == {"name": "demo", "options": options}
-    assert record["parameters"]["seed"] == 3
+    assert record["parameters"]["random_state"] == 3
     assert record["input"]["name"] == "simulated cohort"
     assert record["versions"]["heatmover"] == hm.__version__
     assert record["versions"]["numpy"] == np.__version__

@@ -45,7 +45,7 @@ def test_a_folder_with_its_sheet(folder, tmp_path, cli):
     assert record["input"]["dimensions"] == ["CD3", "CD19"]
     assert record["findings"][0]["groups"] == {"drug": 4, "none": 4}
     assert record["findings"][0]["blocks"] == "within"
-    assert "--cofactor 5.0" in record["command"]["line"]
+    assert "--cofactor 5" in record["command"]["line"]
 
 
 def test_channels_and_names_of_the_sheet(folder, tmp_path, cli):

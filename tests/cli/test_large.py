@@ -20,7 +20,9 @@ def cells(tmp_path_factory, make):
 @pytest.fixture(autouse=True)
 def plain_report(monkeypatch):
     """A report that is quick to write."""
-    monkeypatch.setattr("heatmover.report.write_report", lambda study, path, *, title: path.write_text(str(title)))
+    monkeypatch.setattr(
+        "heatmover.report.folder.write_report", lambda study, path, *, title: path.write_text(str(title))
+    )
 
 
 def distances(folder):

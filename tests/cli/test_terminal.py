@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from heatmover._progress import SILENT
 from heatmover.cli._terminal import clean, output, plain_errors, watched, whole_output, written
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 
 
 @given(st.text())
@@ -59,7 +59,7 @@ def test_an_alphabet_without_the_letter(monkeypatch):
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        (InvalidInputError("min_cells", "1\n2"), "Error: Expected --min-cells, found 1\\n2."),
+        (InvalidInputError(argument("min_cells"), "1\n2"), "Error: Expected --min-cells, found 1\\n2."),
         (OSError(28, "No space left on device"), "Error: Could not write the results (No space left on device)."),
         (PermissionError(13, "Permission denied", "x"), "Error: Could not write the results: x (Permission denied)."),
         (MemoryError(), "Error: Expected enough memory, found too little; try --landmarks 4000."),

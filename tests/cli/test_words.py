@@ -56,3 +56,36 @@ def test_every_option_exists_and_every_argument_has_one():
     assert set(OPTIONS) <= taken
     # What no option sets.
     assert taken - set(OPTIONS) == {"path", "annotations", "required", "progress", "passes"}
+
+
+SAME = {
+    "min_cells": ("--min-cells", "0", 0),
+    "n_neighbors": ("--neighbors", "few", "few"),
+    "landmarks": ("--landmarks", "many", "many"),
+    "n_permutations": ("--permutations", "1.5", 1.5),
+    "random_state": ("--seed", "-1", -1),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("command", ["compare", "doctor"])
+def test_a_bad_parameter_is_the_same_sentence_from_python_and_from_the_command_line(
+    name, command, cells, tmp_path, cli
+):
+    option, typed, value = SAME[name]
+    with pytest.raises(InvalidInputError) as refused:
+        StudyParameters(**{name: value})
+    out = () if command == "doctor" else ("-o", tmp_path / "out")
+    result = cli.run(command, cells, "-s", "sample", option, typed, *out)
+    assert result.exit_code == 2
+    assert result.stderr == f"Error: {str(refused.value).replace(name, option, 1)}\n"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["compare", "doctor"])
+def test_a_misspelt_option_is_the_sentence_of_a_misspelt_parameter(command, cells, tmp_path, cli):
+    out = () if command == "doctor" else ("-o", tmp_path / "out")
+    result = cli.run(command, cells, "-s", "sample", "--neigbors", "5", *out)
+    cli.fails_with(result, r"Expected a parameter of a study, found '--neigbors' \(did you mean '--neighbors'\?\)\.$")
+    with pytest.raises(InvalidInputError, match=r"a parameter of a study, found 'n_neigbors' \(did you mean 'n_neigh"):
+        StudyParameters.named(None, {"n_neigbors": 5})

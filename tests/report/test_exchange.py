@@ -305,7 +305,7 @@ def test_something_else_with_the_name_of_the_lock(tmp_path, kind):
     precious.write_text("precious")
     lock = tmp_path / LOCK
     lock.mkdir() if kind == "folder" else lock.symlink_to(precious) if kind == "link" else os.mkfifo(lock)
-    with pytest.raises(InvalidInputError, match="--out where one can write"):
+    with pytest.raises(InvalidInputError, match="out where one can write"):
         deliver(tmp_path, "new")
     assert precious.read_text() == "precious"
 

@@ -61,7 +61,7 @@ def fail_half_way(out, error):
 def test_force_replaces_all_known_names_and_nothing_else(tmp_path):
     fill(tmp_path, "old", EVERY)
     (tmp_path / "thesis.tex").write_text("years")
-    with pytest.raises(InvalidInputError, match=r"no results in .* yet, found distances.csv, .*use --force"):
+    with pytest.raises(InvalidInputError, match=r"no results in .* yet, found distances.csv, .*use force=True"):
         result_folder(tmp_path).__enter__()
     with result_folder(tmp_path, force=True) as folder:
         fill(folder)
@@ -72,12 +72,12 @@ def test_places_that_will_not_do(tmp_path):
     file = tmp_path / "file"
     file.write_text("here")
     for out in (file, file / "below"):
-        with pytest.raises(InvalidInputError, match="--out to name a folder, found the file"):
+        with pytest.raises(InvalidInputError, match="out to name a folder, found the file"):
             result_folder(out).__enter__()
     (tmp_path / "distances.csv").mkdir()
     with pytest.raises(InvalidInputError, match=r"folders called distances\.csv"):
         result_folder(tmp_path, force=True).__enter__()
-    with pytest.raises(InvalidInputError, match="--out where one can write"):
+    with pytest.raises(InvalidInputError, match="out where one can write"):
         result_folder(tmp_path / ("x" * 300)).__enter__()
     assert file.read_text() == "here"
 
@@ -86,7 +86,7 @@ def test_places_that_will_not_do(tmp_path):
 @pytest.mark.parametrize("below", ["", "below"])
 def test_links_that_lead_nowhere_are_refused_before_the_work(tmp_path, target, below):
     (tmp_path / "out").symlink_to(target)
-    with pytest.raises(InvalidInputError, match=r"--out (to name a folder, found the broken link|where one can write)"):
+    with pytest.raises(InvalidInputError, match=r"out (to name a folder, found the broken link|where one can write)"):
         result_folder(tmp_path / "out" / below).__enter__()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -94,7 +94,7 @@ def test_links_that_lead_nowhere_are_refused_before_the_work(tmp_path, target, b
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_permission(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(InvalidInputError, match=r"--out where one can write, found .*Permission"):
+    with pytest.raises(InvalidInputError, match=r"out where one can write, found .*Permission"):
         result_folder(tmp_path / "out").__enter__()
 
 
@@ -133,7 +133,9 @@ def small():
 @pytest.fixture
 def plain_report(monkeypatch):
     """A report that is quick to write."""
-    monkeypatch.setattr("heatmover.report.write_report", lambda study, path, *, title: path.write_text(str(title)))
+    monkeypatch.setattr(
+        "heatmover.report.folder.write_report", lambda study, path, *, title: path.write_text(str(title))
+    )
 
 
 def test_what_is_written(small, tmp_path, plain_report):
@@ -152,7 +154,7 @@ def test_what_is_written(small, tmp_path, plain_report):
     np.testing.assert_array_equal(adata.obsp["distances"], small.comparison.distances)
     assert list(adata.obs.columns) == ["a|b", "when", "n_cells"]
     assert {"X_mds", "X_diffusion", "X_heatmover"} == set(adata.obsm)
-    assert adata.uns["heatmover"]["params"]["seed"] == 0
+    assert adata.uns["heatmover"]["params"]["random_state"] == 0
 
 
 def test_a_picture_on_request(small, tmp_path, plain_report):

@@ -17,7 +17,7 @@ from heatmover.analysis import Comparer, InMemory, StudyParameters
 from heatmover.cli._options import OPTIONS, number
 from heatmover.cohort import Cohort, read_cohort
 from heatmover.cohort.formats.choose import format_of
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 from heatmover.report.folder import EVERY
 from heatmover.scale import InPieces, connected
 
@@ -117,7 +117,7 @@ class Reading:
         if self.n_components is not None and self.n_components != "all":
             if isinstance(self.n_components, str):
                 raise InvalidInputError(
-                    "n_components to be a whole number of at least 1, or 'all'", repr(self.n_components)
+                    f"{argument('n_components')} to be a whole number of at least 1, or 'all'", repr(self.n_components)
                 )
             check_integer("n_components", self.n_components, minimum=1)
         if self.cofactor is not None:

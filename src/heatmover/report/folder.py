@@ -187,7 +187,7 @@ def _check_free(out: Path, force: bool) -> None:
         raise InvalidInputError(
             f"no results in {quoted_path(str(out))} yet",
             ", ".join(modes),
-            f"{argument('force', True)} replaces them; or choose another {argument('out')}",
+            f"use {argument('force', True)} to replace them, or another {argument('out')}",
         )
     others = [name for name, mode in modes.items() if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode))]
     if others:
