@@ -11,9 +11,8 @@ import scipy.sparse as sp
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, Int64
 from heatmover._validation import import_extra
-from heatmover.attribution.check import check_annotation
-from heatmover.attribution.contrast import two_frames
-from heatmover.attribution.design import Design
+from heatmover.attribution.contrast import Design, two_frames
+from heatmover.attribution.witness import check_annotation
 from heatmover.statistics import false_discovery
 
 __all__ = ["Composition", "Kinds", "composition_of", "contrast_kinds"]

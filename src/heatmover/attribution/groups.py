@@ -13,10 +13,8 @@ from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64
 from heatmover._validation import RandomState, check_random_state
 from heatmover.attribution.cell_types import Kinds, composition_of, contrast_kinds
-from heatmover.attribution.check import check_coordinates, check_model
-from heatmover.attribution.contrast import Tested, two_frames
-from heatmover.attribution.design import framed, set_up
-from heatmover.attribution.witness import Explanation, explain_masses
+from heatmover.attribution.contrast import Tested, framed, set_up, two_frames
+from heatmover.attribution.witness import Explanation, check_coordinates, check_model, draw_points, explain_masses
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.measures import check_measures
 from heatmover.statistics import false_discovery
@@ -107,8 +105,6 @@ class GroupContrast(ReadOnlyArrays):
         -------
         matplotlib.axes.Axes
         """
-        from heatmover.attribution.picture import draw_points
-
         places = check_coordinates(coordinates, self.scores.size)
         shown = np.where(self.q_values <= level, self.log_ratios / np.log(2), 0.0)
         return draw_points(places, shown, f"log2 of density in {self.group} over {self.reference}", ax)

@@ -16,6 +16,7 @@ from heatmover.analysis.landmarking import LANDMARKS, LANDMARKS_ABOVE
 from heatmover.analysis.record import Clock
 from heatmover.cli._settings import Settings
 from heatmover.cohort import Cohort
+from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import EmbeddingWarning, GraphWarning
 
 __all__ = ["Estimate", "estimate"]
@@ -25,8 +26,6 @@ TRIAL_CELLS, TRIAL_SAMPLES = 4_000, 100
 START_SECONDS, START_BYTES = 6.0, 350_000_000
 # Seconds of one permutation of one variable, per pair of samples (634 samples, 999 permutations: 1.5 s).
 SECONDS_PER_PERMUTATION = 4e-9
-# Beyond, an embedding is made compact (see heatmover.embedding.compression).
-LARGEST_EMBEDDING = 2 << 30
 
 
 @final

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._typing import Float64, Intp
+from heatmover._typing import FloatArray, Intp
 from heatmover._validation import (
     RandomState,
     check_finite,
@@ -148,7 +148,7 @@ class Graph:
         """
         check_kernel(kernel, bandwidth)
         check_option("neighbors", neighbors, SEARCHES)
-        array = _check_points(points)
+        array = np.asarray(check_points(points), dtype=np.float64)
         rng = check_random_state(random_state)
         n_threads = check_threads(n_jobs)
         count = 0 if radius is not None else _check_neighbors(n_neighbors, array)
@@ -352,8 +352,9 @@ def _freeze(matrix: sp.csr_array) -> sp.csr_array:
     return matrix
 
 
-def _check_points(points: npt.ArrayLike) -> Float64:
-    array = np.asarray(check_matrix("points", points), dtype=np.float64)
+def check_points(points: npt.ArrayLike) -> FloatArray:
+    """Return points in their own precision: a copy of millions in another would double the memory."""
+    array = check_matrix("points", points)
     largest = max(float(array.max()), -float(array.min()))
     if largest > 0 and not 1e-150 < largest < 1e150:  # squares of distances must stay in the range of a float
         raise InvalidInputError("coordinates between 1e-150 and 1e150", f"a largest of {largest:g}", "rescale them")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from heatmover.cohort import Cohort
+from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.search.kmeans import PER_LANDMARK
 
@@ -25,8 +26,6 @@ LOSS_POINTS = 10_000
 # Scales kept by the default settings, at most; of a landmark's neighbours both directions are stored, and kernels,
 # normalisation and the recurrence hold copies.
 SCALES, EDGE_BYTES = 16, 60
-# A compact embedding is chosen by the model itself above this.
-LARGEST_EMBEDDING = 2 * 2**30
 
 
 @final

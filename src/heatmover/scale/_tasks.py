@@ -18,7 +18,7 @@ from heatmover.cohort.kept import KeptReader
 from heatmover.cohort.projection import Projection
 from heatmover.cohort.reader import Block, Reader
 from heatmover.errors import InvalidInputError
-from heatmover.graphs.search.assignment import CenterSearch
+from heatmover.graphs.search.kmeans import CenterSearch
 from heatmover.scale._fixed import FixedPoint
 
 __all__ = ["Arrays", "Cells", "Piece", "Wanted", "count_cells", "draw_cells", "sum_cells"]

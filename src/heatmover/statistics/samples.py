@@ -44,18 +44,21 @@ def check_distances(distances: npt.ArrayLike) -> Float64:
     return result
 
 
-def check_labels(name: str, labels: Any, n_samples: int) -> tuple[Int64, tuple[str, ...]]:
-    """Return labels as whole numbers from 0 on, ``(n_samples,)``, and the names they stand for, sorted."""
-    found = _listed(name, labels, n_samples)
-    missing = [i for i, label in enumerate(found) if is_missing(label)]
+def check_labels(name: str, labels: Any, n_samples: int, *, of: str = "sample") -> tuple[Int64, tuple[str, ...]]:
+    """Return labels as whole numbers from 0 on, ``(n_samples,)``, and the names they stand for, sorted.
+
+    ``of`` is the word for what is labelled, for messages.
+    """
+    listed = _listed(name, labels, n_samples, of)
+    missing = [i for i, label in enumerate(listed) if is_missing(label)]
     if missing:
         raise InvalidInputError(
-            f"{name}: a label for every sample",
-            f"{len(missing)} missing (first: sample {missing[0]})",
-            "drop those samples, or give them a label of their own",
+            f"{name}: a label for every {of}",
+            f"{len(missing)} missing (first: {of} {missing[0]})",
+            f"drop those {of}s, or give them a label of their own",
         )
     # 1 and "1" may be one group or two: only the owner of the labels knows.
-    texts = LabelNames(name).add_all(found)
+    texts = LabelNames(name).add_all(listed)
     names = sorted(set(texts))
     place = {text: code for code, text in enumerate(names)}
     return np.array([place[text] for text in texts], dtype=np.int64), tuple(names)
@@ -102,9 +105,9 @@ def by_name(groups: Any, names: tuple[str, ...]) -> Any:
     return [named.get(name) for name in names]
 
 
-def _listed(name: str, labels: Any, n_samples: int) -> list[Any]:
-    """Return one plain Python object for each sample."""
-    expected = f"{name} of shape ({n_samples},), one label for each sample"
+def _listed(name: str, labels: Any, n_samples: int, of: str) -> list[Any]:
+    """Return one plain Python object for each sample, or whatever is labelled."""
+    expected = f"{name} of shape ({n_samples},), one label for each {of}"
     try:
         array = as_array(name, labels)
         # A list of mixed types would be made text by NumPy, or numbers, and a missing label the text "nan".
@@ -118,7 +121,5 @@ def _listed(name: str, labels: Any, n_samples: int) -> list[Any]:
         raise InvalidInputError(expected, f"shape {array.shape}")
     if array.dtype.kind in "mM":
         # A date's name is the date, not its nanoseconds.
-        found: list[Any] = [None if gap else text for gap, text in zip(np.isnat(array), array.astype(str), strict=True)]
-    else:
-        found = array.tolist()
-    return found
+        return [None if gap else text for gap, text in zip(np.isnat(array), array.astype(str), strict=True)]
+    return list(array.tolist())

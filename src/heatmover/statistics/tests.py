@@ -256,12 +256,10 @@ def false_discovery(p_values: npt.ArrayLike) -> Float64:
     array = check_numbers("p_values", p_values, np.size(p_values))
     if ((array < 0) | (array > 1)).any():
         raise InvalidInputError("p-values from 0 to 1", f"{array.min():g} to {array.max():g}")
-    order = np.argsort(array)[::-1]
-    scaled = array[order] * len(array) / np.arange(len(array), 0, -1)
-    result = np.empty_like(array)
-    # The largest is multiplied by 1, so that the smallest so far never exceeds 1.
-    result[order] = np.minimum.accumulate(scaled)
-    return result
+    # Here, because scipy.stats takes a while to import.
+    from scipy.stats import false_discovery_control
+
+    return np.asarray(false_discovery_control(array))
 
 
 def _sizes(groupings: Int64, n_groups: int) -> Int64:

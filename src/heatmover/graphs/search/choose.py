@@ -16,6 +16,7 @@ from heatmover._typing import Bool, Float64, Int64, Intp
 from heatmover._validation import check_threads
 from heatmover.graphs.search.descent import descend
 from heatmover.graphs.search.groups import Groups
+from heatmover.graphs.search.products import true_squares
 
 __all__ = ["SEARCHES", "Search", "Support", "k_nearest", "within_radius"]
 
@@ -293,12 +294,9 @@ def _compare(
     lengths = np.sqrt(((points[near] - points[queries][:, None]) ** 2).sum(axis=2))
     order = np.lexsort((near, lengths), axis=1)[:, :k]
     distances, indices = np.take_along_axis(lengths, order, axis=1), np.take_along_axis(near, order, axis=1)
-    # A square e estimated for a true square d^2 is off by at most g (|query| + |candidate|)^2, thus by
-    # g (8 |query|^2 + 2 d^2), with g the rounding of a sum of n_dimensions terms.
-    rounding = (points.shape[1] + 8) * float(np.finfo(precision).eps)
     squares = np.einsum("ij,ij->i", here, here).astype(np.float64)
     left_out = np.take_along_axis(scores, nearest, axis=1).max(axis=1) + squares
-    least = (left_out - 8 * rounding * squares - float(np.finfo(precision).tiny)) / (1 + 2 * rounding)
+    least, _ = true_squares(left_out, squares, points.shape[1], precision)
     furthest = (distances[:, -1] / unit) ** 2
     sure = (furthest == 0) | (least >= furthest * (1 - TIE)) | (kept == candidates.size)
     return distances, indices, sure

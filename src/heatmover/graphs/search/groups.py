@@ -11,6 +11,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from heatmover._typing import Bool, Float64, Int64
+from heatmover.graphs.search.lloyd import move_centers
 
 __all__ = ["SLACK", "Groups"]
 
@@ -56,10 +57,7 @@ class Groups:
         count = len(middles)
         some = points[:: max(1, len(points) // (PER_GROUP * count))]
         for _ in range(MOVES):
-            member = _nearest(some, middles)
-            sizes = np.bincount(member, minlength=count)
-            sums = np.stack([np.bincount(member, column, minlength=count) for column in some.T], axis=1)
-            middles = np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], middles)
+            middles = move_centers(some, _nearest(some, middles), middles)
         member = _nearest(points, middles)
         radii = np.zeros(count)
         np.maximum.at(radii, member, np.linalg.norm(points - middles[member], axis=1) * (1 + SLACK))
