@@ -67,5 +67,5 @@ def composition_of(annotation: Any, rows: Any) -> Composition:
 
 def contrast_kinds(design: Design, kinds: Composition, modes: Float64) -> Kinds:
     """Test every kind by the share that samples have of it, in both frames of reference (see `two_frames`)."""
-    found = two_frames(design.average @ kinds.shares[design.chosen], modes, design.members, design.blocks)
-    return Kinds(kinds.names, kinds.points, *found, false_discovery(found.p_values))
+    tested = two_frames(design.average @ kinds.shares[design.chosen], modes, design.members, design.blocks)
+    return Kinds(kinds.names, kinds.points, *tested, false_discovery(tested.p_values))

@@ -42,7 +42,7 @@ FLOOR = 0.1
 LEAST_ERROR = 1e-6
 # Statistics that differ by less than this share count as ties.
 TIE = 1e-6
-# Columns that are looked at together: 2,048 under 1,000 rearrangements take 16 MB for each array.
+# Columns that are looked at together: 2,048 under 1,000 permutations take 16 MB for each array.
 AT_ONCE = 2_048
 
 
@@ -210,7 +210,7 @@ def log_ratios(densities: npt.NDArray[np.floating], blocks: Int64) -> Float64:
     densities
         ``(n_units, n_columns)``, not negative.
     blocks
-        Block of each unit, ``(n_units,)``. Rearrangements keep a block together, so that its mean may be taken away.
+        Block of each unit, ``(n_units,)``. Permutations keep a block together, so that its mean may be subtracted.
     """
     mean = densities.mean(axis=0, dtype=np.float64)
     ratios = np.divide(densities, mean, out=np.ones(densities.shape), where=mean > 0)
@@ -242,17 +242,17 @@ def two_frames(
         Block of each unit, ``(n_units,)``.
     """
     n_columns = densities.shape[1]
-    found = Tested(np.zeros(n_columns), np.zeros(n_columns), np.ones(n_columns))
+    tested = Tested(np.zeros(n_columns), np.zeros(n_columns), np.ones(n_columns))
     for start in range(0, n_columns, AT_ONCE):
         part = slice(start, start + AT_ONCE)
         differences, errors = _differences(log_ratios(densities[:, part], blocks), members)
         plain, plain_p = _tested(differences / errors)
         framed, framed_p = _tested((differences - modes[:, None]) / errors)
         agree = plain * framed > 0
-        found.scores[part] = np.where(agree, np.sign(plain) * np.minimum(np.abs(plain), np.abs(framed)), 0.0)
-        found.log_ratios[part] = differences[0] - modes[0]
-        found.p_values[part] = np.where(agree, np.maximum(plain_p, framed_p), 1.0)
-    return found
+        tested.scores[part] = np.where(agree, np.sign(plain) * np.minimum(np.abs(plain), np.abs(framed)), 0.0)
+        tested.log_ratios[part] = differences[0] - modes[0]
+        tested.p_values[part] = np.where(agree, np.maximum(plain_p, framed_p), 1.0)
+    return tested
 
 
 def commonest(densities: npt.NDArray[np.floating], members: Bool, blocks: Int64) -> Float64:

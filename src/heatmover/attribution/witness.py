@@ -292,9 +292,9 @@ def explain_masses(model: DiffusionEMD, masses: Float64, names: tuple[str, str])
     """Explain the distance between two checked measures ``(2, n_points)``."""
     graph, layout = model.graph_, model.prepared_.layout
     difference = masses[0] - masses[1]
-    # At the nodes, in whose order sums do not depend on that of the points.
+    # At the nodes, so that sums do not depend on the order of the points.
     moved = graph.gather(difference[None])[0]
-    # Measures that are nearly equal are told apart to rounding of their difference, not of the measures.
+    # Normalised, so that for nearly equal measures the rounding is relative to their difference.
     size = float(np.abs(moved).sum())
     empty = np.zeros((len(layout.scales), layout.n_points))
     features = np.zeros(layout.n_features)

@@ -155,7 +155,7 @@ def _compositions(case: Bool, n_branches: int, effect: Effect, rng: np.random.Ge
 
 def _cells(clouds: Clouds, case: Bool, composition: Float64, effect: Effect) -> Float64:
     """Draw the branch and the position of every cell, (n_cells, 2)."""
-    # Without the last sum, which is 1 but for rounding.
+    # Without the last sum, which is 1 up to rounding.
     sums = np.cumsum(composition, axis=1)[clouds.labels, :-1]
     branch = (clouds.rng.random((clouds.labels.size, 1)) > sums).sum(axis=1)
     position = clouds.rng.random(clouds.labels.size)

@@ -331,7 +331,7 @@ class DiffusionEMDLoss(torch.nn.Module):
             raise InvalidInputError(f"one position per point, {self.n_points}", f"{len(places)}")
         width = self._entry_bandwidth
         width = ENTRY_WIDTH * self._bandwidth() if width == "auto" else check_number("entry_bandwidth", width, above=0)
-        # Equal points are entered as one, for a new point has so many nodes as neighbours, not copies of one.
+        # Equal points are entered as one: the neighbours of a new point are different nodes, not copies of one.
         return Entry(places[self.graph.first], self.graph.construction.get("n_neighbors") or 30, width)
 
     def _check_cloud(self, cloud: torch.Tensor) -> Entry:

@@ -58,7 +58,7 @@ class _Operator(torch.autograd.Function):
 
         places, affinity, density, degree = ctx.arrays
         result = np.zeros_like(places)
-        # Copies, because the kernel uses them up and they may be anybody's.
+        # Copies, because the kernel overwrites them and they belong to the caller.
         upstream = on_data.numpy().copy(), on_degree.numpy().copy()
         pattern = ctx.support.indptr, ctx.support.indices
         moves(*pattern, places, ctx.width, affinity, density, degree, *upstream, result)

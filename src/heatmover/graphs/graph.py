@@ -330,8 +330,8 @@ class Graph:
         from heatmover.graphs.diagnosis import diagnose
 
         longest = None if steps is None else check_integer("steps", steps, minimum=1)
-        found = diagnose(self.node_affinity, recall=self.construction.get("recall", 1.0), steps=longest)
-        return replace(found, n_copies=self.n_points - self.n_nodes)
+        diagnosis = diagnose(self.node_affinity, recall=self.construction.get("recall", 1.0), steps=longest)
+        return replace(diagnosis, n_copies=self.n_points - self.n_nodes)
 
     def __repr__(self) -> str:
         how = self.construction

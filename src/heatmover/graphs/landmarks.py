@@ -327,11 +327,11 @@ class Histograms:
         """Count a chunk of points whose landmarks, ``(n_points,)``, are known; returns itself."""
         places = self._landmarks._check_assignment(assignment)
         _check_same_length(places.size, labels)
-        found, inverse = distinct_labels(labels)
+        distinct, inverse = distinct_labels(labels)
         known = self._names.copy()
-        names = known.add_all(found)
+        names = known.add_all(distinct)
         self._names = known
-        for name, label in zip(names, found, strict=True):
+        for name, label in zip(names, distinct, strict=True):
             self._samples.setdefault(name, (len(self._samples), label))
         rows = np.array([self._samples[name][0] for name in names])[inverse]
         keys, counts = np.unique(rows * self._landmarks.n_landmarks + places, return_counts=True)

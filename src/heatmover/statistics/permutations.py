@@ -23,7 +23,7 @@ __all__ = ["Permutations", "Restriction", "TestResult", "null_distribution", "p_
 # What is permuted: codes of groups or numbers, one per sample.
 Values: TypeAlias = npt.NDArray[Any]
 
-# Statistics that differ by less than this share of the largest are equal but for rounding, which stays some orders of
+# Statistics that differ by less than this share of the largest are equal up to rounding, which stays some orders of
 # magnitude below in sums over 1,000 samples.
 ROUNDING = 1e-9
 
@@ -158,10 +158,10 @@ def restrict(values: Values, blocks: Any | None) -> Restriction:
 def _named(blocks: Any) -> dict[str, Any]:
     """Return every variable of blocks by its name."""
     if hasattr(blocks, "columns") or isinstance(blocks, Mapping):
-        found = {f"blocks {str(name)!r}": blocks[name] for name in blocks}
-        if not found:
+        named = {f"blocks {str(name)!r}": blocks[name] for name in blocks}
+        if not named:
             raise InvalidInputError("blocks: at least one variable", "none", "leave blocks out")
-        return found
+        return named
     return {"blocks": blocks}
 
 

@@ -74,8 +74,11 @@ def check_numbers(name: str, values: npt.ArrayLike, n_samples: int) -> Float64:
     numbers = array.astype(np.float64)
     bad = np.flatnonzero(~np.isfinite(numbers))
     if bad.size:
-        found = f"{bad.size} NaN or infinite (first: sample {bad[0]})"
-        raise InvalidInputError(f"{name}: a number for every sample", found, "drop those samples first")
+        raise InvalidInputError(
+            f"{name}: a number for every sample",
+            f"{bad.size} NaN or infinite (first: sample {bad[0]})",
+            "drop those samples first",
+        )
     return numbers
 
 

@@ -88,8 +88,8 @@ class Support:
     distances
         CSR ``(n_points, n_points)`` without the diagonal, each row ascending.
     middle
-        Distance to the middle neighbour, ``(n_points,)``; where that is zero but for rounding, to the first neighbour
-        whose is not, and 0 where all are or there is none.
+        Distance to the middle neighbour, ``(n_points,)``; where that is zero up to rounding, to the first neighbour
+        at a larger distance; 0 if there is none.
     search
         How they were found.
     """
@@ -124,8 +124,8 @@ def k_nearest(
     if search.algorithm == "descent":
         distances, indices = descend(points, k, rng, n_threads=n_threads)
         search = Search("descent", _measure_recall(points, distances, rng), search.reason)
-        found = _Part(np.arange(n_points), np.full(n_points, k), distances.ravel(), indices.ravel())
-        return Support(_matrix(n_points, [found]), _middle(distances, k), search)
+        part = _Part(np.arange(n_points), np.full(n_points, k), distances.ravel(), indices.ravel())
+        return Support(_matrix(n_points, [part]), _middle(distances, k), search)
     # One more than asked for tells whether the last is tied.
     count = min(k + 1, n_points - 1)
     if search.algorithm == "groups":
@@ -258,10 +258,10 @@ def _by_blocks(points: Float64, queries: Intp, k: int, n_threads: int = 1) -> Fo
     unsure = np.arange(queries.size)
     for precision in (np.float32, np.float64):
         blocks = _blocks(unsure, int(np.clip(MOST_SCORES // len(points), LEAST_BLOCK, BLOCK)))
-        found = _in_threads(lambda block: _compare(points, queries[block], everyone, k, precision), blocks, n_threads)  # noqa: B023
-        for block, (lengths, near, _) in zip(blocks, found, strict=True):
+        results = _in_threads(lambda block: _compare(points, queries[block], everyone, k, precision), blocks, n_threads)  # noqa: B023
+        for block, (lengths, near, _) in zip(blocks, results, strict=True):
             distances[block], indices[block] = lengths, near
-        unsure = unsure[~np.concatenate([sure for _, _, sure in found])]
+        unsure = unsure[~np.concatenate([sure for _, _, sure in results])]
         if unsure.size == 0:
             return distances, indices
     distances[unsure], indices[unsure] = _by_tree(points, points[queries[unsure]], k, n_threads)
@@ -325,9 +325,9 @@ def _without_self(distances: Float64, indices: Intp) -> Found:
     return distances[~drop].reshape(n_points, count - 1), indices[~drop].reshape(n_points, count - 1)
 
 
-def _measure_recall(points: Float64, found: Float64, rng: np.random.Generator) -> float:
-    """Compare distances found with exact ones on a fresh sample; neighbours at equal distance count as found."""
+def _measure_recall(points: Float64, approximate: Float64, rng: np.random.Generator) -> float:
+    """Compare approximate distances with exact ones on a fresh sample; a neighbour at an equal distance is a hit."""
     sample = rng.choice(len(points), min(SAMPLE, len(points)), replace=False)
     # The nearest is the point itself.
-    distances, _ = _by_blocks(points, sample, found.shape[1] + 1)
-    return float((found[sample] <= distances[:, -1:] * (1 + TIE)).mean())
+    distances, _ = _by_blocks(points, sample, approximate.shape[1] + 1)
+    return float((approximate[sample] <= distances[:, -1:] * (1 + TIE)).mean())

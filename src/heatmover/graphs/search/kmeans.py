@@ -40,7 +40,7 @@ BLOCK = 2**14
 PER_LANDMARK = 50
 # Moves of k-means from points drawn at random. Spearman with the distances on the graph over all points, 2,000
 # landmarks, fixed scale, two seeds, after 0, 1, 3 and 10 moves: melanoma .994 .996 .996 .995, kidney .977 .983 .984
-# .985, flow cytometry .986 .985 .985 .981, whose outliers attract landmarks the more the longer it runs. A start by
+# .985, flow cytometry .986 .985 .985 .981, whose outliers attract more landmarks with every move. A start by
 # k-means++ sends landmarks there at once and is worse everywhere: after 3 moves .993, .981 and .957.
 ITERATIONS = 3
 
@@ -94,10 +94,10 @@ class CenterSearch:
 
         def work(start: int) -> None:
             block = np.asarray(points[start : start + size], dtype=np.float64)
-            found, unsure = self._by_products(block) if groups is None else groups.nearest(block)[:2]
-            found[unsure] = self._by_differences(block[unsure])
-            indices[start : start + size] = found
-            squares[start : start + size] = np.square(block - self.centers[found]).sum(axis=1)
+            nearest, unsure = self._by_products(block) if groups is None else groups.nearest(block)[:2]
+            nearest[unsure] = self._by_differences(block[unsure])
+            indices[start : start + size] = nearest
+            squares[start : start + size] = np.square(block - self.centers[nearest]).sum(axis=1)
 
         starts = range(0, len(points), size)
         with threadpool_limits(1, user_api="blas"):
@@ -117,11 +117,11 @@ class CenterSearch:
 
     def _by_products(self, block: Float64) -> tuple[Int64, Bool]:
         """Return the nearest centres by products, and where rounding may have chosen them."""
-        found, unsure = self._by_scores(block, np.float32)
+        nearest, unsure = self._by_scores(block, np.float32)
         places = np.flatnonzero(unsure)  # with a few far outliers nearly all: the others crowd at few digits
         if places.size:
-            found[places], unsure[places] = self._by_scores(block[places], np.float64)
-        return found, unsure
+            nearest[places], unsure[places] = self._by_scores(block[places], np.float64)
+        return nearest, unsure
 
     def _by_scores(self, block: Float64, precision: type[Any]) -> tuple[Int64, Bool]:
         there = ((self.centers - self._origin) / self._unit).astype(precision)
@@ -129,22 +129,22 @@ class CenterSearch:
             here = ((block - self._origin) / self._unit).astype(precision)
             scores = np.einsum("ij,ij->i", there, there) - 2 * (here @ there.T)
             rows = np.arange(len(block))
-            found = scores.argmin(axis=1)
+            nearest = scores.argmin(axis=1)
             squares = np.einsum("ij,ij->i", here, here).astype(np.float64)
-            best = scores[rows, found] + squares
-            scores[rows, found] = np.inf
+            best = scores[rows, nearest] + squares
+            scores[rows, nearest] = np.inf
             second = scores.min(axis=1) + squares
             rounding = (squares, block.shape[1], precision)
-            return found, ~(true_squares(second, *rounding)[0] > true_squares(best, *rounding)[1])
+            return nearest, ~(true_squares(second, *rounding)[0] > true_squares(best, *rounding)[1])
 
     def _by_differences(self, block: Float64) -> Int64:
         """Return the nearest centres by plain differences; of equals the first."""
-        found = np.empty(len(block), dtype=np.int64)
+        nearest = np.empty(len(block), dtype=np.int64)
         size = max(1, MOST_SCORES // self.centers.size)
         for start in range(0, len(block), size):
             differences = block[start : start + size, None] - self.centers
-            found[start : start + size] = np.square(differences).sum(axis=2).argmin(axis=1)
-        return found
+            nearest[start : start + size] = np.square(differences).sum(axis=2).argmin(axis=1)
+        return nearest
 
 
 def k_means(

@@ -16,7 +16,7 @@ def true_squares(
 ) -> tuple[Float64, Float64]:
     """Return the least and the largest square of a distance that an estimate by products may stand for.
 
-    The estimate ``|a|^2 - 2 a.b + |b|^2`` of a true square d^2 is off by at most g (|a| + |b|)^2, thus by
+    The estimate ``|a|^2 - 2 a.b + |b|^2`` of a true square d^2 is off by at most g (|a| + |b|)^2, that is by
     g (8 |a|^2 + 2 d^2), with g the rounding of a sum of ``n_dimensions`` terms.
 
     Parameters
