@@ -36,7 +36,7 @@ METHODS = ("auto", "chebyshev", "spectral", "interpolative", "exact")
 # A basis of more vectors than this takes more memory than the densities it saves, and its small dense problems begin to
 # cost more than products with the operator.
 MOST_VECTORS = 2_000
-# Up to so many products with one column polynomials are done before the ranks are known well enough to do better.
+# Up to this many products with one column, polynomials are done before the ranks are known well enough to do better.
 CHEAP = 10_000
 # A basis must save this share of the cost of polynomials before "auto" uses it: the count leaves out small things.
 WORTHWHILE = 0.8
@@ -142,7 +142,7 @@ class Plan:
     Attributes
     ----------
     method, reason
-        ``"walk"`` or one of `METHODS` but ``"auto"``, and why, in words.
+        ``"walk"`` or one of `METHODS` other than ``"auto"``, and why, in words.
     factors
         The coarse scales that come from a basis, finest first; None where there is none or it is not used.
     states

@@ -143,10 +143,10 @@ def _flow(
 class _Draw:
     """Points drawn, as indicators, and probes: random functions that tell where the points lie among all.
 
-    A few points may lie more at the rim, or more in one cluster, than all do, and then seem more apart. The heat of all
-    points is beyond our means, but a random function smoothed by the same walk has a value at every point, and two
-    points have nearly the same values where their heat has mixed. So how far apart the drawn points are by these
-    values, and how far all are, tells by how much the average over the drawn ones is off (a control variate).
+    The few points that are drawn may lie more at the rim, or more in one cluster, than all points do, and their average
+    is then off. The heat of all points is too expensive, but a random function smoothed by the same walk has a value at
+    every point, and two points have nearly the same values where their heat has mixed. Comparing the drawn points with
+    all points by these values corrects the average (a control variate).
     """
 
     sources: Block  # (n_points, n_drawn + n_probes)

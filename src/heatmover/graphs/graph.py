@@ -396,7 +396,7 @@ def _check_affinity(affinity: Any) -> sp.csr_array:
 
 
 def _check_kind(matrix: sp.csr_array) -> None:
-    """Raise, or warn where it is less sure, if a symmetric matrix holds distances."""
+    """Raise if a symmetric matrix surely holds distances, and warn if it probably does."""
     verdict = looks_like_distances(matrix)
     if verdict == "surely":
         raise InvalidInputError(
@@ -414,7 +414,7 @@ def _check_kind(matrix: sp.csr_array) -> None:
 
 
 def _check_faintest(matrix: sp.csr_array) -> None:
-    """Raise if a point's affinities have lost their digits; beside a larger one of the same point they need none."""
+    """Raise if even the largest affinity of a point is so small that it has lost digits."""
     largest = matrix.max(axis=1).toarray().ravel()
     faint = np.flatnonzero((largest > 0) & (largest < np.finfo(np.float64).tiny))
     if faint.size:

@@ -93,8 +93,8 @@ class Landmarks:
     ) -> Landmarks:
         """Find landmarks by k-means: from points drawn at random, each moves to the mean of the points nearest to it.
 
-        It looks at 50 points per landmark, drawn at random, and counts all points in the end. Of data larger than
-        memory give it such a draw, and the rest, chunk after chunk, to `histograms`.
+        It looks at 50 points per landmark, drawn at random, and counts all points in the end. For data larger than
+        memory pass such a draw, and then all points, chunk after chunk, to `histograms`.
 
         Parameters
         ----------

@@ -32,7 +32,7 @@ STEPS = 120
 
 
 class SlowMode(NamedTuple):
-    """What a connected graph forgets last.
+    """The slowest mode of a connected graph: what diffusion forgets last.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Restricted permutations: those of a variable that are as likely as what was observed, and what they say."""
+"""Restricted permutations of a variable: those that are as likely as the observed order, and tests by them."""
 
 from __future__ import annotations
 
@@ -299,11 +299,11 @@ def _all_others(values: Values, blocks: list[Int64], possible: int) -> Values:
 
 
 def _orders(ranks: list[int]) -> Iterator[list[int]]:
-    """Yield the different orders of some sorted numbers, in the order of a dictionary."""
+    """Yield the different orders of some sorted numbers, in lexicographic order."""
     current = ranks
     while True:
         yield list(current)
-        # The tail that falls cannot grow; the number before it takes the next larger one of the tail.
+        # A falling tail has no next order: the number before it is exchanged for the next larger one of the tail.
         turn = len(current) - 2
         while turn >= 0 and current[turn] >= current[turn + 1]:
             turn -= 1

@@ -96,7 +96,7 @@ def by_name(groups: Any, names: tuple[str, ...]) -> Any:
     if index is not None and not callable(index):
         labels = LabelNames("the index").add_all(index)
         known = set(names).intersection(labels)
-        # An index that merely counts says nothing of names, unless names do the same.
+        # An index that merely counts does not name the samples, unless their names are such numbers.
         if known or labels != [str(place) for place in range(len(labels))]:
             repeated = [label for label, count in Counter(labels).items() if count > 1]
             if repeated:
@@ -113,7 +113,7 @@ def _listed(name: str, labels: Any, n_samples: int, of: str) -> list[Any]:
     expected = f"{name} of shape ({n_samples},), one label for each {of}"
     try:
         array = as_array(name, labels)
-        # A list of mixed types would be made text by NumPy, or numbers, and a missing label the text "nan".
+        # NumPy would turn a list of mixed types into text or numbers, and a missing label into the text "nan".
         listed = isinstance(labels, list | tuple) and array.dtype.kind not in "mM"
         array = np.asarray(labels, dtype=object) if listed or array.dtype.kind in "OU" else array
     except InvalidInputError:

@@ -226,14 +226,14 @@ def distance_correlation(
 
     null, complete = null_distribution(squares, numbers, restrict(numbers, blocks), n_permutations, random_state)
     observed = float(squares(numbers[None])[0])
-    # Of distances that no Euclidean space holds a square can be negative.
+    # For distances that do not come from a Euclidean space a square can be negative.
     roots = np.sqrt(np.maximum(np.append(observed, null), 0.0))
     root, p = float(roots[0]), p_value(observed, null)
     return TestResult("distance correlation", root, root - float(roots[1:].mean()), p, roots[1:], complete)
 
 
 def false_discovery(p_values: npt.ArrayLike) -> Float64:
-    """Return q-values: the expected share of false discoveries if everything at most as large is called one.
+    """Return q-values: the expected share of false discoveries among all tests with at most that p-value.
 
     Benjamini and Hochberg (1995), for many variables tested at once.
 
