@@ -27,7 +27,7 @@ from heatmover.errors import InvalidInputError
 from heatmover.statistics.permutations import permute, restrict
 from heatmover.statistics.samples import check_labels
 
-__all__ = ["Design", "Framed", "Tested", "commonest", "framed", "log_ratios", "set_up", "two_frames"]
+__all__ = ["Design", "Framed", "TestedColumns", "commonest", "framed", "log_ratios", "set_up", "two_frames"]
 
 # Densities are compared at the finest scale at which a sample has, at the median point, this many cells to estimate
 # them from. On 40 cohorts of 30 samples of 100 cells, odds of a branch tripled: at a scale with 4 cells 85 % of the
@@ -194,7 +194,7 @@ def _densities(model: DiffusionEMD, masses: sp.csr_array, scale: int) -> FloatAr
     return embed(prepared.diffuser, masses, layout, dtype=prepared.precision, n_threads=check_threads(model.n_jobs))
 
 
-class Tested(NamedTuple):
+class TestedColumns(NamedTuple):
     """Per column: signed statistic, mean log-ratio (natural) in the frame of the mode, p-value; ``(n_columns,)``."""
 
     scores: Float64
@@ -227,7 +227,7 @@ def two_frames(
     modes: Float64,
     members: Bool,
     blocks: Int64,
-) -> Tested:
+) -> TestedColumns:
     """Test every column by permutation, two-sided, in both frames of reference.
 
     Parameters
@@ -242,7 +242,7 @@ def two_frames(
         Block of each unit, ``(n_units,)``.
     """
     n_columns = densities.shape[1]
-    tested = Tested(np.zeros(n_columns), np.zeros(n_columns), np.ones(n_columns))
+    tested = TestedColumns(np.zeros(n_columns), np.zeros(n_columns), np.ones(n_columns))
     for start in range(0, n_columns, AT_ONCE):
         part = slice(start, start + AT_ONCE)
         differences, errors = _differences(log_ratios(densities[:, part], blocks), members)

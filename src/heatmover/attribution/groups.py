@@ -13,7 +13,7 @@ from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64
 from heatmover._validation import RandomState, check_random_state
 from heatmover.attribution.cell_types import Kinds, composition_of, contrast_kinds
-from heatmover.attribution.contrast import Tested, framed, set_up, two_frames
+from heatmover.attribution.contrast import TestedColumns, framed, set_up, two_frames
 from heatmover.attribution.witness import Explanation, check_coordinates, check_model, draw_points, explain_masses
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.measures import check_measures
@@ -195,7 +195,7 @@ def explain_groups(
     samples = sp.csr_array(rows)
     scale, densities, modes = framed(model, design, samples, rng)
     tests = two_frames(densities, modes, design.members, design.blocks)
-    tested = Tested(*(model.graph_.spread(values) for values in tests))
+    tested = TestedColumns(*(model.graph_.spread(values) for values in tests))
     return GroupContrast(
         *design.names,
         design.counts,

@@ -175,7 +175,7 @@ def _names(case: Bool) -> npt.NDArray[np.str_]:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Tree:
+class BranchingTree:
     """Where every branch begins, how it lies in space, and where any two branches part.
 
     Attributes
@@ -215,7 +215,7 @@ class Tree:
         return np.asarray(height_a - meeting + (height_b - meeting))
 
 
-def grow_tree(n_branches: int) -> Tree:
+def grow_tree(n_branches: int) -> BranchingTree:
     """Grow the tree with this many branches, the trunk included: always the same one."""
     parents = _parents(n_branches)
     starts, frames = np.zeros((n_branches, 3)), np.zeros((n_branches, 3, 3))
@@ -228,7 +228,7 @@ def grow_tree(n_branches: int) -> Tree:
         depths[children] = depths[branch] + 1
         for place, child in enumerate(children):
             frames[child] = _deflect(frame, 2 * np.pi * place / children.size)
-    return Tree(parents, starts, frames, depths, _partings(parents, depths))
+    return BranchingTree(parents, starts, frames, depths, _partings(parents, depths))
 
 
 def _parents(n_branches: int) -> Int64:

@@ -13,7 +13,7 @@ from heatmover._typing import FloatArray
 from heatmover._validation import check_matrix, check_number, check_threads
 from heatmover.differentiable._checks import check_masses, check_points, check_together
 from heatmover.differentiable._positions import operator_at
-from heatmover.differentiable._powers import Expansion, Support, powers
+from heatmover.differentiable._powers import Expansion, SparsityPattern, powers
 from heatmover.diffusion.chebyshev import check_single
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.embedding.estimator import DiffusionEMD, warn_of_near_cuts
@@ -256,7 +256,7 @@ class DiffusionEMDLoss(torch.nn.Module):
         self.graph, self._operator = graph, operator
         self._place = None if graph.place is None else torch.from_numpy(graph.place.copy())
         self._copies = None if graph.place is None else torch.from_numpy(np.bincount(graph.place))
-        self._support = Support(operator.symmetric, graph.first[operator.order], self._n_threads)
+        self._support = SparsityPattern(operator.symmetric, graph.first[operator.order], self._n_threads)
         self._order = torch.from_numpy(operator.order)
         self._component = torch.from_numpy(operator.component.astype(np.int64))
         self._n_components = operator.n_components

@@ -29,7 +29,7 @@ from heatmover.diffusion.spectral import (
     spectral_factors,
 )
 
-__all__ = ["METHODS", "Cut", "Plan", "Workload", "plan_diffusion"]
+__all__ = ["METHODS", "Cut", "DiffusionPlan", "Workload", "plan_diffusion"]
 
 METHODS = ("auto", "chebyshev", "spectral", "interpolative", "exact")
 
@@ -136,7 +136,7 @@ class Workload:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Plan:
+class DiffusionPlan:
     """How to diffuse, and why; it also holds what was paid for on the way.
 
     Attributes
@@ -169,7 +169,7 @@ class Plan:
         return self.factors[0].scale if self.factors else 10**6
 
 
-def plan_diffusion(work: Workload, max_scale: int, earlier: Plan | None = None) -> Plan:
+def plan_diffusion(work: Workload, max_scale: int, earlier: DiffusionPlan | None = None) -> DiffusionPlan:
     """Decide how to diffuse up to ``2**max_scale`` steps, and build the basis if one is worth its cost.
 
     Nothing changes but the state of ``work.rng``.
@@ -195,10 +195,10 @@ def plan_diffusion(work: Workload, max_scale: int, earlier: Plan | None = None) 
     'spectral'
     """
     if work.operator.is_uneven:
-        return Plan("walk", "affinities so uneven that only the walk itself, step by step, keeps its digits")
+        return DiffusionPlan("walk", "affinities so uneven that only the walk itself, step by step, keeps its digits")
     if work.method in ("chebyshev", "exact"):
-        return Plan(work.method, "as asked for")
-    plan = Plan("chebyshev", "as asked for") if earlier is None else earlier
+        return DiffusionPlan(work.method, "as asked for")
+    plan = DiffusionPlan("chebyshev", "as asked for") if earlier is None else earlier
     if max_scale > plan.planned_for:
         plan = replace(_decide(work, max_scale, plan, try_basis=True), planned_for=max_scale)
     elif plan.basis is None and not plan.hopeless:
@@ -213,7 +213,7 @@ def plan_diffusion(work: Workload, max_scale: int, earlier: Plan | None = None) 
     return replace(plan, method=method, reason=_why_basis(work, max_scale, plan.basis[0]), factors=plan.basis)
 
 
-def _decide(work: Workload, max_scale: int, known: Plan, *, try_basis: bool) -> Plan:
+def _decide(work: Workload, max_scale: int, known: DiffusionPlan, *, try_basis: bool) -> DiffusionPlan:
     if work.method == "auto" and work.n_measures * work.degree(max_scale) <= CHEAP:
         degree = work.degree(max_scale) - 1
         reason = f"polynomials of degree {degree} reach 2^{max_scale} steps at little cost"
@@ -223,7 +223,7 @@ def _decide(work: Workload, max_scale: int, known: Plan, *, try_basis: bool) -> 
         states = work.estimate_states(min(max_scale, FINELY), work.tol / BELOW)
     cut = _cheapest_cut(work, states, max_scale)
     reason = _why_polynomials(work, max_scale, cut)
-    plan = Plan("chebyshev", reason, states=states, planned_for=known.planned_for)
+    plan = DiffusionPlan("chebyshev", reason, states=states, planned_for=known.planned_for)
     if cut is None or not try_basis or (work.method == "auto" and cut.cost > WORTHWHILE * cut.polynomial_cost):
         return plan
     for first in range(cut.first, min(cut.first + TRIALS, max_scale + 1)):

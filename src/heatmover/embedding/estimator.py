@@ -28,7 +28,7 @@ from heatmover._validation import (
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.planning import METHODS
 from heatmover.embedding.definition import NORMS
-from heatmover.embedding.preparation import LARGEST_EMBEDDING, Preparation, Settings, prepare
+from heatmover.embedding.preparation import LARGEST_EMBEDDING, ModelParameters, Preparation, prepare
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.graphs.cuts import FEWEST, NOTICEABLE, PASSES, find_near_cuts
@@ -186,7 +186,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         prepared = prepare(
             operator,
             rows,
-            Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)}),
+            ModelParameters(**{field.name: getattr(self, field.name) for field in fields(ModelParameters)}),
             n_measures=None if X is None else rows.shape[0],
             rng=check_random_state(self.random_state),
             n_threads=check_threads(self.n_jobs),

@@ -15,7 +15,7 @@ from heatmover.diffusion.chebyshev import ChebyshevDiffuser, check_single, round
 from heatmover.diffusion.exact import ExactDiffuser, solver_rounding
 from heatmover.diffusion.lowrank import LowRankDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.planning import Plan, Workload, plan_diffusion
+from heatmover.diffusion.planning import DiffusionPlan, Workload, plan_diffusion
 from heatmover.diffusion.rank import DensityOfStates
 from heatmover.diffusion.regions import Regions, nested_regions
 from heatmover.diffusion.scales import COARSEST, ScaleChoice, choose_max_scale, finest_scale
@@ -28,8 +28,8 @@ __all__ = [
     "DEFAULT_DELTA",
     "LARGEST_EMBEDDING",
     "Compression",
+    "ModelParameters",
     "Preparation",
-    "Settings",
     "choose_compression",
     "fewest_regions",
     "prepare",
@@ -58,7 +58,7 @@ FEWEST_REGIONS = 256
 
 @final
 @dataclass(frozen=True)
-class Settings:
+class ModelParameters:
     """The parameters of `DiffusionEMD` that decide what is computed, as they were when it was fitted."""
 
     method: str
@@ -165,7 +165,7 @@ class Preparation:
 def prepare(
     operator: DiffusionOperator,
     rows: Any,
-    settings: Settings,
+    settings: ModelParameters,
     *,
     n_measures: int | None,
     rng: np.random.Generator,
@@ -212,11 +212,11 @@ def prepare(
     )
 
 
-def _choose_scale(work: Workload, rows: Any, max_scale: int | str) -> tuple[ScaleChoice, Plan | None]:
+def _choose_scale(work: Workload, rows: Any, max_scale: int | str) -> tuple[ScaleChoice, DiffusionPlan | None]:
     """Return the largest scale and, if the search for it needed one, the plan for the coarsest of all."""
     if max_scale != "auto":
         return ScaleChoice(int(max_scale), np.empty(0), np.nan, "as asked for"), None
-    plans: list[Plan] = []
+    plans: list[DiffusionPlan] = []
 
     def coarse() -> Diffuser | None:
         plans.append(plan_diffusion(work, COARSEST))
@@ -227,7 +227,7 @@ def _choose_scale(work: Workload, rows: Any, max_scale: int | str) -> tuple[Scal
     return choice, plans[0] if plans else None
 
 
-def _kept_scales(max_scale: int, settings: Settings) -> range:
+def _kept_scales(max_scale: int, settings: ModelParameters) -> range:
     everything = range(max_scale + 1)
     if settings.n_scales is None:
         return everything[finest_scale(scale_weights(everything, settings.alpha)) :]
@@ -269,7 +269,7 @@ def _check_steps(chosen: str, max_scale: int) -> None:
         )
 
 
-def _choose_precision(work: Workload, plan: Plan, settings: Settings, coarsest: int) -> np.dtype[Any]:
+def _choose_precision(work: Workload, plan: DiffusionPlan, settings: ModelParameters, coarsest: int) -> np.dtype[Any]:
     if settings.dtype == "auto":
         lost = rounding(2**coarsest, np.float32)
         single = lost <= work.tol / 2 and work.operator.evenness >= EVEN and plan.method != "walk"
@@ -279,7 +279,9 @@ def _choose_precision(work: Workload, plan: Plan, settings: Settings, coarsest: 
     return np.dtype(settings.dtype)
 
 
-def _layout(work: Workload, plan: Plan, scales: range, settings: Settings, delta: float | None) -> Layout:
+def _layout(
+    work: Workload, plan: DiffusionPlan, scales: range, settings: ModelParameters, delta: float | None
+) -> Layout:
     matrix = combination(scales, alpha=settings.alpha, norm=settings.norm)
     if delta is None:
         return Layout(scales, matrix, work.operator.n_points)
@@ -288,7 +290,7 @@ def _layout(work: Workload, plan: Plan, scales: range, settings: Settings, delta
     return Layout(scales, matrix, work.operator.n_points, regions)
 
 
-def _diffuser(work: Workload, plan: Plan, precision: npt.DTypeLike, *, adjoint: bool) -> Diffuser:
+def _diffuser(work: Workload, plan: DiffusionPlan, precision: npt.DTypeLike, *, adjoint: bool) -> Diffuser:
     if plan.method == "exact":
         return ExactDiffuser(work.operator, adjoint=adjoint)
     if plan.method == "walk":
@@ -300,7 +302,12 @@ def _diffuser(work: Workload, plan: Plan, precision: npt.DTypeLike, *, adjoint: 
 
 
 def _table(
-    work: Workload, plan: Plan, layout: Layout, settings: Settings, precision: np.dtype[Any], n_measures: int | None
+    work: Workload,
+    plan: DiffusionPlan,
+    layout: Layout,
+    settings: ModelParameters,
+    precision: np.dtype[Any],
+    n_measures: int | None,
 ) -> FeatureTable | None:
     """Look features up in a table where that costs less than diffusing the measures."""
     few = n_measures is not None and n_measures < layout.n_features

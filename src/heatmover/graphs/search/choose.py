@@ -18,7 +18,7 @@ from heatmover.graphs.search.descent import descend
 from heatmover.graphs.search.groups import Groups
 from heatmover.graphs.search.products import true_squares
 
-__all__ = ["SEARCHES", "Search", "Support", "k_nearest", "within_radius"]
+__all__ = ["SEARCHES", "Neighbors", "Search", "k_nearest", "within_radius"]
 
 SEARCHES = ("auto", "tree", "groups", "blocked", "descent")
 
@@ -80,7 +80,7 @@ class Search:
 
 
 @dataclass(frozen=True, eq=False)
-class Support:
+class Neighbors:
     """Neighbours of every point.
 
     Attributes
@@ -101,7 +101,7 @@ class Support:
 
 def k_nearest(
     points: Float64, k: int, *, algorithm: str = "auto", rng: np.random.Generator, n_threads: int | None = None
-) -> Support:
+) -> Neighbors:
     """Find the k nearest neighbours of every point, itself excluded, and those as far as the last of them.
 
     Parameters
@@ -119,13 +119,13 @@ def k_nearest(
     """
     n_threads, n_points = check_threads(n_threads), len(points)
     if k == 0:
-        return Support(sp.csr_array((n_points, n_points)), np.zeros(n_points), Search("tree", 1.0, "a single point"))
+        return Neighbors(sp.csr_array((n_points, n_points)), np.zeros(n_points), Search("tree", 1.0, "a single point"))
     search, groups = _choose(points, k, rng) if algorithm == "auto" else (Search(algorithm, 1.0, "as asked for"), None)
     if search.algorithm == "descent":
         distances, indices = descend(points, k, rng, n_threads=n_threads)
         search = Search("descent", _measure_recall(points, distances, rng), search.reason)
         part = _Part(np.arange(n_points), np.full(n_points, k), distances.ravel(), indices.ravel())
-        return Support(_matrix(n_points, [part]), _middle(distances, k), search)
+        return Neighbors(_matrix(n_points, [part]), _middle(distances, k), search)
     # One more than asked for tells whether the last is tied.
     count = min(k + 1, n_points - 1)
     if search.algorithm == "groups":
@@ -141,7 +141,7 @@ def k_nearest(
             rest = np.flatnonzero(~tied)
             parts = [_Part(rest, np.full(rest.size, k), distances[rest, :k].ravel(), indices[rest, :k].ravel())]
             parts += _with_ties(groups or _grouped(points), k, np.flatnonzero(tied), n_threads)
-    return Support(_matrix(n_points, parts), _middle(distances, k), search)
+    return Neighbors(_matrix(n_points, parts), _middle(distances, k), search)
 
 
 class _Part(NamedTuple):
@@ -187,7 +187,7 @@ def _matrix(n_points: int, parts: list[_Part]) -> sp.csr_array:
     return sp.csr_array((values, columns, offsets), shape=(n_points, n_points))
 
 
-def within_radius(points: Float64, radius: float) -> Support:
+def within_radius(points: Float64, radius: float) -> Neighbors:
     """Join all points within ``radius`` of each other; a point may have none."""
     pairs = cKDTree(points).query_pairs(radius, output_type="ndarray")
     lengths = np.tile(np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], axis=1), 2)
@@ -200,11 +200,11 @@ def within_radius(points: Float64, radius: float) -> Support:
     place = np.minimum(np.maximum(counts // 2 - 1, zeros), counts - 1)
     middle = np.zeros(len(points))
     middle[counts > 0] = matrix.data[(offsets[:-1] + place)[counts > 0]]
-    return Support(matrix, middle, Search("radius", 1.0, f"all pairs within {radius:g}"))
+    return Neighbors(matrix, middle, Search("radius", 1.0, f"all pairs within {radius:g}"))
 
 
 def _middle(distances: Float64, k: int) -> Float64:
-    """Return `Support.middle` from the k nearest of each point, ascending."""
+    """Return `Neighbors.middle` from the k nearest of each point, ascending."""
     # Different points may be so close that the square of their distance is zero.
     zeros = (distances[:, :k] == 0).sum(axis=1)
     place = np.minimum(np.maximum(k // 2 - 1, zeros), k - 1)
