@@ -38,7 +38,7 @@ from scipy.stats import spearmanr
 import heatmover as hm
 from heatmover.analysis.study import study_comparison
 from heatmover.cohort import read_cohort
-from heatmover.datasets._tree import grow_tree
+from heatmover.datasets.simulated_cohort import grow_tree
 from heatmover.report import write_report
 from heatmover.scale import compare_cohort
 

@@ -92,7 +92,7 @@ def frames(effect: float, n_permutations: int, seed: int) -> tuple[float, ...]:
         data = hm.datasets.cohort(SAMPLES, cells_per_sample=CELLS, effect=effect, random_state=seed)
         measures = data.measures()
         model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_jobs=1), n_jobs=1, max_scale=3).fit(measures)
-        densities = next(model._prepared.diffuser.diffuse(measures.toarray().T, range(3, 4))).T
+        densities = next(model.prepared_.diffuser.diffuse(measures.toarray().T, range(3, 4))).T
         case = data.annotations["condition"] == "case"
         members = np.array([case, *(rng.permutation(case) for _ in range(n_permutations))])
         logs = _contrast.log_ratios(densities, np.zeros(SAMPLES, dtype=np.int64))
@@ -116,10 +116,10 @@ def transposes() -> None:
             rows = data.measures().masses[:width]
             model = hm.DiffusionEMD(graph, method=method, n_jobs=1, compress=False).fit(rows)
             features = np.sign(rng.normal(size=model.transform(rows).shape)).astype(np.float32)
-            model._adjoint(features)
+            model.apply_transpose(features)
             forward, backward = (
                 min(_seconds(call, argument) for _ in range(5))
-                for call, argument in ((model.transform, rows), (model._adjoint, features))
+                for call, argument in ((model.transform, rows), (model.apply_transpose, features))
             )
             print(f"{method:28} {width:8d} {forward:7.2f}s {backward:8.2f}s {backward / forward:6.2f}")
 

@@ -45,7 +45,7 @@ def _child(sender, n_measures: int) -> None:
         {
             "fit": fitted - start,
             "microseconds": 1e6 * (done - fitted) / n_measures,
-            "features": model.n_cells_.sum(),
+            "features": model.n_regions_.sum(),
             "peak MB": peak_megabytes() - before,
             "check": total / n_measures,
             "reason": repr(model).splitlines()[-1],

@@ -54,6 +54,8 @@ LOADS_EXTRAS = {
 HEAVY = {"numba", "sklearn", "scipy.stats", "matplotlib", "pandas", "torch", "ot", "anndata", "typer", "rich"}
 
 TYPE_CHECKS = {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+# Their underscore keeps them apart from the fields; they are public.
+NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}
 DYNAMIC_IMPORTS = {"import_module", "import_extra", "__import__"}
 
 
@@ -173,6 +175,32 @@ def private_violations(root: Path) -> list[str]:
     return sorted(problems)
 
 
+def attribute_violations(root: Path) -> list[str]:
+    """Reads of a private attribute of something that is not defined in the module itself."""
+    problems = []
+    for name, path in modules(root).items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        own = {node.attr for node in attributes if is_self(node.value) and isinstance(node.ctx, ast.Store)}
+        for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+            own |= set(filter(None, map(member, owner.body)))
+        for node in attributes:
+            foreign = is_private(node.attr) and node.attr not in own | NAMED_TUPLE
+            if foreign and not is_self(node.value):
+                problems.append(f"{name}:{node.lineno} reads the private attribute {ast.unparse(node)}")
+    return sorted(problems)
+
+
+def is_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id in {"self", "cls"}
+
+
+def member(node: ast.stmt) -> str | None:
+    """The name that a statement of a class defines, if it defines one."""
+    target = node.target if isinstance(node, ast.AnnAssign) else node
+    return getattr(target, "name", None) or getattr(target, "id", None)
+
+
 def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
@@ -205,7 +233,8 @@ def package_violations(root: Path) -> list[str]:
 
 
 def all_violations(root: Path, layers: list[set[str]]) -> list[str]:
-    checks = (layer_violations(root, layers), private_violations(root), cycle_violations(root))
+    private = private_violations(root) + attribute_violations(root)
+    checks = (layer_violations(root, layers), private, cycle_violations(root))
     return [problem for problems in (*checks, package_violations(root)) for problem in problems]
 
 
@@ -220,6 +249,10 @@ def test_the_rooms_of_files_and_studies_stand_in_the_promised_order():
 
 def test_no_module_goes_through_a_private_door():
     assert private_violations(SOURCE) == []
+
+
+def test_no_module_reads_a_private_attribute_of_anothers_objects():
+    assert attribute_violations(SOURCE) == []
 
 
 def test_imports_do_not_run_in_a_circle_also_through_the_face():
@@ -269,6 +302,16 @@ def draw():
     from heatmover._compiled import loops
 """,
     "cli.py": "import typer\nfrom heatmover.graphs import Graph\nfrom heatmover.errors import __doc__\n",
+    "_compiled/value.py": """
+class Value:
+    _shared: int
+    def __init__(self):
+        self._own = 1
+    def _method(self):
+        return self._inherited
+    def same(self, other):
+        return other._own == other._shared == other._method() == other._replace()
+""",
 }
 PLANTED = {
     "absolute import from above": ({"errors.py": "import heatmover.graphs.graph\n"}, "or a later layer"),
@@ -292,6 +335,15 @@ PLANTED = {
     "private module as a name": ({"cli.py": "from heatmover.graphs import _hidden\n"}, "imports the private"),
     "private name": ({"cli.py": "from heatmover.graphs.graph import _part\n"}, "private heatmover.graphs.graph._part"),
     "private name of a module": ({"metrics.py": "from heatmover.errors import _part\n"}, "imports the private"),
+    "private attribute": ({"cli.py": "def f(graph):\n    return graph._edges\n"}, "private attribute graph._edges"),
+    "private attribute of a field": (
+        {"graphs/graph.py": "class A:\n    def f(self):\n        return self.model._part\n"},
+        "private attribute self.model._part",
+    ),
+    "private attribute that is read only": (
+        {"graphs/graph.py": "class A:\n    def f(self, other):\n        return self._part + other._part\n"},
+        "private attribute other._part",
+    ),
     "circle": (
         {"graphs/a.py": "from . import b\n", "graphs/b.py": "def f():\n    from .a import x\n"},
         "circle",

@@ -21,7 +21,7 @@ from heatmover._validation import (
     check_threads,
     import_extra,
 )
-from heatmover.attribution.check import check_annotation
+from heatmover.attribution.witness import check_annotation
 from heatmover.errors import InvalidInputError, MissingExtraError
 from heatmover.statistics.samples import by_name
 

@@ -22,7 +22,7 @@ from exhibit import LOOKS, Exhibit, exhibit, parser, stage, timed
 from matplotlib.lines import Line2D
 
 import heatmover as hm
-from heatmover.embedding import compression
+from heatmover.embedding import preparation
 from heatmover.embedding.definition import combination
 
 NORMS = ("levels", "increments")
@@ -82,7 +82,7 @@ def in_both_norms(model: hm.DiffusionEMD, embedding: np.ndarray) -> dict[str, np
 
     The densities are the same: one small matrix turns blocks into blocks, and half of all diffusions are saved.
     """
-    levels, increments = (combination(model._prepared.layout.scales, alpha=model.alpha, norm=norm) for norm in NORMS)
+    levels, increments = (combination(model.prepared_.layout.scales, alpha=model.alpha, norm=norm) for norm in NORMS)
     blocks = embedding.reshape(len(embedding), model.n_scales_, -1).swapaxes(0, 1)
     mix = (increments @ np.linalg.inv(levels)).astype(embedding.dtype)
     return {"levels": blocks, "increments": np.tensordot(mix, blocks, 1)}
@@ -106,14 +106,14 @@ def by_threshold(roll: Roll) -> Found:
         for norm in NORMS:
             model = roll.model(norm=norm, compress=delta, **options)
             embedding = model.fit_transform(roll.measures)
-            yield norm, setting, roll.score(hm.pairwise_distances(embedding), model.n_cells_.sum())
+            yield norm, setting, roll.score(hm.pairwise_distances(embedding), model.n_regions_.sum())
 
     yield from compact("full", delta=False)
     for delta in THRESHOLDS:
         yield from compact(delta, delta)
     yield from compact("paper", PAPER_THRESHOLD, n_scales=PAPER_SCALES)
     # The library keeps at least 256 cells per scale; the paper keeps as many as the rank.
-    with patch.object(compression, "FEWEST_CELLS", 1):
+    with patch.object(preparation, "FEWEST_REGIONS", 1):
         for delta in RANK_ONLY:
             yield from compact(("rank only", delta), delta)
 
@@ -132,7 +132,7 @@ def by_order(roll: Roll) -> Found:
     for tol in TOLERANCES:
         model = roll.model(method="chebyshev", tol=min(tol, LARGEST_TOLERANCE)).fit(roll.measures)
         # Past the door, which would refuse: an error of half a density and more is never what one wants.
-        diffuser = model._prepared.diffuser
+        diffuser = model.prepared_.diffuser
         diffuser.tol = tol
         embedding, seconds = timed(lambda: model.transform(roll.measures))  # noqa: B023
         order = diffuser.degree(roll.max_scale)

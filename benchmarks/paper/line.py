@@ -37,7 +37,7 @@ def diffusion(points: np.ndarray, tol: float) -> tuple[np.ndarray, int]:
     )
     embedding = model.fit_transform(np.eye(len(points)))
     middle = embedding[len(points) // 2]
-    return np.abs(embedding - middle).sum(axis=1), model._prepared.diffuser.degree(WIDE["max_scale"])
+    return np.abs(embedding - middle).sum(axis=1), model.prepared_.diffuser.degree(WIDE["max_scale"])
 
 
 def default(points: np.ndarray) -> np.ndarray:

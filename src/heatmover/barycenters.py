@@ -212,7 +212,7 @@ class _Problem:
     def __init__(self, model: DiffusionEMD, rows: Any, shares: Float64, allowed: Bool) -> None:
         self._model, self._shares, self.allowed = model, shares, allowed
         self._n_threads = check_threads(model.n_jobs)
-        self._embedding = model._prepared.embed(rows, n_threads=self._n_threads, progress=SILENT)
+        self._embedding = model.prepared_.embed(rows, n_threads=self._n_threads, progress=SILENT)
         columns = np.ascontiguousarray(self._embedding.T)
         order = np.argsort(columns, axis=1, kind="stable")
         self._kinks = np.take_along_axis(columns, order, axis=1)
@@ -220,16 +220,16 @@ class _Problem:
         self._slopes = (2 * np.cumsum(shares[order], axis=1) - 1).astype(self._kinks.dtype)
         self._slopes[:, -1] = 1
         # Two measures that never meet are this far apart.
-        self.largest = 2 * float(np.abs(model._prepared.layout.matrix).sum())
+        self.largest = 2 * float(np.abs(model.prepared_.layout.matrix).sum())
 
     def embed(self, masses: Float64) -> Float64:
         """Return A x."""
-        rows = self._model._prepared.embed(masses[None], n_threads=self._n_threads, progress=SILENT)
+        rows = self._model.prepared_.embed(masses[None], n_threads=self._n_threads, progress=SILENT)
         return np.asarray(rows[0], dtype=np.float64)
 
     def pull_back(self, dual: Float64) -> Float64:
         """Return A' z."""
-        functions = self._model._prepared.embed_transposed(dual[None], n_threads=self._n_threads)
+        functions = self._model.prepared_.embed_transposed(dual[None], n_threads=self._n_threads)
         return np.asarray(functions[0], dtype=np.float64)
 
     def objective(self, features: Float64) -> float:

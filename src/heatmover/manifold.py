@@ -51,7 +51,7 @@ def sample_graph(distances: npt.ArrayLike, *, k: int = 10) -> sp.csr_array:
     matrix /= matrix.max() or 1.0
     count = _check_neighbors(k, len(matrix))
     rows, columns = np.nonzero(neighbors_with_ties(matrix, count))
-    # The nearest but for the sample itself, at distance zero.
+    # The nearest, except the sample itself, which is at distance zero.
     width = np.sort(matrix, axis=1)[:, count]
     # A sample with k copies has no width; then the nearest that differs sets it.
     differs = np.where(matrix > 0, matrix, np.inf).min(axis=1)
@@ -295,14 +295,14 @@ def _edges_between_labels(matrix: Float64, rows: Int64, n_labels: int, k: int) -
     sizes = np.stack([(rows == label).sum(axis=1) for label in range(n_labels)], axis=1)
     variances = (n_samples - (sizes**2).sum(axis=1) / n_samples) / (n_samples - 1)
     # An edge between two labels changes the columns of both by 1.
-    found = 2 * (rows[:, first] != rows[:, second]).sum(axis=1)
-    return np.asarray(found / (2 * len(first) * variances))
+    cut = 2 * (rows[:, first] != rows[:, second]).sum(axis=1)
+    return np.asarray(cut / (2 * len(first) * variances))
 
 
 def _turned(coordinates: Float64) -> Float64:
     """Turn each axis so that its largest entry is positive."""
     largest = np.abs(coordinates).max(axis=0)
-    # The first of those that are largest but for rounding, or the sign could differ between machines.
+    # The first of those that are largest up to rounding, or the sign could differ between machines.
     leaders = (np.abs(coordinates) >= (1 - 1e-6) * largest).argmax(axis=0)
     return np.asarray(coordinates * np.where(coordinates[leaders, np.arange(coordinates.shape[1])] < 0, -1.0, 1.0))
 

@@ -210,8 +210,8 @@ def _check_pair(truth: npt.ArrayLike, distances: npt.ArrayLike) -> tuple[Floats,
 def _check_k(k: object, n_measures: int) -> int:
     count = check_integer("k", k, minimum=1)
     if count >= n_measures:
-        found = f"k={count} with {n_measures} measures"
-        raise InvalidInputError(f"k of at most {n_measures - 1}", found, "a measure is not its own neighbour")
+        given = f"k={count} with {n_measures} measures"
+        raise InvalidInputError(f"k of at most {n_measures - 1}", given, "a measure is not its own neighbour")
     return count
 
 

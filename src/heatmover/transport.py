@@ -22,7 +22,7 @@ __all__ = ["GroundCosts", "exact_distances", "for_all_pairs", "symmetric"]
 GroundCosts: TypeAlias = Callable[[IntArray, IntArray], Float64]
 T = TypeVar("T")
 
-# POT stops at 100,000 pivots unless told otherwise. A limit is needed only so that a solve surely ends.
+# POT stops at 100,000 pivots unless told otherwise. A limit is needed only to be sure that a solve ends.
 MAX_PIVOTS = 100_000_000
 
 

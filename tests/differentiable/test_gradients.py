@@ -268,7 +268,7 @@ def test_in_an_order_of_its_own():
     first, second = (torch.tensor(row) for row in rng.dirichlet(np.ones(graph.n_points), size=2))
     found, _ = mass_gradients(loss, first, second)
     sign = np.sign(model.transform(first[None].numpy()) - model.transform(second[None].numpy()))
-    assert relative_error(found, model._adjoint(sign)[0]) < 1e-4
+    assert relative_error(found, model.apply_transpose(sign)[0]) < 1e-4
 
 
 def test_positions_in_an_order_of_its_own():

@@ -1,4 +1,4 @@
-"""Cells around centres placed farthest first, against shortest paths from every point."""
+"""Regions around centres placed farthest first, against shortest paths from every point."""
 
 from heapq import heappop, heappush
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import heatmover.diffusion.operator as operator_module
 from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.regions import nested_cells
+from heatmover.diffusion.regions import nested_regions
 from heatmover.graphs import Graph
 
 
@@ -54,17 +54,17 @@ def farthest_first(operator, first, count):
     return placed, operator.order[centres]
 
 
-def cells_of(graph, counts, seed=0):
-    return nested_cells(DiffusionOperator.from_graph(graph), counts, np.random.default_rng(seed))
+def regions_of(graph, counts, seed=0):
+    return nested_regions(DiffusionOperator.from_graph(graph), counts, np.random.default_rng(seed))
 
 
-def assert_a_partition_within_components(operator, cells):
-    assert cells.labels.shape == (operator.n_points,)
-    assert sorted(set(cells.labels)) == list(range(cells.count))
-    np.testing.assert_array_equal(cells.labels[cells.centres], np.arange(cells.count))
+def assert_a_partition_within_components(operator, regions):
+    assert regions.labels.shape == (operator.n_points,)
+    assert sorted(set(regions.labels)) == list(range(regions.count))
+    np.testing.assert_array_equal(regions.labels[regions.centres], np.arange(regions.count))
     component = np.empty_like(operator.component)
     component[operator.order] = operator.component
-    np.testing.assert_array_equal(component, component[cells.centres][cells.labels])
+    np.testing.assert_array_equal(component, component[regions.centres][regions.labels])
 
 
 def cloud(n=120):
@@ -77,10 +77,10 @@ def test_cells_are_those_of_brute_force(graph):
     counts = [count for count in (1, 2, 3, 5, 8, 13, 21, operator.n_points) if count >= operator.n_components]
     for seed in range(3):
         first = int(np.random.default_rng(seed).integers(operator.n_points))
-        for count, cells in zip(counts, cells_of(graph, counts, seed), strict=True):
+        for count, regions in zip(counts, regions_of(graph, counts, seed), strict=True):
             labels, centres = farthest_first(operator, first, min(count, operator.n_points))
-            np.testing.assert_array_equal(cells.centres, centres)
-            np.testing.assert_array_equal(cells.labels, labels)
+            np.testing.assert_array_equal(regions.centres, centres)
+            np.testing.assert_array_equal(regions.labels, labels)
 
 
 @settings(deadline=None, max_examples=40)
@@ -92,65 +92,65 @@ def test_cells_of_random_weights_are_those_of_brute_force(seed, levels, share):
     graph = Graph.from_affinity(upper + np.triu(upper, 1).T)
     operator = DiffusionOperator.from_graph(graph)
     count = int(rng.integers(operator.n_components, 31))
-    (cells,) = cells_of(graph, [count], seed)
+    (regions,) = regions_of(graph, [count], seed)
     first = int(np.random.default_rng(seed).integers(30))
     labels, centres = farthest_first(operator, first, count)
-    np.testing.assert_array_equal(cells.centres, centres)
-    np.testing.assert_array_equal(cells.labels, labels)
+    np.testing.assert_array_equal(regions.centres, centres)
+    np.testing.assert_array_equal(regions.labels, labels)
 
 
 def test_every_cell_holds_its_centre_and_keeps_to_one_component(graph):
     operator = DiffusionOperator.from_graph(graph)
-    for cells in nested_cells(operator, [1, 3, 10, 10**6], np.random.default_rng(0)):
-        assert_a_partition_within_components(operator, cells)
+    for regions in nested_regions(operator, [1, 3, 10, 10**6], np.random.default_rng(0)):
+        assert_a_partition_within_components(operator, regions)
 
 
 def test_fewer_centres_are_among_more():
     counts = [40, 5, 17, 120, 1]
-    partitions = cells_of(cloud(), counts)
-    assert [cells.count for cells in partitions] == counts
+    partitions = regions_of(cloud(), counts)
+    assert [regions.count for regions in partitions] == counts
     most = partitions[3]
-    for cells in partitions:
-        np.testing.assert_array_equal(cells.centres, most.centres[: cells.count])
+    for regions in partitions:
+        np.testing.assert_array_equal(regions.centres, most.centres[: regions.count])
 
 
 def test_the_same_count_twice_is_the_same_partition():
-    one, other = cells_of(cloud(), [9, 9])
+    one, other = regions_of(cloud(), [9, 9])
     np.testing.assert_array_equal(one.labels, other.labels)
 
 
 def test_counts_are_clipped_to_components_and_points():
     graph = Graph.from_affinity(sp.block_diag([np.ones((5, 5))] * 4))
-    assert [cells.count for cells in cells_of(graph, [0, 1, 4, 7, 20, 21, 999])] == [4, 4, 4, 7, 20, 20, 20]
+    assert [regions.count for regions in regions_of(graph, [0, 1, 4, 7, 20, 21, 999])] == [4, 4, 4, 7, 20, 20, 20]
 
 
 def test_as_many_cells_as_points_is_every_point_its_own(graph):
-    (cells,) = cells_of(graph, [graph.n_points])
-    assert sorted(cells.labels) == list(range(graph.n_points))
-    np.testing.assert_array_equal(cells.centres[cells.labels], np.arange(graph.n_points))
+    (regions,) = regions_of(graph, [graph.n_points])
+    assert sorted(regions.labels) == list(range(graph.n_points))
+    np.testing.assert_array_equal(regions.centres[regions.labels], np.arange(graph.n_points))
 
 
 def test_centres_spread_evenly():
-    """On a row of 1,000 points no cell of 50 is much larger than its share."""
-    (cells,) = cells_of(Graph.from_grid((1000,)), [50])
-    assert np.bincount(cells.labels).max() <= 4 * 1000 / 50
+    """On a row of 1,000 points no region of 50 is much larger than its share."""
+    (regions,) = regions_of(Graph.from_grid((1000,)), [50])
+    assert np.bincount(regions.labels).max() <= 4 * 1000 / 50
 
 
 def test_thousands_of_tiny_components():
     """As many centres as components at least, and the infinite distance between components is no trouble."""
     graph = Graph.from_affinity(sp.kron(sp.eye(4000), np.array([[1.0, 0.5], [0.5, 1.0]])))
     operator = DiffusionOperator.from_graph(graph)
-    coarse, fine = nested_cells(operator, [1, 6000], np.random.default_rng(0))
+    coarse, fine = nested_regions(operator, [1, 6000], np.random.default_rng(0))
     assert (coarse.count, fine.count) == (4000, 6000)
     assert (np.bincount(coarse.labels) == 2).all()
     assert_a_partition_within_components(operator, fine)
 
 
 def test_the_seed_decides():
-    one, same = (cells_of(cloud(), [20], seed=3)[0] for _ in range(2))
+    one, same = (regions_of(cloud(), [20], seed=3)[0] for _ in range(2))
     np.testing.assert_array_equal(one.labels, same.labels)
     np.testing.assert_array_equal(one.centres, same.centres)
-    others = [cells_of(cloud(), [20], seed=seed)[0] for seed in range(4, 8)]
+    others = [regions_of(cloud(), [20], seed=seed)[0] for seed in range(4, 8)]
     assert any(not np.array_equal(one.centres, other.centres) for other in others)
 
 
@@ -170,7 +170,7 @@ def test_cells_are_in_the_graphs_order_of_points(monkeypatch):
         def integers(self, high):
             return self.place
 
-    (here,), (there,) = (nested_cells(operator, [25], First(operator)) for operator in (plain, moved))
+    (here,), (there,) = (nested_regions(operator, [25], First(operator)) for operator in (plain, moved))
     np.testing.assert_array_equal(here.centres, there.centres)
     np.testing.assert_array_equal(here.labels, there.labels)
     assert here.centres[0] == 17
@@ -182,6 +182,6 @@ def test_affinities_that_vanish_in_single_precision_are_still_edges():
     affinity[[0, 1, 2], [1, 2, 3]] = affinity[[1, 2, 3], [0, 1, 2]] = [0.5, 1e-60, 0.5]
     graph = Graph.from_affinity(affinity)
     operator = DiffusionOperator.from_graph(graph)
-    one, two = nested_cells(operator, [1, 2], np.random.default_rng(0))
+    one, two = nested_regions(operator, [1, 2], np.random.default_rng(0))
     assert (one.count, two.count) == (operator.n_components, 2)
     assert len(set(two.labels[:2])) == len(set(two.labels[2:])) == 1

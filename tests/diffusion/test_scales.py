@@ -6,10 +6,9 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatmover.diffusion.choice import COARSEST, SAMPLE, choose_max_scale
 from heatmover.diffusion.exact import ExactDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.scales import finest_scale, mean_total_variation
+from heatmover.diffusion.scales import COARSEST, SAMPLE, choose_max_scale, finest_scale, mean_total_variation
 from heatmover.graphs import Graph
 
 

@@ -37,10 +37,10 @@ def fitted(graph, n_measures=20, **options):
 def test_it_is_the_transpose_of_the_dense_matrix(method, norm, density, compress):
     model = fitted(ring_graph(), method=method, norm=norm, density=density, compress=compress)
     assert model.method_ == method
-    assert model._prepared.table is None
+    assert model.prepared_.table is None
     dense = model.transform(np.eye(N_POINTS))
     features = np.random.default_rng(2).normal(size=(5, dense.shape[1]))
-    pulled = model._adjoint(features)
+    pulled = model.apply_transpose(features)
     assert pulled.shape == (5, N_POINTS)
     assert pulled.dtype == np.float64
     np.testing.assert_allclose(pulled, features @ dense.T, rtol=0, atol=1e-11 * np.abs(pulled).max())
@@ -54,7 +54,7 @@ def test_products_agree_to_the_rounding_of_the_model(method, density, dtype):
     measures = random_measures(30, seed=3)
     features = np.random.default_rng(4).choice([-1.0, 0.0, 1.0], size=(7, model.transform(measures).shape[1]))
     forward = model.transform(measures).astype(np.float64) @ features.T
-    backward = measures @ model._adjoint(features).astype(np.float64).T
+    backward = measures @ model.apply_transpose(features).astype(np.float64).T
     rounding = 2e-5 if dtype == "float32" else 1e-12
     np.testing.assert_allclose(backward, forward, rtol=0, atol=rounding * np.abs(forward).max())
 
@@ -63,10 +63,12 @@ def test_products_agree_to_the_rounding_of_the_model(method, density, dtype):
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_table_of_features_is_transposed_too(density, norm):
     model = hm.DiffusionEMD(ring_graph(), max_scale=7, dtype="float64", compress=0.3, density=density, norm=norm).fit()
-    assert model._prepared.table is not None
+    assert model.prepared_.table is not None
     dense = model.transform(np.eye(N_POINTS))
     features = np.random.default_rng(2).normal(size=(3, dense.shape[1]))
-    np.testing.assert_allclose(model._adjoint(features), features @ dense.T, rtol=0, atol=1e-11 * np.abs(dense).max())
+    np.testing.assert_allclose(
+        model.apply_transpose(features), features @ dense.T, rtol=0, atol=1e-11 * np.abs(dense).max()
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -78,7 +80,7 @@ def test_several_components_and_isolated_points(method):
         model = fitted(hm.Graph.from_affinity(affinity), method=method)
     dense = model.transform(np.eye(60))
     features = np.random.default_rng(6).normal(size=(2, dense.shape[1]))
-    np.testing.assert_allclose(model._adjoint(features), features @ dense.T, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(model.apply_transpose(features), features @ dense.T, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("method", ["chebyshev", "spectral"])
@@ -87,10 +89,10 @@ def test_a_graph_stored_in_another_order(monkeypatch, method):
     graph = ring_graph()
     shuffled = np.random.default_rng(0).permutation(N_POINTS)
     model = fitted(hm.Graph.from_affinity(graph.affinity[shuffled][:, shuffled]), method=method)
-    assert not np.array_equal(model._prepared.diffuser.operator.order, np.arange(N_POINTS))
+    assert not np.array_equal(model.prepared_.diffuser.operator.order, np.arange(N_POINTS))
     dense = model.transform(np.eye(N_POINTS))
     features = np.random.default_rng(7).normal(size=(2, dense.shape[1]))
-    np.testing.assert_allclose(model._adjoint(features), features @ dense.T, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(model.apply_transpose(features), features @ dense.T, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("max_scale", [0, 1, 2, 5])
@@ -98,16 +100,16 @@ def test_few_scales(max_scale):
     model = fitted(ring_graph(), method="chebyshev", max_scale=max_scale)
     dense = model.transform(np.eye(N_POINTS))
     features = np.random.default_rng(8).normal(size=(1, dense.shape[1]))
-    np.testing.assert_allclose(model._adjoint(features), features @ dense.T, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(model.apply_transpose(features), features @ dense.T, rtol=0, atol=1e-11)
 
 
 def test_bits_do_not_depend_on_threads_or_other_rows():
     graph = ring_graph(400)
     one, two = (fitted(graph, n_measures=3, method="chebyshev", dtype="float32", n_jobs=n) for n in (1, 2))
     features = np.random.default_rng(9).normal(size=(90, 400 * one.n_scales_))
-    pulled = one._adjoint(features)
-    np.testing.assert_array_equal(pulled, two._adjoint(features))
-    np.testing.assert_array_equal(pulled[17:20], one._adjoint(features[17:20]))
+    pulled = one.apply_transpose(features)
+    np.testing.assert_array_equal(pulled, two.apply_transpose(features))
+    np.testing.assert_array_equal(pulled[17:20], one.apply_transpose(features[17:20]))
 
 
 def test_threads_may_share_a_recurrence_by_rows():
@@ -138,4 +140,4 @@ def test_clenshaw_sums_any_polynomials(coefficients, seed):
 def test_features_of_another_width_are_refused():
     model = fitted(ring_graph())
     with pytest.raises(hm.InvalidInputError, match="rows of width 7"):
-        model._adjoint(np.zeros((2, 7)))
+        model.apply_transpose(np.zeros((2, 7)))

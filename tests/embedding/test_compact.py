@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import heatmover as hm
-from heatmover.embedding import compression, preparation
+from heatmover.embedding import preparation
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 
 METHODS = ["chebyshev", "spectral", "interpolative", "exact"]
@@ -83,7 +83,8 @@ def test_where_every_point_is_a_cell_nothing_is_lost(method, n_points):
     full = hm.DiffusionEMD(graph, compress=False, **options).fit_transform(rows)
     model = hm.DiffusionEMD(graph, compress=0.5, **options)
     compact = model.fit_transform(rows)
-    assert (model.n_cells_ == n_points).all()
+    assert (model.n_regions_ == n_points).all()
+    assert model.n_cells_ is model.n_regions_  # its former name
     np.testing.assert_allclose(manhattan(compact), manhattan(full), rtol=1e-5, atol=1e-7)
     # The same numbers in another order of columns, which the names tell.
     place = {name: i for i, name in enumerate(hm.DiffusionEMD(graph, **options).fit(rows).get_feature_names_out())}
@@ -100,7 +101,7 @@ def test_errors_fall_with_the_threshold():
     for delta in (0.5, 1e-1, 1e-2, 1e-4):
         model = hm.DiffusionEMD(graph, compress=delta, **options)
         errors.append(relative_errors(manhattan(model.fit_transform(rows)), full).mean())
-        sizes.append(model.n_cells_.sum())
+        sizes.append(model.n_regions_.sum())
     assert (np.diff(errors) < 0).all()
     assert (np.diff(sizes) > 0).all()
     assert errors[0] < 0.02
@@ -145,7 +146,7 @@ def test_distances_are_those_of_a_norm(seed, share):
 @pytest.mark.parametrize("method", METHODS)
 def test_mass_is_kept_at_every_scale(cloud, rows, method):
     model = hm.DiffusionEMD(cloud, method=method, compress=0.1, max_scale=9, dtype="float64").fit(rows)
-    blocks = np.split(model.transform(rows), np.cumsum(model.n_cells_)[:-1], axis=1)
+    blocks = np.split(model.transform(rows), np.cumsum(model.n_regions_)[:-1], axis=1)
     for scale, block in zip(model.scales_, blocks, strict=True):
         np.testing.assert_allclose(block.sum(axis=1), 2.0 ** (-(9 - scale) / 2), rtol=1e-9)
 
@@ -171,10 +172,10 @@ def test_another_seed_gives_other_cells_and_nearly_the_same_distances(cloud, row
 def test_names_of_features_are_those_of_the_centres(cloud, rows):
     import pandas as pd
 
-    frame = pd.DataFrame(rows, columns=[f"cell{i}" for i in range(N_POINTS)])
+    frame = pd.DataFrame(rows, columns=[f"region{i}" for i in range(N_POINTS)])
     model = hm.DiffusionEMD(cloud, compress=0.1, max_scale=7, n_scales=2).set_output(transform="pandas").fit(frame)
     names = model.get_feature_names_out()
-    assert len(names) == len(set(names)) == model.n_cells_.sum()
+    assert len(names) == len(set(names)) == model.n_regions_.sum()
     assert names[0].startswith("scale6_around_cell")
     assert names[-1].startswith("scale7_around_cell")
     assert list(model.transform(frame).columns) == list(names)
@@ -201,21 +202,21 @@ def test_a_threshold_outside_of_0_to_1_is_refused(cloud, rows, bad):
 def test_small_embeddings_stay_full(cloud, rows, compress):
     model = hm.DiffusionEMD(cloud, compress=compress, max_scale=4).fit(rows)
     assert model.compress_ is None
-    assert (model.n_cells_ == N_POINTS).all()
+    assert (model.n_regions_ == N_POINTS).all()
     assert model.transform(rows).shape == (len(rows), 5 * N_POINTS)
 
 
 @pytest.mark.parametrize("method", ["auto", *METHODS])
 def test_a_large_embedding_becomes_compact_by_itself_and_says_so(cloud, rows, monkeypatch, method):
-    monkeypatch.setattr(compression, "LARGEST_FULL", 1000)
+    monkeypatch.setattr(preparation, "LARGEST_EMBEDDING", 1000)
     model = hm.DiffusionEMD(cloud, method=method, max_scale=9)
     with pytest.warns(
         EmbeddingWarning, match=r"made compact, [\d,]+ features \(compress=0.1\). In Python, compress chooses otherwise"
     ):
         embedding = model.fit_transform(rows)
-    assert model.compress_ == compression.DEFAULT_DELTA
+    assert model.compress_ == preparation.DEFAULT_DELTA
     assert "would take" in model.compress_reason_
-    assert embedding.shape == (len(rows), model.n_cells_.sum())
+    assert embedding.shape == (len(rows), model.n_regions_.sum())
     assert embedding.shape[1] < 10 * N_POINTS
     asked = hm.DiffusionEMD(cloud, method=method, max_scale=9, compress=0.1).fit_transform(rows)
     np.testing.assert_array_equal(embedding, asked)
@@ -223,7 +224,7 @@ def test_a_large_embedding_becomes_compact_by_itself_and_says_so(cloud, rows, mo
 
 @pytest.mark.parametrize("compress", [False, 0.5])
 def test_what_was_asked_for_is_done_without_a_warning(cloud, rows, monkeypatch, compress):
-    monkeypatch.setattr(compression, "LARGEST_FULL", 1000)
+    monkeypatch.setattr(preparation, "LARGEST_EMBEDDING", 1000)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = hm.DiffusionEMD(cloud, max_scale=3, compress=compress).fit(rows)
@@ -253,7 +254,7 @@ def test_a_rank_of_n(method, compress):
         embedding = model.fit_transform(np.eye(300)[:5])
     expected = 2 * sum(2.0 ** (-(5 - scale) / 2) for scale in model.scales_) * (1 - np.eye(5))
     np.testing.assert_allclose(manhattan(embedding), expected, rtol=1e-6)
-    assert (model.n_cells_ == 300).all()
+    assert (model.n_regions_ == 300).all()
 
 
 @pytest.mark.parametrize("method", ["auto", *METHODS])
@@ -295,7 +296,7 @@ def test_thousands_of_tiny_components(method):
         with pytest.warns(GraphWarning, match="1500 components"):
             distances.append(manhattan(model.fit_transform(rows)))
         assert model.method_ == ("chebyshev" if method == "auto" else method)
-        assert (model.n_cells_ >= 1500).all()
+        assert (model.n_regions_ >= 1500).all()
     full, compact = distances
     assert np.isfinite(full).all()
     assert (compact <= full * (1 + 1e-6)).all()
@@ -321,7 +322,7 @@ def test_features_looked_up_are_those_diffused(cloud, rows, monkeypatch, method,
     options = {"method": method, "max_scale": 7, "compress": 0.1, "density": density, "norm": "increments"}
     looked_up = hm.DiffusionEMD(cloud, **options).fit()
     assert "looked up in a table" in repr(looked_up)
-    monkeypatch.setattr(preparation, "LARGEST_TABLE", 1000)
+    monkeypatch.setattr(preparation, "LARGEST_EMBEDDING", 1000)
     diffused = hm.DiffusionEMD(cloud, **options).fit()
     assert "table" not in repr(diffused)
     np.testing.assert_array_equal(looked_up.get_feature_names_out(), diffused.get_feature_names_out())
@@ -329,7 +330,7 @@ def test_features_looked_up_are_those_diffused(cloud, rows, monkeypatch, method,
 
 
 def test_more_measures_than_features_are_looked_up(cloud, monkeypatch):
-    monkeypatch.setattr(compression, "FEWEST_CELLS", 8)
+    monkeypatch.setattr(preparation, "FEWEST_REGIONS", 8)
     rows = sparse_rows(200, N_POINTS)
     model = hm.DiffusionEMD(cloud, max_scale=9, n_scales=2, compress=0.5)
     assert "looked up in a table" in repr(model.fit(rows))
@@ -482,7 +483,7 @@ def test_the_text_of_a_fitted_model_tells_what_was_chosen_and_why(cloud, rows):
     assert lines[-3:] == [
         f"  method: {model.method_} ({model.method_reason_})",
         f"  max_scale: {model.max_scale_} ({model.max_scale_reason_})",
-        f"  embedding: compact, {model.n_cells_.sum():,} features (as asked for)",
+        f"  embedding: compact, {model.n_regions_.sum():,} features (as asked for)",
     ]
     full = repr(hm.DiffusionEMD(cloud, method="exact", max_scale=3).fit(rows))
     assert "method: exact (as asked for)" in full

@@ -8,7 +8,7 @@ from heatmover.diffusion.chebyshev import ChebyshevDiffuser
 from heatmover.diffusion.exact import ExactDiffuser
 from heatmover.diffusion.lowrank import LowRankDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.regions import nested_cells
+from heatmover.diffusion.regions import nested_regions
 from heatmover.diffusion.spectral import spectral_factors
 from heatmover.embedding.definition import NORMS, Layout, combination, embed
 from heatmover.embedding.table import FeatureTable
@@ -55,8 +55,8 @@ def rows():
 
 
 def layout_of(operator, norm="levels", counts=COUNTS, scales=SCALES):
-    cells = tuple(nested_cells(operator, counts, np.random.default_rng(2)))
-    return Layout(scales, combination(scales, alpha=0.5, norm=norm), operator.n_points, cells)
+    regions = tuple(nested_regions(operator, counts, np.random.default_rng(2)))
+    return Layout(scales, combination(scales, alpha=0.5, norm=norm), operator.n_points, regions)
 
 
 def table_of(diffuser, layout, dtype=np.float64, n_threads=1):
@@ -89,15 +89,15 @@ def test_single_precision(operator, rows, adjoint):
 
 
 def test_features_are_masses_of_cells_written_out(operator, rows):
-    """For levels: the weighted mass that each cell holds."""
+    """For levels: the weighted mass that each region holds."""
     layout = layout_of(operator)
     found = table_of(exact(operator, False), layout).rows(rows, n_threads=1)
     blocks = np.split(found, layout.edges[1:-1], axis=1)
     densities = exact(operator, True).diffuse(rows.T, SCALES)
-    for scale, cells, block, density in zip(SCALES, layout.cells, blocks, densities, strict=True):
-        for cell in range(cells.count):
-            expected = 2.0 ** (-(SCALES[-1] - scale) / 2) * density[cells.labels == cell].sum(axis=0)
-            np.testing.assert_allclose(block[:, cell], expected, atol=1e-12)
+    for scale, regions, block, density in zip(SCALES, layout.regions, blocks, densities, strict=True):
+        for region in range(regions.count):
+            expected = 2.0 ** (-(SCALES[-1] - scale) / 2) * density[regions.labels == region].sum(axis=0)
+            np.testing.assert_allclose(block[:, region], expected, atol=1e-12)
 
 
 def test_a_single_scale_and_a_single_cell(operator, rows):

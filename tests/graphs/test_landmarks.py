@@ -14,8 +14,8 @@ from scipy.spatial.distance import cdist
 
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph, Landmarks
-from heatmover.graphs.search import assignment
-from heatmover.graphs.search.assignment import CenterSearch
+from heatmover.graphs.search import kmeans
+from heatmover.graphs.search.kmeans import CenterSearch
 from heatmover.measures import measures_from_labels
 
 
@@ -31,9 +31,9 @@ def brute_force(points, centers):
 def searches(centers, monkeypatch):
     """Groups and products over the same centres."""
     found = []
-    monkeypatch.setattr(assignment, "PER_SCORE", np.inf)  # groups, whatever they save
+    monkeypatch.setattr(kmeans, "PER_SCORE", np.inf)  # groups, whatever they save
     for up_to in (1, len(centers)):
-        monkeypatch.setattr(assignment, "PRODUCTS_UP_TO", up_to)
+        monkeypatch.setattr(kmeans, "PRODUCTS_UP_TO", up_to)
         found.append(CenterSearch(centers))
     assert [search._groups is None for search in found] == [False, True]
     return found
@@ -85,7 +85,7 @@ def test_a_single_centre_is_nearest_to_all():
 def test_blocks_and_threads_change_no_bit(monkeypatch):
     points, centers = gaussian(500), gaussian(50, seed=1)
     whole = CenterSearch(centers).nearest(points, 1)
-    monkeypatch.setattr(assignment, "MOST_SCORES", 350)
+    monkeypatch.setattr(kmeans, "MOST_SCORES", 350)
     for n_threads in (1, 3):
         for a, b in zip(whole, CenterSearch(centers).nearest(points, n_threads), strict=True):
             np.testing.assert_array_equal(a, b)
@@ -110,8 +110,8 @@ def test_iterations_lower_the_distortion():
 
 @pytest.mark.parametrize("n_dimensions", [2, 12])
 def test_a_seed_gives_the_same_landmarks_on_any_number_of_threads(n_dimensions, monkeypatch):
-    monkeypatch.setattr(assignment, "MOST_SCORES", 5000)
-    monkeypatch.setattr(assignment, "BLOCK", 100)
+    monkeypatch.setattr(kmeans, "MOST_SCORES", 5000)
+    monkeypatch.setattr(kmeans, "BLOCK", 100)
     points = gaussian(3000, n_dimensions)
     found = [Landmarks.from_points(points, 200, n_jobs=n, random_state=3) for n in (1, 2, 5)]
     for other in found[1:]:

@@ -69,7 +69,7 @@ def test_the_nearest_sample_is_that_of_the_comparison(plain_study):
 def test_shares_of_scales_are_those_of_the_mean_distance(plain_study):
     comparison = plain_study.comparison
     shares = [share["share"] for share in scale_shares(comparison)]
-    edges = np.cumsum(comparison.model.n_cells_)[:-1]
+    edges = np.cumsum(comparison.model.n_regions_)[:-1]
     parts = [
         np.abs(block[:, None] - block[None]).sum()
         for block in np.split(comparison.embedding.astype(float), edges, axis=1)

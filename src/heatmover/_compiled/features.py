@@ -1,35 +1,35 @@
-"""Sums of densities over cells, their transposes, and sums of table rows over the points of sparse measures."""
+"""Sums of densities over regions, their transposes, and sums of table rows over the points of sparse measures."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
-__all__ = ["add_cell_sums", "add_cell_values", "add_columns", "add_table_rows", "add_transposed"]
+__all__ = ["add_columns", "add_region_sums", "add_region_values", "add_table_rows", "add_transposed"]
 
 # Points whose densities are turned from columns into rows at a time: their cache lines are read once and written whole.
 TILE = 64
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def add_cell_sums(density, labels, share, sums):  # type: ignore[no-untyped-def]
-    """Add share times the density's sum over each cell.
+def add_region_sums(density, labels, share, sums):  # type: ignore[no-untyped-def]
+    """Add share times the density's sum over each region.
 
     Parameters
     ----------
     density
         ``(n_points, width)``.
     labels
-        Cell of each point, ``(n_points,)``.
+        Region of each point, ``(n_points,)``.
     share
         A number.
     sums
-        ``(n_cells, width)``, float64, changed in place.
+        ``(n_regions, width)``, float64, changed in place.
     """
     for i in range(density.shape[0]):
-        cell = labels[i]
+        region = labels[i]
         for k in range(density.shape[1]):
-            sums[cell, k] += share * density[i, k]
+            sums[region, k] += share * density[i, k]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -79,24 +79,24 @@ def add_columns(rows, share, first, block):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def add_cell_values(values, labels, share, block):  # type: ignore[no-untyped-def]
-    """Add share times the value of its cell to every point: the transpose of `add_cell_sums`.
+def add_region_values(values, labels, share, block):  # type: ignore[no-untyped-def]
+    """Add share times the value of its region to every point: the transpose of `add_region_sums`.
 
     Parameters
     ----------
     values
-        ``(n_cells, width)``.
+        ``(n_regions, width)``.
     labels
-        Cell of each point, ``(n_points,)``.
+        Region of each point, ``(n_points,)``.
     share
         A number of the values' type.
     block
         ``(n_points, width)``, changed in place.
     """
     for i in range(block.shape[0]):
-        cell = labels[i]
+        region = labels[i]
         for k in range(block.shape[1]):
-            block[i, k] += share * values[cell, k]
+            block[i, k] += share * values[region, k]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})

@@ -19,10 +19,10 @@ def nearest_by_groups(
     middles: Float64,
     radii: Float64,
     slack: tuple[float, float],
-    found: Int64,
+    nearest: Int64,
     unsure: Bool,
 ) -> int:
-    """Write the nearest centre of each point, and where another is as near but for rounding; return groups looked at.
+    """Write the nearest centre of each point, and where another is as near up to rounding; return groups looked at.
 
     Group g has the columns ``starts[g]`` to ``starts[g + 1]`` of ``centers`` (n_dimensions, n_centers), which stand for
     the centres ``order``, and lies within ``radii[g]`` of column g of ``middles``. ``slack``: what rounding may do to a
@@ -53,7 +53,7 @@ def nearest_by_groups(
             begin, end = starts[near[i]], starts[near[i] + 1]
             best, place, tied = _look(point, centers, begin, end, squares, (best, place, tied), slack[1])
             looked_at += 1
-        found[p], unsure[p] = order[place], tied
+        nearest[p], unsure[p] = order[place], tied
     return looked_at
 
 

@@ -125,8 +125,8 @@ def sum_upwards(up: Int64, values: Float64) -> None:
 @njit(cache=True, nogil=True)
 def lowest_marked(up: Int64, marked: Bool) -> Int64:
     """Return the lowest marked node at or above each node, or the highest one if none is."""
-    found = np.arange(up.size)
+    top = np.arange(up.size)
     for node in range(up.size - 1, -1, -1):
         if up[node] >= 0 and not marked[node]:
-            found[node] = found[up[node]]
-    return found
+            top[node] = top[up[node]]
+    return top

@@ -109,8 +109,8 @@ def cluster_tree(
                 continue
             cell = order[start : stops[c]].copy()
             first = int(draws[level, start] * size)
-            found = _farthest_first(points, cell, first, n_clusters, label, nearest)
-            if found == 1:  # copies of one point
+            n_found = _farthest_first(points, cell, first, n_clusters, label, nearest)
+            if n_found == 1:  # copies of one point
                 continue
             _means(points, cell, label, centers, counts)
             for _ in range(n_lloyd):

@@ -15,10 +15,9 @@ from heatmover._validation import LabelNames, as_array, check_random_state, impo
 from heatmover._words import quoted
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.examination import label
-from heatmover.attribution.breakdown import Breakdown, break_down
 from heatmover.attribution.cell_types import Composition, Kinds, contrast_kinds
-from heatmover.attribution.design import Design, framed, set_up
-from heatmover.attribution.witness import explain_masses
+from heatmover.attribution.contrast import Design, framed, set_up
+from heatmover.attribution.witness import Breakdown, break_down, explain_masses
 from heatmover.cohort.annotation import encode
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing

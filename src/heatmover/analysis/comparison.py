@@ -349,7 +349,8 @@ def compare(
     watcher.stage("choose scales", 1)
     fitted = copy.set_params(graph=graph).fit(masses)
     watcher.advance()
-    embedding = fitted._embed(fitted._check_rows(masses, reset=False), watcher)
+    rows, n_threads = fitted.node_masses(masses), check_threads(fitted.n_jobs)
+    embedding = fitted.prepared_.embed(rows, n_threads=n_threads, progress=watcher)
     watcher.stage("compare", 1)
     distances = np.asarray(pairwise_distances(embedding, n_jobs=fitted.n_jobs), dtype=np.float64)
     watcher.advance()
@@ -403,5 +404,5 @@ def check_model(model: object, *, random_state: int | None, n_jobs: int | None) 
     copy: DiffusionEMD = clone(model)
     if n_jobs is not None:
         copy.set_params(n_jobs=n_jobs)
-    copy._check_parameters()
+    copy.check_parameters()
     return copy

@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from heatmover._progress import Progress
 from heatmover._typing import Float64, Int64
-from heatmover._validation import check_integer, check_random_state, check_threads
+from heatmover._validation import check_integer, check_random_state
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
@@ -134,7 +134,7 @@ def landmark_agreement(
     >>> hm.landmark_agreement(landmarks, data.points, data.labels).spearman > 0.9
     True
     """
-    array = landmarks._check_points(points)
+    array = landmarks.check_points(points)
     measures = labels if isinstance(labels, Measures) else measures_from_labels(labels)
     if measures.shape[1] != len(array):
         raise InvalidInputError(f"one label for each of the {len(array)} points", f"{measures.shape[1]} labels")
@@ -145,7 +145,7 @@ def landmark_agreement(
     settings = DiffusionEMD(random_state=random_state) if model is None else model
     nodes = landmarks.graph(n_jobs=settings.n_jobs) if graph is None else graph
     here = np.asarray(nodes_here[drawn], dtype=np.float64)
-    places, squares = landmarks._nearest(here, check_threads(settings.n_jobs))
+    places, squares = landmarks.nearest(here, n_jobs=settings.n_jobs)
     part = measures_from_weights(masses)
     own = _distances(_graph_like(nodes, here, settings.n_jobs), part, settings)
     through = _distances(nodes, landmarks.measures(part, places), settings)

@@ -11,9 +11,8 @@ import scipy.sparse as sp
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, Int64
 from heatmover._validation import import_extra
-from heatmover.attribution.check import check_annotation
-from heatmover.attribution.contrast import two_frames
-from heatmover.attribution.design import Design
+from heatmover.attribution.contrast import Design, two_frames
+from heatmover.attribution.witness import check_annotation
 from heatmover.statistics import false_discovery
 
 __all__ = ["Composition", "Kinds", "composition_of", "contrast_kinds"]
@@ -68,5 +67,5 @@ def composition_of(annotation: Any, rows: Any) -> Composition:
 
 def contrast_kinds(design: Design, kinds: Composition, modes: Float64) -> Kinds:
     """Test every kind by the share that samples have of it, in both frames of reference (see `two_frames`)."""
-    found = two_frames(design.average @ kinds.shares[design.chosen], modes, design.members, design.blocks)
-    return Kinds(kinds.names, kinds.points, *found, false_discovery(found.p_values))
+    tested = two_frames(design.average @ kinds.shares[design.chosen], modes, design.members, design.blocks)
+    return Kinds(kinds.names, kinds.points, *tested, false_discovery(tested.p_values))

@@ -1,4 +1,4 @@
-"""Which columns of a table of compositions differ between two groups of samples.
+"""Two groups of samples, their permutations and their densities, and which columns of a table differ between them.
 
 A sample's masses sum to one, so that a kind of cell that grows makes all others shrink in proportion, and a test of
 proportions calls them too. What changed can only be told in a frame of reference. Two are used, and a column counts as
@@ -11,16 +11,30 @@ cohorts): 51 % false with proportions alone, 23 % relative to the median, 14 % t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
-from heatmover._typing import Bool, Float64, Int64
+from heatmover._typing import Bool, Float64, FloatArray, Int64, Intp
+from heatmover._validation import check_threads
+from heatmover.attribution.witness import find_name
+from heatmover.embedding.definition import Layout, embed
+from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.errors import InvalidInputError
+from heatmover.statistics.permutations import permute, restrict
+from heatmover.statistics.samples import check_labels
 
-__all__ = ["Tested", "commonest", "log_ratios", "two_frames"]
+__all__ = ["Design", "Framed", "TestedColumns", "commonest", "framed", "log_ratios", "set_up", "two_frames"]
 
-
+# Densities are compared at the finest scale at which a sample has, at the median point, this many cells to estimate
+# them from. On 40 cohorts of 30 samples of 100 cells, odds of a branch tripled: at a scale with 4 cells 85 % of the
+# branch was found, with 12 cells 94 %; with 22 heat leaks out of it, and false calls rose from 3 to 6 %.
+CELLS_IN_REACH = 10.0
+# Points at which that is judged, and points that set the frame of reference.
+PROBES, FRAME = 32, 1_000
 # Added to the ratio of a density to its mean before the logarithm, which is then finite where a sample has no cells.
 # All figures above are with a tenth; other values were not compared.
 FLOOR = 0.1
@@ -28,11 +42,159 @@ FLOOR = 0.1
 LEAST_ERROR = 1e-6
 # Statistics that differ by less than this share count as ties.
 TIE = 1e-6
-# Columns that are looked at together: 2,048 under 1,000 rearrangements take 16 MB for each array.
+# Columns that are looked at together: 2,048 under 1,000 permutations take 16 MB for each array.
 AT_ONCE = 2_048
 
 
-class Tested(NamedTuple):
+class Design(NamedTuple):
+    """Two groups of samples, and how they are permuted.
+
+    Attributes
+    ----------
+    names
+        Of the group and of the reference.
+    counts
+        Units in each: samples, or blocks that change places as wholes.
+    chosen
+        ``(n_samples,)``: which samples take part.
+    average
+        ``(n_units, n_chosen)``, sparse: makes the samples that take part into units.
+    members
+        ``(1 + n_permutations, n_units)``: which units are in the group, the observed order first.
+    blocks
+        ``(n_units,)``: block of each unit.
+    complete
+        Whether these are all permutations there are.
+    how
+        How blocks counted, as in `heatmover.statistics.permutations.Restriction`.
+    """
+
+    names: tuple[str, str]
+    counts: tuple[int, int]
+    chosen: Bool
+    average: sp.csr_array
+    members: Bool
+    blocks: Int64
+    complete: bool
+    how: str
+
+    def units(self, rows: sp.csr_array) -> sp.csr_array:
+        """Return the mean of the samples of each unit, ``(n_units, n_points)``."""
+        return sp.csr_array(self.average @ rows[np.flatnonzero(self.chosen)])
+
+    def means(self, rows: sp.csr_array) -> Float64:
+        """Return the mean of the group and that of the reference, ``(2, n_points)``."""
+        weights = np.zeros((2, self.chosen.size))
+        for row, which in zip(weights, (self.members[0], ~self.members[0]), strict=True):
+            row[self.chosen] = np.asarray(self.average[np.flatnonzero(which)].mean(axis=0)).ravel()
+        return np.asarray(weights @ rows)
+
+
+class Framed(NamedTuple):
+    """Densities of the units ``(n_units, n_nodes)`` at a scale, and the commonest difference per permutation."""
+
+    scale: int
+    densities: FloatArray
+    modes: Float64
+
+
+def set_up(
+    groups: Any,
+    n_samples: int,
+    *,
+    group: str | None,
+    reference: str | None,
+    blocks: Any | None,
+    n_permutations: int,
+    rng: np.random.Generator,
+) -> Design:
+    """Return two groups of samples and their permutations; the arguments are those of `explain_groups`."""
+    names, chosen, inside = _chosen(groups, group, reference, n_samples)
+    inside = inside[chosen]
+    restriction = restrict(inside, _those(blocks, chosen))
+    orders = permute(inside, restriction, n_permutations=n_permutations, random_state=rng)
+    unit_of = np.arange(inside.size) if restriction.units is None else restriction.units
+    first = np.unique(unit_of, return_index=True)[1]
+    shares = 1 / np.bincount(unit_of)[unit_of]
+    average = sp.csr_array((shares, (unit_of, np.arange(inside.size))), shape=(first.size, inside.size))
+    members = np.vstack([inside[None], orders.shuffled])[:, first]
+    counts = (int(members[0].sum()), int((~members[0]).sum()))
+    if min(counts) < 2:
+        what = "samples" if restriction.units is None else "blocks"
+        raise InvalidInputError(f"at least two {what} in each group", f"a group with {min(counts)}")
+    block_of = np.zeros(first.size, dtype=np.int64) if restriction.within is None else restriction.within[first]
+    return Design(names, counts, chosen, average, members, block_of, orders.complete, restriction.how)
+
+
+def framed(model: DiffusionEMD, design: Design, rows: sp.csr_array, rng: np.random.Generator) -> Framed:
+    """Return the densities to compare, and the difference that is commonest among cells."""
+    # Of how many cells a sample consists, if all weighed the same.
+    units = design.units(rows)
+    n_cells = float(np.median(1 / np.asarray(units.multiply(units).sum(axis=1)).ravel()))
+    nodes = model.graph_.gather(rows)
+    weights = design.means(nodes).mean(axis=0)
+    drawn = rng.choice(weights.size, FRAME, p=weights / weights.sum())
+    scale = _smoothing_scale(model, n_cells, drawn[:PROBES])
+    densities = _densities(model, design.units(nodes), scale)
+    return Framed(scale, densities, commonest(densities[:, drawn], design.members, design.blocks))
+
+
+def _chosen(
+    groups: Any, group: str | None, reference: str | None, n_samples: int
+) -> tuple[tuple[str, str], Bool, Bool]:
+    """Return the names of the two groups, which samples take part, and which are in the first."""
+    codes, names = check_labels("groups", groups, n_samples)
+    if len(names) < 2:
+        raise InvalidInputError("at least two groups of samples", f"one ({names[0]!r})")
+    for word, name in (("group", group), ("reference", reference)):
+        if name is not None:
+            find_name(str(name), names, f"{word} to be one of the groups")
+    if group is None:
+        others = [name for name in names if name != str(reference)]
+        if len(others) > 1 and not (reference is None and len(names) == 2):
+            raise InvalidInputError("group= to say which group to explain", f"{len(names)} groups")
+        group = others[0]
+    group = str(group)
+    if reference is not None and str(reference) == group:
+        raise InvalidInputError("a reference other than the group", repr(group))
+    inside = codes == names.index(group)
+    if reference is None:
+        rest = [name for name in names if name != group]
+        return (group, rest[0] if len(rest) == 1 else "all others"), np.ones_like(inside), inside
+    reference = str(reference)
+    return (group, reference), inside | (codes == names.index(reference)), inside
+
+
+def _those(blocks: Any | None, chosen: Bool) -> Any | None:
+    """Return the blocks of the samples that take part."""
+    if blocks is None:
+        return None
+    if hasattr(blocks, "columns") or isinstance(blocks, Mapping):
+        return {name: check_labels(f"blocks {str(name)!r}", blocks[name], chosen.size)[0][chosen] for name in blocks}
+    return check_labels("blocks", blocks, chosen.size)[0][chosen]
+
+
+def _smoothing_scale(model: DiffusionEMD, n_cells: float, probes: Intp) -> int:
+    """Return the finest scale at which a sample has enough cells in reach of a node, or the coarsest there is."""
+    share = n_cells / model.graph_.n_nodes
+    heat = np.zeros((model.graph_.n_nodes, len(probes)))
+    heat[probes, np.arange(len(probes))] = 1
+    flow = model.prepared_.diffuser.diffuse_progressively(heat)
+    for scale, density in zip(range(model.max_scale_ + 1), flow, strict=False):
+        reach = density.sum(axis=0) ** 2 / (density**2).sum(axis=0)
+        if scale >= 1 and float(np.median(reach)) * share >= CELLS_IN_REACH:
+            return scale
+    return int(model.max_scale_)
+
+
+def _densities(model: DiffusionEMD, masses: sp.csr_array, scale: int) -> FloatArray:
+    """Return the densities at one scale, ``(n_units, n_nodes)``."""
+    layout = Layout(range(scale, scale + 1), np.ones((1, 1)), masses.shape[1])
+    prepared = model.prepared_
+    return embed(prepared.diffuser, masses, layout, dtype=prepared.precision, n_threads=check_threads(model.n_jobs))
+
+
+class TestedColumns(NamedTuple):
     """Per column: signed statistic, mean log-ratio (natural) in the frame of the mode, p-value; ``(n_columns,)``."""
 
     scores: Float64
@@ -48,7 +210,7 @@ def log_ratios(densities: npt.NDArray[np.floating], blocks: Int64) -> Float64:
     densities
         ``(n_units, n_columns)``, not negative.
     blocks
-        Block of each unit, ``(n_units,)``. Rearrangements keep a block together, so that its mean may be taken away.
+        Block of each unit, ``(n_units,)``. Permutations keep a block together, so that its mean may be subtracted.
     """
     mean = densities.mean(axis=0, dtype=np.float64)
     ratios = np.divide(densities, mean, out=np.ones(densities.shape), where=mean > 0)
@@ -65,7 +227,7 @@ def two_frames(
     modes: Float64,
     members: Bool,
     blocks: Int64,
-) -> Tested:
+) -> TestedColumns:
     """Test every column by permutation, two-sided, in both frames of reference.
 
     Parameters
@@ -80,17 +242,17 @@ def two_frames(
         Block of each unit, ``(n_units,)``.
     """
     n_columns = densities.shape[1]
-    found = Tested(np.zeros(n_columns), np.zeros(n_columns), np.ones(n_columns))
+    tested = TestedColumns(np.zeros(n_columns), np.zeros(n_columns), np.ones(n_columns))
     for start in range(0, n_columns, AT_ONCE):
         part = slice(start, start + AT_ONCE)
         differences, errors = _differences(log_ratios(densities[:, part], blocks), members)
         plain, plain_p = _tested(differences / errors)
         framed, framed_p = _tested((differences - modes[:, None]) / errors)
         agree = plain * framed > 0
-        found.scores[part] = np.where(agree, np.sign(plain) * np.minimum(np.abs(plain), np.abs(framed)), 0.0)
-        found.log_ratios[part] = differences[0] - modes[0]
-        found.p_values[part] = np.where(agree, np.maximum(plain_p, framed_p), 1.0)
-    return found
+        tested.scores[part] = np.where(agree, np.sign(plain) * np.minimum(np.abs(plain), np.abs(framed)), 0.0)
+        tested.log_ratios[part] = differences[0] - modes[0]
+        tested.p_values[part] = np.where(agree, np.maximum(plain_p, framed_p), 1.0)
+    return tested
 
 
 def commonest(densities: npt.NDArray[np.floating], members: Bool, blocks: Int64) -> Float64:

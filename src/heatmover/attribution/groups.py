@@ -13,10 +13,8 @@ from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64
 from heatmover._validation import RandomState, check_random_state
 from heatmover.attribution.cell_types import Kinds, composition_of, contrast_kinds
-from heatmover.attribution.check import check_coordinates, check_model
-from heatmover.attribution.contrast import Tested, two_frames
-from heatmover.attribution.design import framed, set_up
-from heatmover.attribution.witness import Explanation, explain_masses
+from heatmover.attribution.contrast import TestedColumns, framed, set_up, two_frames
+from heatmover.attribution.witness import Explanation, check_coordinates, check_model, draw_points, explain_masses
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.measures import check_measures
 from heatmover.statistics import false_discovery
@@ -34,7 +32,7 @@ class GroupContrast(ReadOnlyArrays):
     group, reference
         Names of the groups.
     n_samples
-        ``(2,)``: independent samples (units, if there are units) in each.
+        ``(2,)``: independent samples in each, or blocks that change places as wholes.
     explanation
         Of the distance between the mean of the group and the mean of the reference.
     scores
@@ -44,12 +42,12 @@ class GroupContrast(ReadOnlyArrays):
         ``(n_points,)``: natural logarithm of how many times denser the group is around a point than the
         reference, relative to what is commonest among all cells.
     p_values, q_values
-        ``(n_points,)``: by rearranging samples, and corrected for the number of points: among all points with a
+        ``(n_points,)``: by permuting samples, and corrected for the number of points: among all points with a
         q-value of at most 0.1 a tenth is expected to be false.
     scale
         Densities are compared after ``2**scale`` steps of diffusion.
     n_permutations, complete
-        Rearrangements looked at, and whether these are all there are.
+        Permutations looked at, and whether these are all that exist.
     kinds
         The same for kinds of points, if an annotation was given.
 
@@ -60,8 +58,8 @@ class GroupContrast(ReadOnlyArrays):
     >>> data = hm.datasets.cohort(12, cells_per_sample=60, effect=6.0)
     >>> measures = data.measures()
     >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points)).fit(measures)
-    >>> found = explain_groups(model, measures, data.annotations["condition"], group="case")
-    >>> enriched = (found.q_values <= 0.1) & (found.scores > 0)
+    >>> contrast = explain_groups(model, measures, data.annotations["condition"], group="case")
+    >>> enriched = (contrast.q_values <= 0.1) & (contrast.scores > 0)
     >>> bool((data.coordinates[enriched, 0] == 4).mean() > 0.8)
     True
     """
@@ -107,8 +105,6 @@ class GroupContrast(ReadOnlyArrays):
         -------
         matplotlib.axes.Axes
         """
-        from heatmover.attribution.picture import draw_points
-
         places = check_coordinates(coordinates, self.scores.size)
         shown = np.where(self.q_values <= level, self.log_ratios / np.log(2), 0.0)
         return draw_points(places, shown, f"log2 of density in {self.group} over {self.reference}", ax)
@@ -143,7 +139,7 @@ def explain_groups(
 
     A sample's density around a point, after a short diffusion, is compared with the mean of all samples as a
     log-ratio; the mean log-ratios of the groups are compared by a studentised difference, and that with what
-    rearrangements of the samples give. A kind of cell that grows makes all others shrink in proportion: a
+    permutations of the samples give. A kind of cell that grows makes all others shrink in proportion: a
     point counts as different only if it is both in proportion and relative to the change that is commonest among cells.
 
     Parameters
@@ -165,7 +161,7 @@ def explain_groups(
     annotation
         Kind of each point, such as its cell type, ``(n_points,)``: kinds are tested too.
     n_permutations
-        Rearrangements to compare with; all of them if there are no more. The smallest p-value is one over their
+        Permutations to compare with; all of them if there are no more. The smallest p-value is one over their
         number plus one: a region of one cell in a thousand needs 10,000 to be found at a rate of 0.1.
     random_state
         Seed or generator.
@@ -182,10 +178,10 @@ def explain_groups(
     >>> measures = data.measures()
     >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points)).fit(measures)
     >>> branch = data.coordinates[:, 0].astype(int)
-    >>> found = explain_groups(
+    >>> contrast = explain_groups(
     ...     model, measures, data.annotations["condition"], group="case", annotation=branch
     ... )
-    >>> found.kinds.names[int(found.kinds.scores.argmax())]
+    >>> contrast.kinds.names[int(contrast.kinds.scores.argmax())]
     '4'
     """
     check_model(model)
@@ -199,13 +195,13 @@ def explain_groups(
     samples = sp.csr_array(rows)
     scale, densities, modes = framed(model, design, samples, rng)
     tests = two_frames(densities, modes, design.members, design.blocks)
-    found = Tested(*(model.graph_.spread(values) for values in tests))
+    tested = TestedColumns(*(model.graph_.spread(values) for values in tests))
     return GroupContrast(
         *design.names,
         design.counts,
         explain_masses(model, design.means(samples), design.names),
-        *found,
-        false_discovery(found.p_values),
+        *tested,
+        false_discovery(tested.p_values),
         scale,
         len(design.members) - 1,
         design.complete,

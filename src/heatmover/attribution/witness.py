@@ -7,29 +7,120 @@ move: with f = A' sign(A d), the witness, f . d = sign(A d) . A d = W, and every
 
 from __future__ import annotations
 
+import difflib
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
+from sklearn.utils.validation import check_is_fitted
 
 from heatmover._progress import SILENT
 from heatmover._readonly import ReadOnlyArrays
-from heatmover._typing import Float64, Intp
-from heatmover._validation import check_option, check_threads, import_extra
-from heatmover.attribution.breakdown import Breakdown, break_down
-from heatmover.attribution.check import check_annotation, check_coordinates, check_model, one_measure
+from heatmover._typing import Float64, Int64, Intp
+from heatmover._validation import as_array, check_option, check_threads, import_extra
 from heatmover.diffusion.base import LANES
 from heatmover.embedding.definition import Layout
 from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.errors import InvalidInputError
+from heatmover.measures import Measures, check_measures
+from heatmover.statistics.samples import check_labels
 
-__all__ = ["Explanation", "explain"]
-
+__all__ = [
+    "Breakdown",
+    "Explanation",
+    "break_down",
+    "check_annotation",
+    "check_coordinates",
+    "check_model",
+    "draw_points",
+    "explain",
+    "explain_masses",
+    "find_name",
+]
 
 # The smallest features that together make up this share of a distance are rounding, or what `tol` allows, and their
 # signs mean nothing. On a path of 600 points, both measures near one end, they gave half of the largest witness at the
 # other end; polynomials are rid of it with 1e-7, eigenvectors of the coarse scales with 1e-5.
 ROUNDING = 1e-5
+# Rows of a breakdown that are printed; its table has all.
+SHOWN = 12
+SIZE_INCHES, DOTS_PER_INCH = (7.0, 5.5), 150
+# Colours reach their end at this share of the points: a few extreme ones would leave all others pale.
+SATURATED = 0.99
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Breakdown(ReadOnlyArrays):
+    """What every kind of point contributes to a distance, largest first; ``print`` it.
+
+    Attributes
+    ----------
+    names
+        Of the kinds.
+    contributions
+        ``(n_kinds,)``: they sum to the distance.
+    shares
+        ``(n_kinds,)``: contributions divided by the distance; zeros if that is zero.
+    points
+        ``(n_kinds,)``: number of points of each kind.
+    masses
+        ``(n_kinds, 2)``: mass that the first and the second measure have in each kind.
+    between
+        Names of the two measures.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> from heatmover.attribution import explain
+    >>> data = hm.datasets.cohort(6, cells_per_sample=60, effect=4.0)
+    >>> measures = data.measures()
+    >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points)).fit(measures)
+    >>> explanation = explain(model, "case-01", "control-01", measures=measures)
+    >>> parts = explanation.by(data.coordinates[:, 0].astype(int))
+    >>> bool(np.isclose(parts.contributions.sum(), explanation.distance)), parts.masses.shape
+    (True, (5, 2))
+    """
+
+    names: tuple[str, ...]
+    contributions: Float64
+    shares: Float64
+    points: Int64
+    masses: Float64
+    between: tuple[str, str]
+
+    def table(self) -> Any:
+        """Return a pandas DataFrame with one row for each kind."""
+        pandas = import_extra("pandas", package="pandas", extra="cohort")
+        first, second = self.between
+        columns = {
+            "contribution": self.contributions,
+            "share": self.shares,
+            "points": self.points,
+            f"mass in {first}": self.masses[:, 0],
+            f"mass in {second}": self.masses[:, 1],
+        }
+        return pandas.DataFrame(columns, index=pandas.Index(self.names, name="kind"))
+
+    def __str__(self) -> str:
+        first, second = self.between
+        width = max(4, *(len(name) for name in self.names[:SHOWN]))
+        lines = [f"{'kind':<{width}}  contribution  share  points  {first}  {second}"]
+        for i, name in enumerate(self.names[:SHOWN]):
+            lines.append(
+                f"{name:<{width}}  {self.contributions[i]:12.4g}  {self.shares[i]:5.0%}  {self.points[i]:6d}  "
+                f"{self.masses[i, 0]:{len(first)}.1%}  {self.masses[i, 1]:{len(second)}.1%}"
+            )
+        if len(self.names) > SHOWN:
+            lines.append(f"and {len(self.names) - SHOWN} more")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"Breakdown({len(self.names)} kinds, {self.between[0]} against {self.between[1]})"
 
 
 @final
@@ -139,8 +230,6 @@ class Explanation(ReadOnlyArrays):
         -------
         matplotlib.axes.Axes
         """
-        from heatmover.attribution.picture import draw_points
-
         check_option("of", of, ("witness", "surplus", "contributions"))
         places = check_coordinates(coordinates, self.witness.size)
         label = "contribution to the distance" if of == "contributions" else f"{of}: {self.names[1]} to {self.names[0]}"
@@ -201,11 +290,11 @@ def explain(model: DiffusionEMD, mu: Any, nu: Any, *, measures: Any | None = Non
 
 def explain_masses(model: DiffusionEMD, masses: Float64, names: tuple[str, str]) -> Explanation:
     """Explain the distance between two checked measures ``(2, n_points)``."""
-    graph, layout = model.graph_, model._prepared.layout
+    graph, layout = model.graph_, model.prepared_.layout
     difference = masses[0] - masses[1]
-    # At the nodes, in whose order sums do not depend on that of the points.
+    # At the nodes, so that sums do not depend on the order of the points.
     moved = graph.gather(difference[None])[0]
-    # Measures that are nearly equal are told apart to rounding of their difference, not of the measures.
+    # Normalised, so that for nearly equal measures the rounding is relative to their difference.
     size = float(np.abs(moved).sum())
     empty = np.zeros((len(layout.scales), layout.n_points))
     features = np.zeros(layout.n_features)
@@ -230,7 +319,7 @@ def explain_masses(model: DiffusionEMD, masses: Float64, names: tuple[str, str])
 
 
 def _embedded(model: DiffusionEMD, row: Float64) -> Float64:
-    rows = model._prepared.embed(row[None], n_threads=check_threads(model.n_jobs), progress=SILENT)
+    rows = model.prepared_.embed(row[None], n_threads=check_threads(model.n_jobs), progress=SILENT)
     return np.asarray(rows[0], dtype=np.float64)
 
 
@@ -246,7 +335,7 @@ def _signs(features: Float64) -> Float64:
 
 def _pulled_back(model: DiffusionEMD, signs: Float64) -> Float64:
     """Return the transpose of the embedding on the signs of each scale, ``(n_scales, n_nodes)``."""
-    prepared = model._prepared
+    prepared = model.prepared_
     edges = prepared.layout.edges
     parts = []
     for start in range(0, len(edges) - 1, LANES):
@@ -260,13 +349,158 @@ def _pulled_back(model: DiffusionEMD, signs: Float64) -> Float64:
 
 
 def _on_nodes(features: Float64, layout: Layout) -> Float64:
-    """Return features ``(n_features,)`` as ``(n_scales, n_nodes)``; that of a cell is shared by its nodes."""
-    if layout.cells is None:
+    """Return features ``(n_features,)`` as ``(n_scales, n_nodes)``; that of a region is shared by its nodes."""
+    if layout.regions is None:
         return features.reshape(len(layout.scales), layout.n_points).copy()
     blocks = np.split(features, layout.edges[1:-1])
     return np.stack(
         [
-            (block / np.bincount(cells.labels, minlength=cells.count))[cells.labels]
-            for block, cells in zip(blocks, layout.cells, strict=True)
+            (block / np.bincount(regions.labels, minlength=regions.count))[regions.labels]
+            for block, regions in zip(blocks, layout.regions, strict=True)
         ]
     )
+
+
+def break_down(
+    contributions: Float64,
+    codes: Int64,
+    names: tuple[str, ...],
+    masses: Float64,
+    between: tuple[str, str],
+) -> Breakdown:
+    """Sum contributions ``(n_points,)`` and masses ``(2, n_points)`` over kinds of points."""
+    order = np.argsort(codes, kind="stable")
+    cuts = np.searchsorted(codes[order], np.arange(1, len(names)))
+
+    def summed(values: Float64) -> Float64:
+        # Rounded once, so that sums do not depend on the order of the points.
+        return np.array([math.fsum(part) for part in np.split(values[order], cuts)])
+
+    sums = summed(contributions)
+    total = math.fsum(contributions)
+    per_kind = np.column_stack([summed(row) for row in masses])
+    order = np.argsort(-sums, kind="stable")
+    shares = sums / total if total else np.zeros_like(sums)
+    points = np.bincount(codes, minlength=len(names))
+    return Breakdown(
+        tuple(names[i] for i in order), sums[order], shares[order], points[order], per_kind[order], between
+    )
+
+
+def draw_points(places: Float64, values: Float64, label: str, axes: Any | None) -> Any:
+    """Draw points ``(n_points, 2)`` in colours that are white at zero, the strongest on top, and return the axes."""
+    if axes is None:
+        pyplot = import_extra("matplotlib.pyplot", package="matplotlib", extra="cohort")
+        axes = pyplot.subplots(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="constrained")[1]
+    sizes = np.abs(values)
+    limit = float(np.quantile(sizes, SATURATED)) or float(sizes.max()) or 1.0
+    order = np.argsort(sizes, kind="stable")
+    drawn = axes.scatter(
+        *places[order].T,
+        c=values[order],
+        cmap="RdBu_r",
+        vmin=-limit,
+        vmax=limit,
+        s=float(np.clip(40_000 / len(places), 2, 40)),
+        # A faint edge keeps points near zero, which are white, visible.
+        edgecolors="#BBBBBB",
+        linewidths=0.2,
+        rasterized=len(places) > 5_000,
+    )
+    axes.figure.colorbar(drawn, ax=axes, label=label, shrink=0.8)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_aspect("equal", adjustable="datalim")
+    for side in axes.spines.values():
+        side.set_visible(False)
+    return axes
+
+
+def check_model(model: object) -> DiffusionEMD:
+    """Return a fitted `DiffusionEMD`, or raise."""
+    if not isinstance(model, DiffusionEMD):
+        raise InvalidInputError(
+            "a fitted DiffusionEMD", type(model).__name__, "a Comparison carries one as its attribute model"
+        )
+    check_is_fitted(model)
+    return model
+
+
+def one_measure(value: Any, which: str, measures: Any | None, model: DiffusionEMD) -> tuple[str, Float64]:
+    """Return the name and the masses ``(n_points,)`` of a measure given as a row, or by name or index.
+
+    Parameters
+    ----------
+    value
+        Masses ``(n_points,)`` or ``(1, n_points)``; or, with ``measures``, a name or an index.
+    which
+        What the measure is called in messages, and its name if it has none.
+    measures
+        `Measures` or rows ``(n_measures, n_points)`` that names and indices refer to.
+    model
+        Says how many points there are.
+    """
+    by_name = isinstance(value, str)
+    if by_name or (isinstance(value, int | np.integer) and not isinstance(value, bool)):
+        if measures is None:
+            raise InvalidInputError(
+                f"{which} to be a row of masses", repr(value), "names and indices need measures= to refer to"
+            )
+        return _looked_up(value, which, measures, model)
+    if isinstance(value, Measures) and len(value) == 1:
+        which = value.names[0]
+    row = value.masses if isinstance(value, Measures) else value
+    # A row taken out of a sparse array has one dimension.
+    row = sp.csr_array(row.reshape(1, -1)) if sp.issparse(row) and row.ndim == 1 else row
+    if not sp.issparse(row):
+        row = np.atleast_2d(as_array(which, row))
+    if row.ndim != 2 or row.shape[0] != 1:
+        raise InvalidInputError(
+            f"{which} to be one measure, ({model.n_features_in_},) or (1, {model.n_features_in_})",
+            f"shape {row.shape}",
+            "pass one row, such as measures.masses[[0]]",
+        )
+    return which, _dense(check_measures(row, n_points=model.n_features_in_, normalize=model.normalize))
+
+
+def _looked_up(value: Any, which: str, measures: Any, model: DiffusionEMD) -> tuple[str, Float64]:
+    names: Sequence[str] | None = measures.names if isinstance(measures, Measures) else None
+    rows = check_measures(measures, n_points=model.n_features_in_, normalize=model.normalize)
+    if isinstance(value, str):
+        if names is None:
+            raise InvalidInputError(f"{which} to be an index", repr(value), "only Measures have names")
+        index = names.index(find_name(value, names, f"{which} to name a measure"))
+    else:
+        index = int(value)
+        if not -rows.shape[0] <= index < rows.shape[0]:
+            raise InvalidInputError(f"{which} to be one of {rows.shape[0]} measures", f"index {index}")
+        index %= rows.shape[0]
+    return names[index] if names else str(index), _dense(rows[[index]])
+
+
+def _dense(row: Any) -> Float64:
+    return np.asarray(row.toarray() if sp.issparse(row) else row, dtype=np.float64).reshape(-1)
+
+
+def find_name(name: str, known: Sequence[str], what: str) -> str:
+    """Return the name if it is known, or raise with the nearest that is."""
+    if name in known:
+        return name
+    # Upper and lower case are the commonest slip, and difflib counts each letter of it as an error.
+    folded = {other.casefold(): other for other in known}
+    near = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.5)
+    shown = ", ".join(map(repr, known[:5])) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
+    raise InvalidInputError(what, repr(name), f"did you mean {folded[near[0]]!r}?" if near else f"there are {shown}")
+
+
+def check_annotation(annotation: Any, n_points: int) -> tuple[Int64, tuple[str, ...]]:
+    """Return the kind of each point as a whole number ``(n_points,)``, and the names of the kinds, sorted."""
+    return check_labels("annotation", annotation, n_points, of="point")
+
+
+def check_coordinates(coordinates: npt.ArrayLike, n_points: int) -> Float64:
+    """Return coordinates of the points in a plane, ``(n_points, 2)``."""
+    array = as_array("coordinates", coordinates, dtype=np.float64)
+    if array.ndim != 2 or array.shape[0] != n_points or array.shape[1] < 2:
+        raise InvalidInputError(f"coordinates of shape ({n_points}, 2)", f"shape {array.shape}")
+    return array[:, :2]

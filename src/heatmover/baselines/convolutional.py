@@ -207,7 +207,7 @@ def balance_explicitly(
     asked: dict[int, list[Pair]] = {}
     for pair in pairs:
         asked.setdefault(min(pair, key=rank.__getitem__), []).append(pair)
-    found: Balances = {}
+    balances: Balances = {}
     order = sorted(asked, key=rank.__getitem__)
     for group, sources in _groups(supports, order, LARGEST_KERNEL // kernel.walk.n_points):
         members = [pair for i in group for pair in asked[i]]
@@ -223,8 +223,8 @@ def balance_explicitly(
                 return _balance_self(between, supports[i], limits)
             return _balance(between if first == i else between.T, supports[i], supports[j], limits)
 
-        found.update(zip(members, pool.map(balance, members), strict=True))
-    return found
+        balances.update(zip(members, pool.map(balance, members), strict=True))
+    return balances
 
 
 def _groups(supports: list[Support], order: Iterable[int], largest: int) -> Iterator[tuple[list[int], Rows]]:
@@ -277,19 +277,19 @@ def balance_implicitly(
     It takes two columns of heat for each iteration of each pair, however large the supports are.
     """
     parts = [pairs[at : at + 4 * WIDTH] for at in range(0, len(pairs), 4 * WIDTH)]
-    found: Balances = {}
+    balances: Balances = {}
     for part in pool.map(lambda part: _balance_block(kernel, supports, part, limits), parts):
-        found.update(part)
+        balances.update(part)
     # Products that have left the range of plain numbers; one by one, as supports may be large.
     for pair in pairs:
-        if pair not in found:
-            found |= balance_explicitly(kernel, supports, [pair], limits, pool)
-    return found
+        if pair not in balances:
+            balances |= balance_explicitly(kernel, supports, [pair], limits, pool)
+    return balances
 
 
 def _balance_block(kernel: HeatKernel, supports: list[Support], pairs: list[Pair], limits: Limits) -> Balances:
     """Balance pairs, WIDTH at a time: one that is done makes room for the next."""
-    found: Balances = {}
+    balances: Balances = {}
     waiting = iter(pairs)
     open_scalings: dict[Pair, Scaling] = {}
     asked: dict[Pair, tuple[int, Float64, int]] = {}
@@ -298,7 +298,7 @@ def _balance_block(kernel: HeatKernel, supports: list[Support], pairs: list[Pair
             open_scalings[pair] = _scaling(supports, pair, limits)
             asked[pair] = next(open_scalings[pair])
         if not asked:
-            return found
+            return balances
         products = _products(kernel, supports, list(asked.values()))
         for pair, product in zip(list(asked), products, strict=True):
             try:
@@ -307,7 +307,7 @@ def _balance_block(kernel: HeatKernel, supports: list[Support], pairs: list[Pair
                 else:
                     asked[pair] = open_scalings[pair].send(product)
             except StopIteration as end:
-                found[pair] = end.value
+                balances[pair] = end.value
                 del open_scalings[pair], asked[pair]
 
 

@@ -30,6 +30,7 @@ from heatmover.cohort import Cohort
 from heatmover.cohort.candidates import candidates
 from heatmover.cohort.formats.choose import format_of
 from heatmover.cohort.hashes import cell_hashes
+from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.graphs import Diagnosis, Graph
 
@@ -45,8 +46,6 @@ TRIAL_CELLS, TRIAL_SAMPLES = 4_000, 100
 START_SECONDS, START_BYTES = 6.0, 350_000_000
 # Seconds of one permutation of one variable, per pair of samples (634 samples, 999 permutations: 1.5 s).
 SECONDS_PER_PERMUTATION = 4e-9
-# Beyond, an embedding is made compact (see heatmover.embedding.compression).
-LARGEST_EMBEDDING = 2 << 30
 VARIABLES_SHOWN = 20
 GROUPS_SHOWN = 4
 

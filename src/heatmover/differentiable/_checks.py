@@ -26,9 +26,9 @@ def check_tensor(name: str, values: object) -> None:
 def check_together(**tensors: torch.Tensor) -> None:
     """Raise unless all tensors have the same type and lie on the same device."""
     for what, advice in (("dtype", "call .to(dtype) on one of them"), ("device", "call .to(device) on one of them")):
-        found = {name: getattr(tensor, what) for name, tensor in tensors.items()}
-        if len(set(found.values())) > 1:
-            words = " and ".join(f"{name} in {value}" for name, value in found.items())
+        values = {name: getattr(tensor, what) for name, tensor in tensors.items()}
+        if len(set(values.values())) > 1:
+            words = " and ".join(f"{name} in {value}" for name, value in values.items())
             raise InvalidInputError(f"all tensors of one {what}", words, advice)
 
 

@@ -9,7 +9,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch.autograd.function import once_differentiable
 
-from heatmover._progress import SILENT
+from heatmover._validation import check_threads
 from heatmover.differentiable._checks import check_masses, check_together
 from heatmover.embedding.estimator import DiffusionEMD
 
@@ -90,10 +90,10 @@ class _Embedding(torch.autograd.Function):
     def forward(ctx: Any, rows: Any, model: DiffusionEMD) -> Any:
         ctx.model, ctx.like = model, (rows.device, rows.dtype)
         masses = np.ascontiguousarray(rows.detach().cpu().numpy())
-        values = model._embed(model.graph_.gather(masses), SILENT)
+        values = model.prepared_.embed(model.graph_.gather(masses), n_threads=check_threads(model.n_jobs))
         return torch.from_numpy(values).to(*ctx.like)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Any) -> tuple[Any, None]:
-        return torch.from_numpy(ctx.model._adjoint(gradient.cpu().numpy())).to(*ctx.like), None
+        return torch.from_numpy(ctx.model.apply_transpose(gradient.cpu().numpy())).to(*ctx.like), None

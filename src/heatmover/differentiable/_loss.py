@@ -7,12 +7,13 @@ from typing import Any, Literal, Self, final
 import numpy as np
 import numpy.typing as npt
 import torch
+from sklearn.neighbors import NearestNeighbors
 
+from heatmover._typing import FloatArray
 from heatmover._validation import check_matrix, check_number, check_threads
 from heatmover.differentiable._checks import check_masses, check_points, check_together
-from heatmover.differentiable._entry import Entry
 from heatmover.differentiable._positions import operator_at
-from heatmover.differentiable._powers import Expansion, Support, powers
+from heatmover.differentiable._powers import Expansion, SparsityPattern, powers
 from heatmover.diffusion.chebyshev import check_single
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.embedding.estimator import DiffusionEMD, warn_of_near_cuts
@@ -100,7 +101,7 @@ class DiffusionEMDLoss(torch.nn.Module):
         model = DiffusionEMD(
             graph, method="chebyshev", compress=False, dtype="float64", random_state=random_state, **settings
         ).fit()
-        prepared = model._prepared
+        prepared = model.prepared_
         self.scales, self.max_scale_reason = prepared.layout.scales, model.max_scale_reason_
         self.alpha, self.tol, self.density, self.norm, self.normalize = alpha, tol, density, norm, normalize
         self._matrix = prepared.layout.matrix
@@ -255,7 +256,7 @@ class DiffusionEMDLoss(torch.nn.Module):
         self.graph, self._operator = graph, operator
         self._place = None if graph.place is None else torch.from_numpy(graph.place.copy())
         self._copies = None if graph.place is None else torch.from_numpy(np.bincount(graph.place))
-        self._support = Support(operator.symmetric, graph.first[operator.order], self._n_threads)
+        self._support = SparsityPattern(operator.symmetric, graph.first[operator.order], self._n_threads)
         self._order = torch.from_numpy(operator.order)
         self._component = torch.from_numpy(operator.component.astype(np.int64))
         self._n_components = operator.n_components
@@ -330,7 +331,7 @@ class DiffusionEMDLoss(torch.nn.Module):
             raise InvalidInputError(f"one position per point, {self.n_points}", f"{len(places)}")
         width = self._entry_bandwidth
         width = ENTRY_WIDTH * self._bandwidth() if width == "auto" else check_number("entry_bandwidth", width, above=0)
-        # Equal points are entered as one, for a new point has so many nodes as neighbours, not copies of one.
+        # Equal points are entered as one: the neighbours of a new point are different nodes, not copies of one.
         return Entry(places[self.graph.first], self.graph.construction.get("n_neighbors") or 30, width)
 
     def _check_cloud(self, cloud: torch.Tensor) -> Entry:
@@ -342,3 +343,61 @@ class DiffusionEMDLoss(torch.nn.Module):
         if cloud.ndim > 3:
             raise InvalidInputError("a cloud (n_new, n_dimensions) or a batch of them", f"shape {tuple(cloud.shape)}")
         return self._entry
+
+
+@final
+class Entry:
+    """New points enter a graph: each spreads its mass over its nearest nodes by kernel weights.
+
+    Parameters
+    ----------
+    points
+        Positions of the nodes, ``(n_points, n_dimensions)``.
+    n_neighbors
+        Nodes that a new point spreads its mass over.
+    width
+        Of the kernel ``exp(-d^2 / width^2)``.
+    """
+
+    def __init__(self, points: FloatArray, n_neighbors: int, width: float) -> None:
+        self.points = points
+        self.width = width
+        self._count = min(n_neighbors, len(points))
+        self._search: Any = None
+
+    def weigh(self, cloud: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the nearest nodes of each point of a cloud and its weights on them.
+
+        Parameters
+        ----------
+        cloud
+            ``(n_new, n_dimensions)``, on the CPU.
+
+        Returns
+        -------
+        nodes, weights
+            ``(n_new, n_neighbors)`` each; weights sum to one over the nodes, however far the point is: what would
+            underflow cancels (softmax).
+        """
+        nodes = self._nearest(cloud)
+        steps = (cloud[:, None] - self._positions(nodes, cloud.dtype)) / self.width
+        return nodes, torch.softmax(-steps.square().sum(dim=-1), dim=-1)
+
+    def spread(self, cloud: torch.Tensor, masses: torch.Tensor) -> torch.Tensor:
+        """Return the masses ``(n_points,)`` that a cloud ``(n_new, n_dimensions)`` with ``masses`` ``(n_new,)`` has."""
+        nodes, weights = self.weigh(cloud)
+        empty = torch.zeros(len(self.points), dtype=cloud.dtype)
+        return empty.index_add(0, nodes.flatten(), (weights * masses[:, None]).flatten())
+
+    def offset(self, cloud: torch.Tensor) -> torch.Tensor:
+        """Return the vector ``(n_new, n_dimensions)`` to each point from the weighted mean of its nodes."""
+        nodes, weights = self.weigh(cloud)
+        return cloud - (weights[:, :, None] * self._positions(nodes, cloud.dtype)).sum(dim=1)
+
+    def _nearest(self, cloud: torch.Tensor) -> torch.Tensor:
+        if self._search is None:  # a graph that nobody enters needs no search
+            self._search = NearestNeighbors(n_neighbors=self._count).fit(self.points)
+        return torch.from_numpy(self._search.kneighbors(cloud.detach().numpy(), return_distance=False))
+
+    def _positions(self, nodes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return torch.from_numpy(self.points[nodes.numpy()]).to(dtype)

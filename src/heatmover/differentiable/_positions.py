@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
-from heatmover.differentiable._powers import Support
+from heatmover.differentiable._powers import SparsityPattern
 from heatmover.errors import GraphWarning
 
 __all__ = ["operator_at"]
 
 
-def operator_at(points: torch.Tensor, support: Support, width: float) -> tuple[torch.Tensor, torch.Tensor]:
+def operator_at(points: torch.Tensor, support: SparsityPattern, width: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return S and d at the given points, in float64; gradients flow to the points.
 
     Parameters
@@ -37,7 +37,7 @@ def operator_at(points: torch.Tensor, support: Support, width: float) -> tuple[t
 
 class _Operator(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, points: Any, support: Support, width: float) -> tuple[Any, Any]:
+    def forward(ctx: Any, points: Any, support: SparsityPattern, width: float) -> tuple[Any, Any]:
         from heatmover._compiled.adjoint import gaussian, normalized
 
         places = np.ascontiguousarray(points.detach().numpy())
@@ -58,14 +58,14 @@ class _Operator(torch.autograd.Function):
 
         places, affinity, density, degree = ctx.arrays
         result = np.zeros_like(places)
-        # Copies, because the kernel uses them up and they may be anybody's.
+        # Copies, because the kernel overwrites them and they belong to the caller.
         upstream = on_data.numpy().copy(), on_degree.numpy().copy()
         pattern = ctx.support.indptr, ctx.support.indices
         moves(*pattern, places, ctx.width, affinity, density, degree, *upstream, result)
         return torch.from_numpy(result), None, None
 
 
-def _warn_of_lost_points(support: Support, density: Any) -> None:
+def _warn_of_lost_points(support: SparsityPattern, density: Any) -> None:
     """Name the points whose affinities to all their neighbours are lost in the rounding of that to themselves."""
     lost = support.order[(np.diff(support.indptr) > 1) & (density == 1)]
     if lost.size:

@@ -24,7 +24,7 @@ from heatmover._typing import Float64
 from heatmover.diffusion.chebyshev import power_coefficients
 from heatmover.diffusion.recurrence import WIDEST_BLOCK
 
-__all__ = ["Expansion", "Support", "powers"]
+__all__ = ["Expansion", "SparsityPattern", "powers"]
 
 # Below this many entries of S a step is not handed to threads. Estimated (2 ns an entry, 0.1 ms a handover), untuned.
 SHARED_ABOVE = 200_000
@@ -68,7 +68,7 @@ class Expansion:
 
 
 @final
-class Support:
+class SparsityPattern:
     """Where S may have entries, in CSR form, cut into rows for threads.
 
     Parameters
@@ -119,7 +119,7 @@ class _Threads:
             list(self._pool.map(lambda rows: kernel(rows, *arguments), self._rows))
 
 
-def powers(start: torch.Tensor, data: torch.Tensor, support: Support, expansion: Expansion) -> torch.Tensor:
+def powers(start: torch.Tensor, data: torch.Tensor, support: SparsityPattern, expansion: Expansion) -> torch.Tensor:
     """Apply all powers of S to a block; gradients flow to the block and, if asked for, to the entries of S.
 
     Parameters
@@ -143,7 +143,7 @@ def powers(start: torch.Tensor, data: torch.Tensor, support: Support, expansion:
 
 class _Powers(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, start: Any, data: Any, support: Support, expansion: Expansion) -> Any:
+    def forward(ctx: Any, start: Any, data: Any, support: SparsityPattern, expansion: Expansion) -> Any:
         block = np.array(start.detach().numpy(), order="C")
         sums, last = _forward(block, data.detach().numpy(), support, expansion)
         ctx.support, ctx.expansion = support, expansion
@@ -164,7 +164,9 @@ class _Powers(torch.autograd.Function):
         return torch.from_numpy(on_start), torch.from_numpy(on_data), None, None
 
 
-def _forward(block: Array, data: Array, support: Support, expansion: Expansion) -> tuple[Array, tuple[Array, Array]]:
+def _forward(
+    block: Array, data: Array, support: SparsityPattern, expansion: Expansion
+) -> tuple[Array, tuple[Array, Array]]:
     """Return all sums and the last two terms; the block is used up."""
     from heatmover._compiled.recurrence import advance
 
@@ -194,7 +196,7 @@ def _pair(table: Array, j: int, degree: int) -> Array:
     return pair
 
 
-def _clenshaw(sources: Array, data: Array, support: Support, expansion: Expansion) -> Array:
+def _clenshaw(sources: Array, data: Array, support: SparsityPattern, expansion: Expansion) -> Array:
     """Return the gradient on the block from those on the sums."""
     from heatmover._compiled.recurrence import retreat
 
@@ -213,7 +215,7 @@ def _clenshaw(sources: Array, data: Array, support: Support, expansion: Expansio
 
 
 def _backward(
-    sources: Array, last: tuple[Array, Array], data: Array, support: Support, expansion: Expansion
+    sources: Array, last: tuple[Array, Array], data: Array, support: SparsityPattern, expansion: Expansion
 ) -> tuple[Array, Array]:
     """Return the gradients on the block and on the entries of S."""
     from heatmover._compiled.adjoint import retrace

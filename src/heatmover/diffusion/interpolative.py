@@ -48,7 +48,7 @@ CUT = 2.0
 # lies beyond shows up in the bound several times too large.
 FINEST = 50.0
 FILLED = 0.9
-# Passes of the sketch through the operator. One is enough but for graphs that hang together by a thread.
+# Passes of the sketch through the operator. One is enough unless a graph hangs together by a thread.
 PASSES = 3
 
 

@@ -65,7 +65,7 @@ def deflated_power(operator: DiffusionOperator, block: Block, scale: int, tol: f
     operator.remove_top(start)
     # Test vectors are few: threads share them by rows.
     result = in_columns(lambda part: next(recurrence.polynomials(part, [coefficients])), start, n_threads=1)
-    # What rounding put back there, no power would ever remove.
+    # Rounding puts a little back there, which no power would ever remove.
     operator.remove_top(result)
     return result
 

@@ -74,7 +74,7 @@ class DiffusionOperator:
         """
         affinity, order = _with_loops_where_isolated(graph.node_affinity), np.arange(graph.n_nodes)
         if graph.construction.get("source") not in ("points", "grid"):
-            # Nodes of points are sorted already; these are in the order in which somebody had them.
+            # Nodes made from points are sorted already; these are in the order of the matrix that was given.
             order = order_of_nodes(relative(affinity, connected_components(affinity, directed=False)[1]))
             affinity = _permuted(affinity, order)
         if graph.n_nodes > REORDER_ABOVE:

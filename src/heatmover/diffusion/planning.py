@@ -8,7 +8,7 @@ wins; where thousands of eigenvalues lie close to 1, it never does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -29,14 +29,14 @@ from heatmover.diffusion.spectral import (
     spectral_factors,
 )
 
-__all__ = ["METHODS", "Cut", "Planner"]
+__all__ = ["METHODS", "Cut", "DiffusionPlan", "Workload", "plan_diffusion"]
 
 METHODS = ("auto", "chebyshev", "spectral", "interpolative", "exact")
 
 # A basis of more vectors than this takes more memory than the densities it saves, and its small dense problems begin to
 # cost more than products with the operator.
 MOST_VECTORS = 2_000
-# Up to so many products with one column polynomials are done before the ranks are known well enough to do better.
+# Up to this many products with one column, polynomials are done before the ranks are known well enough to do better.
 CHEAP = 10_000
 # A basis must save this share of the cost of polynomials before "auto" uses it: the count leaves out small things.
 WORTHWHILE = 0.8
@@ -71,9 +71,9 @@ class Cut:
 
 
 @final
-@dataclass
-class Planner:
-    """Decides once how to diffuse, and pays for the basis at most once.
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """What is to be diffused and how exactly; knows what each way would cost, in products with one column.
 
     Attributes
     ----------
@@ -89,10 +89,6 @@ class Planner:
         For the density of states and the basis.
     n_threads
         Threads to use.
-    factors
-        The coarse scales, once `settle` has found a basis worth its cost.
-    chosen, reason
-        What `settle` decided, and why.
     """
 
     operator: DiffusionOperator
@@ -101,104 +97,21 @@ class Planner:
     tol: float
     rng: np.random.Generator
     n_threads: int
-    factors: list[Factor] | None = None
-    chosen: str = "chebyshev"
-    reason: str = "as asked for"
-    _states: DensityOfStates | None = field(default=None, repr=False)
-    _settled_for: int = -1
-    _failed: bool = False
 
-    def states(self, coarsest: int, delta: float) -> DensityOfStates:
-        """Return the density of states, estimated once, with the resolution of the first request."""
-        if self._states is None:
-            self._states = density_of_states(
-                self.operator, self.rng, coarsest=coarsest, delta=delta, n_threads=self.n_threads
-            )
-        return self._states
+    def estimate_states(self, coarsest: int, delta: float) -> DensityOfStates:
+        """Return the density of states, fine enough for scales up to ``coarsest`` at this threshold."""
+        return density_of_states(self.operator, self.rng, coarsest=coarsest, delta=delta, n_threads=self.n_threads)
 
-    def settle(self, max_scale: int) -> list[Factor] | None:
-        """Decide for scales up to ``max_scale`` and return the factors of the coarse ones, if any.
+    def degree(self, scale: int, tol: float | None = None) -> int:
+        """Return the number of coefficients of the polynomial for ``2**scale`` steps."""
+        return len(power_coefficients(2**scale, self.operator.lowest, tol or self.tol)[0])
 
-        A basis that was built for coarser scales serves finer ones too.
-        """
-        if self.operator.is_uneven:
-            self.chosen = "walk"
-            self.reason = "affinities so uneven that only the walk itself, step by step, keeps its digits"
-            return None
-        if self.method in ("chebyshev", "exact"):
-            self.chosen = self.method
-            return None
-        if max_scale > self._settled_for:
-            self._decide(max_scale, try_basis=True)
-            self._settled_for = max_scale
-        elif self.factors is None and not self._failed:
-            self._decide(max_scale, try_basis=False)
-        if self.factors is None:
-            return None
-        if self.first > max_scale:
-            self.chosen, self.reason = "chebyshev", f"two points mix before the basis takes over at 2^{self.first}"
-            return None
-        self.chosen = "spectral" if self.method == "auto" else self.method
-        self.reason = self._why_basis(max_scale)
-        return self.factors
+    def polynomial_cost(self, max_scale: int) -> float:
+        """Return what polynomials alone cost."""
+        return self.n_measures * self.degree(max_scale) * self._precision_cost(max_scale)
 
-    @property
-    def first(self) -> int:
-        """The first scale computed from a basis; beyond all scales if there is none."""
-        return self.factors[0].scale if self.factors else 10**6
-
-    def _decide(self, max_scale: int, *, try_basis: bool) -> None:
-        products = self.n_measures * self._degree(max_scale)
-        if self.method == "auto" and products <= CHEAP:
-            self.chosen = "chebyshev"
-            self.reason = (
-                f"polynomials of degree {self._degree(max_scale) - 1} reach 2^{max_scale} steps at little cost"
-            )
-            return
-        self.factors, self._failed = None, False
-        cut = self._cheapest_cut(max_scale)
-        self.chosen, self.reason = "chebyshev", self._why_polynomials(max_scale, cut)
-        if cut is None or not try_basis or (self.method == "auto" and cut.cost > WORTHWHILE * cut.polynomial_cost):
-            return
-        for first in range(cut.first, min(cut.first + TRIALS, max_scale + 1)):
-            self.factors = self._build(first, max_scale)
-            if self.factors is not None:
-                return
-        self._failed = True
-        self.reason = f"no basis of up to {MOST_VECTORS:,} vectors reaches tol at 2^{cut.first} steps or somewhat later"
-
-    def _build(self, first: int, last: int) -> list[Factor] | None:
-        build = interpolative_factors if self.method == "interpolative" else spectral_factors
-        rank = (
-            self.states(min(last, FINELY), self.tol / BELOW).rank(first, self.tol / BELOW) - self.operator.n_components
-        )
-        return build(
-            self.operator,
-            first,
-            rank,
-            tol=self.tol - self._room(),
-            rng=self.rng,
-            last=last,
-            most=MOST_VECTORS,
-            n_threads=self.n_threads,
-        )
-
-    def _cheapest_cut(self, max_scale: int) -> Cut | None:
-        """Return the scale where a basis of allowed size costs least, or None."""
-        states = self.states(min(max_scale, FINELY), self.tol / BELOW)
-        most = min(MOST_VECTORS - LANES, self.operator.n_points)
-        alone = self._polynomial_cost(max_scale)
-        cuts = []
-        for first in range(1, max_scale + 1):
-            rank = max(states.rank(first, self.tol / BELOW) - self.operator.n_components, 0)
-            if OVERSAMPLING * rank <= most:
-                cuts.append(Cut(first, rank, self._cost(first, rank), alone))
-        return min(cuts, key=lambda cut: cut.cost, default=None)
-
-    def _polynomial_cost(self, max_scale: int) -> float:
-        return self.n_measures * self._degree(max_scale) * self._precision_cost(max_scale)
-
-    def _cost(self, first: int, rank: int) -> float:
+    def basis_cost(self, first: int, rank: int) -> float:
+        """Return what a basis of ``rank`` vectors costs that takes over at scale ``first``."""
         theta, lowest = threshold(first, self.tol / BELOW), self.operator.lowest
         per_degree = np.arccosh((2 - lowest - theta) / (theta - lowest))
         block = OVERSAMPLING * rank + LANES
@@ -207,45 +120,167 @@ class Planner:
             block * (FIRST_GROWTH + second_growth(self.operator.n_points) + 2 * POLISH) / per_degree
             + 2 * ORTHOGONALISATION * block**2
         )
-        tests = 2 * 2 * TESTS * self._degree(first, self.tol / 2**10)
+        tests = 2 * 2 * TESTS * self.degree(first, self.tol / 2**10)
         density = max(self.operator.symmetric.nnz / self.operator.n_points, 1.0)
-        fine = self._degree(first - 1) * self._precision_cost(first - 1) + 4 * rank / density
+        fine = self.degree(first - 1) * self._precision_cost(first - 1) + 4 * rank / density
         return float(basis + tests + self.n_measures * fine)
 
-    def _degree(self, scale: int, tol: float | None = None) -> int:
-        return len(power_coefficients(2**scale, self.operator.lowest, tol or self.tol)[0])
-
-    def _precision_cost(self, scale: int) -> float:
-        return 1.0 if rounding(2**scale, np.float32) <= self.tol / 2 else 2.0
-
-    def _room(self) -> float:
+    def room(self) -> float:
         """Return what the products with a basis may add to its error, in the precision that ``tol`` allows."""
         single = rounding(ROUNDING_STEPS, np.float32)
         return single if single <= self.tol / 2 else rounding(ROUNDING_STEPS, np.float64)
 
-    def _why_basis(self, max_scale: int) -> str:
-        assert self.factors is not None
-        rank = self.factors[0].rank
-        vectors = "skeleton points" if self.chosen == "interpolative" else "eigenvectors"
-        scales = f"2^{self.first} to 2^{max_scale}" if self.first < max_scale else f"2^{max_scale}"
-        reason = f"{scales} steps come from {rank} {vectors}"
-        if self.method != "auto":
-            return f"as asked for; {reason}"
-        share = self._cost(self.first, rank) / self._polynomial_cost(max_scale)
-        if share > 1:
-            return f"{reason}, which the search for max_scale needed"
-        return f"{reason}, which costs {share:.0%} of polynomials alone for {self.n_measures:,} measures"
+    def _precision_cost(self, scale: int) -> float:
+        return 1.0 if rounding(2**scale, np.float32) <= self.tol / 2 else 2.0
 
-    def _why_polynomials(self, max_scale: int, cut: Cut | None) -> str:
-        degree = self._degree(max_scale) - 1
-        reason = f"polynomials of degree {degree} reach 2^{max_scale} steps"
-        if max_scale == 0:
-            return f"{reason}; a single step needs no basis"
-        if cut is None:
-            return f"{reason}; the operator's powers have too large a rank for a basis"
-        if cut.cost <= cut.polynomial_cost:
-            return f"{reason}, and a basis of {cut.rank} vectors would save little for {self.n_measures:,} measures"
-        return (
-            f"{reason}; for {self.n_measures:,} measures a basis of {cut.rank} vectors would cost "
-            f"{cut.cost / cut.polynomial_cost:.1f} times as much"
-        )
+
+@final
+@dataclass(frozen=True, eq=False)
+class DiffusionPlan:
+    """How to diffuse, and why; it also holds what was paid for on the way.
+
+    Attributes
+    ----------
+    method, reason
+        ``"walk"`` or one of `METHODS` other than ``"auto"``, and why, in words.
+    factors
+        The coarse scales that come from a basis, finest first; None where there is none or it is not used.
+    states
+        The density of states, if it was needed.
+    basis
+        The basis that was built, used or not: it may begin beyond the scales that this plan is for.
+    planned_for
+        The coarsest scale for which a basis was considered.
+    hopeless
+        Whether a basis would pay, but none was found.
+    """
+
+    method: str
+    reason: str
+    factors: list[Factor] | None = None
+    states: DensityOfStates | None = None
+    basis: list[Factor] | None = None
+    planned_for: int = -1
+    hopeless: bool = False
+
+    @property
+    def first(self) -> int:
+        """The first scale computed from a basis; beyond all scales if none is used."""
+        return self.factors[0].scale if self.factors else 10**6
+
+
+def plan_diffusion(work: Workload, max_scale: int, earlier: DiffusionPlan | None = None) -> DiffusionPlan:
+    """Decide how to diffuse up to ``2**max_scale`` steps, and build the basis if one is worth its cost.
+
+    Nothing changes but the state of ``work.rng``.
+
+    Parameters
+    ----------
+    work
+        What is to be diffused.
+    max_scale
+        The coarsest scale.
+    earlier
+        A plan for the same work and other scales: what it paid for is not paid again, and a basis that was built for
+        coarser scales serves finer ones too.
+
+    Examples
+    --------
+    >>> from heatmover.graphs import Graph
+    >>> operator = DiffusionOperator.from_graph(Graph.from_grid((32, 32)))
+    >>> work = Workload(operator, "auto", 1000, 1e-3, np.random.default_rng(0), n_threads=1)
+    >>> plan_diffusion(work, 3).reason
+    'polynomials of degree 7 reach 2^3 steps at little cost'
+    >>> plan_diffusion(work, 16).method
+    'spectral'
+    """
+    if work.operator.is_uneven:
+        return DiffusionPlan("walk", "affinities so uneven that only the walk itself, step by step, keeps its digits")
+    if work.method in ("chebyshev", "exact"):
+        return DiffusionPlan(work.method, "as asked for")
+    plan = DiffusionPlan("chebyshev", "as asked for") if earlier is None else earlier
+    if max_scale > plan.planned_for:
+        plan = replace(_decide(work, max_scale, plan, try_basis=True), planned_for=max_scale)
+    elif plan.basis is None and not plan.hopeless:
+        plan = _decide(work, max_scale, plan, try_basis=False)
+    if plan.basis is None:
+        return plan
+    first = plan.basis[0].scale
+    if first > max_scale:
+        reason = f"two points mix before the basis takes over at 2^{first}"
+        return replace(plan, method="chebyshev", reason=reason, factors=None)
+    method = "spectral" if work.method == "auto" else work.method
+    return replace(plan, method=method, reason=_why_basis(work, max_scale, plan.basis[0]), factors=plan.basis)
+
+
+def _decide(work: Workload, max_scale: int, known: DiffusionPlan, *, try_basis: bool) -> DiffusionPlan:
+    if work.method == "auto" and work.n_measures * work.degree(max_scale) <= CHEAP:
+        degree = work.degree(max_scale) - 1
+        reason = f"polynomials of degree {degree} reach 2^{max_scale} steps at little cost"
+        return replace(known, method="chebyshev", reason=reason, factors=None)
+    states = known.states
+    if states is None:
+        states = work.estimate_states(min(max_scale, FINELY), work.tol / BELOW)
+    cut = _cheapest_cut(work, states, max_scale)
+    reason = _why_polynomials(work, max_scale, cut)
+    plan = DiffusionPlan("chebyshev", reason, states=states, planned_for=known.planned_for)
+    if cut is None or not try_basis or (work.method == "auto" and cut.cost > WORTHWHILE * cut.polynomial_cost):
+        return plan
+    for first in range(cut.first, min(cut.first + TRIALS, max_scale + 1)):
+        basis = _build(work, states, first, max_scale)
+        if basis is not None:
+            return replace(plan, basis=basis)
+    reason = f"no basis of up to {MOST_VECTORS:,} vectors reaches tol at 2^{cut.first} steps or somewhat later"
+    return replace(plan, reason=reason, hopeless=True)
+
+
+def _build(work: Workload, states: DensityOfStates, first: int, last: int) -> list[Factor] | None:
+    build = interpolative_factors if work.method == "interpolative" else spectral_factors
+    return build(
+        work.operator,
+        first,
+        states.rank(first, work.tol / BELOW) - work.operator.n_components,
+        tol=work.tol - work.room(),
+        rng=work.rng,
+        last=last,
+        most=MOST_VECTORS,
+        n_threads=work.n_threads,
+    )
+
+
+def _cheapest_cut(work: Workload, states: DensityOfStates, max_scale: int) -> Cut | None:
+    """Return the scale where a basis of allowed size costs least, or None."""
+    most = min(MOST_VECTORS - LANES, work.operator.n_points)
+    alone = work.polynomial_cost(max_scale)
+    cuts = []
+    for first in range(1, max_scale + 1):
+        rank = max(states.rank(first, work.tol / BELOW) - work.operator.n_components, 0)
+        if OVERSAMPLING * rank <= most:
+            cuts.append(Cut(first, rank, work.basis_cost(first, rank), alone))
+    return min(cuts, key=lambda cut: cut.cost, default=None)
+
+
+def _why_basis(work: Workload, max_scale: int, finest: Factor) -> str:
+    vectors = "skeleton points" if work.method == "interpolative" else "eigenvectors"
+    scales = f"2^{finest.scale} to 2^{max_scale}" if finest.scale < max_scale else f"2^{max_scale}"
+    reason = f"{scales} steps come from {finest.rank} {vectors}"
+    if work.method != "auto":
+        return f"as asked for; {reason}"
+    share = work.basis_cost(finest.scale, finest.rank) / work.polynomial_cost(max_scale)
+    if share > 1:
+        return f"{reason}, which the search for max_scale needed"
+    return f"{reason}, which costs {share:.0%} of polynomials alone for {work.n_measures:,} measures"
+
+
+def _why_polynomials(work: Workload, max_scale: int, cut: Cut | None) -> str:
+    reason = f"polynomials of degree {work.degree(max_scale) - 1} reach 2^{max_scale} steps"
+    if max_scale == 0:
+        return f"{reason}; a single step needs no basis"
+    if cut is None:
+        return f"{reason}; the operator's powers have too large a rank for a basis"
+    if cut.cost <= cut.polynomial_cost:
+        return f"{reason}, and a basis of {cut.rank} vectors would save little for {work.n_measures:,} measures"
+    return (
+        f"{reason}; for {work.n_measures:,} measures a basis of {cut.rank} vectors would cost "
+        f"{cut.cost / cut.polynomial_cost:.1f} times as much"
+    )

@@ -1,4 +1,4 @@
-"""Nested cells of the graph: at a coarse scale a density is smooth, and its mass in small cells says all of it.
+"""Nested regions of the graph: at a coarse scale a density is smooth, and its mass in small regions says all of it.
 
 Centres are placed farthest first, so that the first r of them are, for every r, about as evenly spread as any r points
 can be; each point belongs to its nearest centre. The distance along an edge is sqrt(-log S_ij): for a Gaussian kernel
@@ -16,20 +16,20 @@ import numpy as np
 from heatmover._typing import Int32, Intp
 from heatmover.diffusion.operator import DiffusionOperator
 
-__all__ = ["Cells", "nested_cells"]
+__all__ = ["Regions", "nested_regions"]
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Cells:
+class Regions:
     """A partition of the points around centres.
 
     Attributes
     ----------
     labels
-        Cell of each point, in the graph's order of points, ``(n_points,)``.
+        Region of each point, in the graph's order of points, ``(n_points,)``.
     centres
-        The points at the centres, ``(n_cells,)``; centre c lies in cell c.
+        The points at the centres, ``(n_regions,)``; centre c lies in region c.
     """
 
     labels: Int32
@@ -37,32 +37,32 @@ class Cells:
 
     @property
     def count(self) -> int:
-        """Number of cells."""
+        """Number of regions."""
         return int(self.centres.size)
 
 
-def nested_cells(operator: DiffusionOperator, counts: Sequence[int], rng: np.random.Generator) -> list[Cells]:
-    """Partition the points into cells, once per wanted number of them; fewer centres are always among more.
+def nested_regions(operator: DiffusionOperator, counts: Sequence[int], rng: np.random.Generator) -> list[Regions]:
+    """Partition the points into regions, once per wanted number of them; fewer centres are always among more.
 
     Parameters
     ----------
     operator
         The diffusion operator.
     counts
-        Wanted numbers of cells; at least one per connected component is made, and at most one per point.
+        Wanted numbers of regions; at least one per connected component is made, and at most one per point.
     rng
         Draws the first centre.
 
     Returns
     -------
-    list of Cells
-        As many as ``counts``, in that order. No cell reaches over two components.
+    list of Regions
+        As many as ``counts``, in that order. No region reaches over two components.
 
     Examples
     --------
     >>> from heatmover.graphs import Graph
     >>> operator = DiffusionOperator.from_graph(Graph.from_grid((8,)))
-    >>> fine, coarse = nested_cells(operator, [4, 2], np.random.default_rng(0))
+    >>> fine, coarse = nested_regions(operator, [4, 2], np.random.default_rng(0))
     >>> fine.count, coarse.count, coarse.labels.size
     (4, 2, 8)
     """
@@ -82,7 +82,7 @@ def nested_cells(operator: DiffusionOperator, counts: Sequence[int], rng: np.ran
     return [partitions[count] for count in limited]
 
 
-def _in_graph_order(operator: DiffusionOperator, labels: Int32, centres: Intp) -> Cells:
+def _in_graph_order(operator: DiffusionOperator, labels: Int32, centres: Intp) -> Regions:
     placed = np.empty_like(labels)
     placed[operator.order] = labels
-    return Cells(placed, operator.order[centres])
+    return Regions(placed, operator.order[centres])

@@ -1,14 +1,31 @@
-"""Dyadic scales: which diffusion times are compared, and how far heat has mixed at each."""
+"""Dyadic scales: which diffusion times are compared, and how the coarsest is chosen from the data."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from scipy.spatial.distance import cdist
 
-from heatmover._typing import Float64, FloatArray
+from heatmover._typing import Float64, FloatArray, Int32, Intp
+from heatmover.diffusion.base import Block, Diffuser
+from heatmover.diffusion.chebyshev import ChebyshevDiffuser
+from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.walk import WalkDiffuser
 
-__all__ = ["MIXED", "ScaleChoice", "finest_scale", "mean_total_variation", "total_variations"]
+__all__ = [
+    "COARSEST",
+    "MIXED",
+    "ScaleChoice",
+    "choose_max_scale",
+    "finest_scale",
+    "mean_total_variation",
+    "total_variations",
+]
 
 # max_scale="auto" stops at the first scale where the heat of two points overlaps by half on average. Measured on eight
 # shapes with known truth and a cohort (docs/decisions/0010): 0.7 leaves the swiss roll at a P@10 of 0.85, because far
@@ -18,6 +35,20 @@ MIXED = 0.5
 # Fine scales that together weigh less than this share of all weights are dropped when n_scales is None: they
 # cost memory and time and cannot move a distance by more than this share of its largest possible value.
 NEGLIGIBLE_WEIGHT = 0.01
+# The curve is an average over pairs of points. 32 points alone are too few: 80 draws on melanoma (16,291 cells) gave
+# the scales 5, 6 and 7. 128 gave one scale, but cost four times as much. With the correction by 16 probes, half as much
+# again, 32 vary less than 128 do (standard deviation on melanoma 0.07 without it and 0.02 with it, on the swiss roll
+# 0.029 and 0.008); see docs/decisions/0010.
+SAMPLE = 32
+PROBES = 16
+# Points at which probes are read. They leave an eighth of the deviation of 32 points, which is less than the rest.
+READ = 2_000
+# Of the surrogate, which lies between 0 and 1; data have 1e-3 and more.
+LEAST_VARIANCE = 1e-6
+# 2^18 steps cost 1,400 products per measure. Data that have not mixed by then hang together by a thread.
+COARSEST = 18
+# From here on the next scale costs as much as a basis that serves all coarser ones may cost; see `planning`.
+PATIENCE = 11
 
 
 @dataclass(frozen=True)
@@ -41,6 +72,163 @@ class ScaleChoice:
     decay: Float64
     limit: float
     reason: str
+
+
+def choose_max_scale(
+    operator: DiffusionOperator,
+    rows: Any,
+    rng: np.random.Generator,
+    *,
+    coarse: Callable[[], Diffuser | None] = lambda: None,
+    n_threads: int = 1,
+) -> ScaleChoice:
+    """Return the first scale at which two points, drawn from the measures, have half mixed on average.
+
+    Mixing is judged by the mean total variation between the heat that started at each point, from its start at 1
+    (no common mass) to its limit after infinite time (0 on a connected graph). Points are drawn, not measures, so
+    that measures which overlap from the start, such as patients that share all cell types, are not taken for mixed.
+
+    Parameters
+    ----------
+    operator
+        The diffusion operator.
+    rows
+        Measures ``(n_measures, n_points)``, dense or CSR.
+    rng
+        Draws the points.
+    coarse
+        Called once if the points have not mixed after 2^10 steps: a way to diffuse that is cheap at coarse scales, or
+        None to go on with polynomials.
+    n_threads
+        Threads to use.
+    """
+    draw = _draw(operator, rows, rng)
+    threshold = draw.limit + MIXED * (1 - draw.limit)
+    decay: list[float] = []
+    for scale, densities in enumerate(islice(_flow(operator, draw.sources, coarse, n_threads), COARSEST + 1)):
+        decay.append(draw.variation(densities))
+        if scale >= 1 and decay[-1] <= threshold:
+            reason = (
+                f"at 2^{scale} steps the heat of two points differs by {decay[-1]:.2f} on average "
+                f"(total variation), the first scale at or under {threshold:.2f}"
+            )
+            return ScaleChoice(scale, np.array(decay), draw.limit, reason)
+    reason = (
+        f"the heat of two points still differs by {decay[-1]:.2f} on average at 2^{COARSEST} steps, where the search "
+        "ends; parts of the graph hang together by a thread: see graph.diagnose()"
+    )
+    return ScaleChoice(COARSEST, np.array(decay), draw.limit, reason)
+
+
+def _flow(
+    operator: DiffusionOperator,
+    sources: Block,
+    coarse: Callable[[], Diffuser | None],
+    n_threads: int,
+) -> Iterator[Block]:
+    """Yield the densities of the sources at 2^0, 2^1, ..."""
+    if operator.is_uneven:
+        yield from WalkDiffuser(operator, adjoint=True).diffuse_progressively(sources)
+        return
+    tol, dtype = 1e-3 * operator.tightening, _precision(operator)
+    diffuser = ChebyshevDiffuser(operator, adjoint=True, tol=tol, dtype=dtype, n_threads=n_threads)
+    flow = diffuser.diffuse_progressively(sources)
+    yield from islice(flow, PATIENCE)
+    basis = coarse()
+    for scale in count(PATIENCE):
+        yield next(flow if basis is None else basis.diffuse(sources, range(scale, scale + 1)))
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """Points drawn, as indicators, and probes: random functions that tell where the points lie among all.
+
+    The few points that are drawn may lie more at the rim, or more in one cluster, than all points do, and their average
+    is then off. The heat of all points is too expensive, but a random function smoothed by the same walk has a value at
+    every point, and two points have nearly the same values where their heat has mixed. Comparing the drawn points with
+    all points by these values corrects the average (a control variate).
+    """
+
+    sources: Block  # (n_points, n_drawn + n_probes)
+    drawn: Intp  # (n_drawn,)
+    read: Intp  # (n_read,), empty if all points were drawn
+    stationary: Float64  # (n_points,)
+    component: Int32  # (n_points,)
+    limit: float
+
+    def variation(self, densities: Block) -> float:
+        """Return the mean total variation between the heat of two points, from densities of the sources."""
+        if self.read.size == 0 or self.limit == 1:
+            return mean_total_variation(densities[:, : self.drawn.size])
+        together = self._together(self.drawn)
+        np.fill_diagonal(together, 0)
+        apart = total_variations(densities[:, : self.drawn.size])
+        within = _corrected(apart, *self._by_probes(densities[:, self.drawn.size :], together), together)
+        # Points of different components stay wholly apart.
+        return self.limit + (1 - self.limit) * within
+
+    def _together(self, points: Intp) -> Float64:
+        """Return 1 where a point and a drawn one share a component, else 0: ``(n_points, n_drawn)``."""
+        return np.equal.outer(self.component[points], self.component[self.drawn]).astype(np.float64)
+
+    def _by_probes(self, smoothed: Block, together: Float64) -> tuple[Float64, float | None]:
+        """Return how far drawn points are from each other by the probes, and all points from them on average."""
+        drawn, read = (
+            np.asarray(smoothed[at] / self.stationary[at, None], np.float64) for at in (self.drawn, self.read)
+        )
+        inside, across = cdist(drawn, drawn), cdist(read, drawn)
+        # A total variation is at most 1; distances of probes have no largest, and a remote point would decide for all.
+        unit = np.median(inside[together > 0]) or 1.0
+        shared = self._together(self.read)
+        mean = float(np.sum(shared * across / (across + unit)) / shared.sum()) if shared.any() else None
+        return inside / (inside + unit), mean
+
+
+def _corrected(
+    apart: Float64,
+    surrogate: Float64,
+    elsewhere: float | None,
+    together: Float64,
+) -> float:
+    """Return the mean of ``apart`` over pairs that are together, corrected by a surrogate whose mean is known."""
+    partners = together.sum(axis=1)
+    means, surrogates = ((matrix * together).sum(axis=1) / np.maximum(partners, 1) for matrix in (apart, surrogate))
+    share = partners / partners.sum()
+    mean, expected = float(share @ means), float(share @ surrogates)
+    spread = surrogates - expected
+    variance = float(share @ spread**2)
+    # Two partners only have the same mean; the slope between them would be rounding over rounding.
+    if elsewhere is None or variance < LEAST_VARIANCE:
+        return mean
+    slope = float(share @ (spread * (means - mean))) / variance
+    # A point that is drawn moves the average by both ends of its pairs, but the mean `elsewhere` by one only.
+    return float(np.clip(mean + 2 * slope * (elsewhere - expected), 0, 1))
+
+
+def _draw(operator: DiffusionOperator, rows: Any, rng: np.random.Generator) -> _Draw:
+    """Draw different points, each as likely as its mass in the mean measure, and probes if these are not all."""
+    mean = np.asarray(rows.sum(axis=0), dtype=np.float64).ravel()
+    mean /= mean.sum()
+    n_charged = int(np.count_nonzero(mean))
+    n_drawn = min(SAMPLE, n_charged)
+    n_probes = PROBES if n_drawn < n_charged else 0
+    # In the operator's order, which does not depend on that of the points.
+    order, chances = operator.order, mean[operator.order]
+    drawn = order[np.sort(rng.choice(mean.size, n_drawn, replace=False, p=chances))]
+    read = rng.choice(mean.size, min(READ, n_charged), replace=False, p=chances) if n_probes else np.empty(0, np.intp)
+    stationary, component = operator.stationary, np.empty_like(operator.component)
+    component[order] = operator.component
+    sources = np.zeros((operator.n_points, n_drawn + n_probes), dtype=_precision(operator))
+    sources[drawn, np.arange(n_drawn)] = 1
+    limit = mean_total_variation(operator.component_masses(sources[:, :n_drawn].T).T)
+    # White noise for S: the adjoint then returns the smoothed function times the stationary law.
+    sources[order, n_drawn:] = rng.normal(size=(operator.n_points, n_probes)) * np.sqrt(stationary[order])[:, None]
+    return _Draw(sources, drawn, order[np.sort(read)], stationary, component, limit)
+
+
+def _precision(operator: DiffusionOperator) -> npt.DTypeLike:
+    # An average needs few digits, but the errors of all steps add up on what never mixes.
+    return np.float32 if operator.tightening == 1 else np.float64
 
 
 def finest_scale(weights: Float64) -> int:

@@ -134,10 +134,10 @@ def randomised_interpolative_decomposition(
     width = oversampling + (FIRST_SKETCH if rank is None or delta is not None else rank)
     while width + TEST_ROWS < n_rows:
         sketch = np.vstack([sketch, _gaussian_rows(rng, width - len(sketch), array)])
-        found = cut_skeleton(sketch, _threshold(sketch, delta), rank)
-        if found.rank + oversampling <= width:
-            residual = tests - tests[:, found.indices] @ found.interpolation
-            return Skeleton(found.indices, found.interpolation, spectral_norm_from_sketch(residual))
+        cut = cut_skeleton(sketch, _threshold(sketch, delta), rank)
+        if cut.rank + oversampling <= width:
+            residual = tests - tests[:, cut.indices] @ cut.interpolation
+            return Skeleton(cut.indices, cut.interpolation, spectral_norm_from_sketch(residual))
         width *= 2
     return cut_skeleton(array, _threshold(array, delta), rank)
 

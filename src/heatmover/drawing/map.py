@@ -161,7 +161,7 @@ class SampleMap:
         )
         if self.variable is not None and self.variable.name and not above:
             legend.set_title(picture.shortened(self.variable.name), prop={"size": 10})
-            legend._legend_box.align = "left"
+            legend.set_alignment("left")
         picture.inert(legend)
 
 

@@ -26,7 +26,7 @@ from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, FloatArray
 from heatmover.diffusion.base import LANES, Block, Diffuser
 from heatmover.diffusion.recurrence import WIDEST_BLOCK
-from heatmover.diffusion.regions import Cells
+from heatmover.diffusion.regions import Regions
 from heatmover.errors import InvalidInputError
 
 __all__ = ["NORMS", "Layout", "combination", "embed", "embed_transposed", "measures_within", "scale_weights"]
@@ -91,7 +91,7 @@ def scale_weights(scales: range, alpha: float) -> Float64:
 @final
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """What the columns of an embedding are: blocks, one per scale, of points or of cells.
+    """What the columns of an embedding are: blocks, one per scale, of points or of regions.
 
     Attributes
     ----------
@@ -101,19 +101,21 @@ class Layout:
         From `combination`.
     n_points
         Number of points of the graph.
-    cells
-        Per block the cells whose masses it holds, or None: the block holds the density of every point.
+    regions
+        Per block the regions whose masses it holds, or None: the block holds the density of every point.
     """
 
     scales: range
     matrix: Float64
     n_points: int
-    cells: tuple[Cells, ...] | None = None
+    regions: tuple[Regions, ...] | None = None
 
     @property
     def edges(self) -> list[int]:
         """Where the blocks begin and end, ``n_scales + 1`` columns."""
-        widths = [self.n_points] * len(self.scales) if self.cells is None else [cells.count for cells in self.cells]
+        widths = (
+            [self.n_points] * len(self.scales) if self.regions is None else [regions.count for regions in self.regions]
+        )
         return [0, *accumulate(widths)]
 
     @property
@@ -147,11 +149,11 @@ def embed(
     Returns
     -------
     ndarray
-        ``(n_measures, layout.n_features)``, block after block. With cells, a feature is the mass in a cell: what
-        its centre stands for, so that a distance is never above the full one and cells with one point each lose
+        ``(n_measures, layout.n_features)``, block after block. With regions, a feature is the mass in a region: what
+        its centre stands for, so that a distance is never above the full one and regions with one point each lose
         nothing.
     """
-    fill_block = _fill_points if layout.cells is None else _fill_cells
+    fill_block = _fill_points if layout.regions is None else _fill_regions
     embedding = np.zeros((rows.shape[0], layout.n_features), dtype=dtype)
 
     def fill(block: slice) -> None:
@@ -195,17 +197,17 @@ def embed_transposed(
 
 def _per_density(features: Block, layout: Layout) -> Iterator[Block]:
     """Yield, per scale, what the features ask of the density there, ``(n_points, n_rows)``."""
-    from heatmover._compiled.features import add_cell_values, add_columns
+    from heatmover._compiled.features import add_columns, add_region_values
 
     edges, number = layout.edges, features.dtype.type
     for column in layout.matrix.T:
         block = np.zeros((layout.n_points, len(features)), dtype=features.dtype)
         for position in np.flatnonzero(column):
-            if layout.cells is None:
+            if layout.regions is None:
                 add_columns(features, number(column[position]), edges[position], block)
             else:
                 values = np.ascontiguousarray(features[:, edges[position] : edges[position + 1]].T)
-                add_cell_values(values, layout.cells[position].labels, number(column[position]), block)
+                add_region_values(values, layout.regions[position].labels, number(column[position]), block)
         yield block
 
 
@@ -230,8 +232,8 @@ def measures_within(memory: int, layout: Layout, dtype: npt.DTypeLike, n_threads
     size = np.dtype(dtype).itemsize
     # Per column in the making: the sums of all scales, three blocks of the recurrence and the block as it came.
     column = layout.n_points * ((len(layout.scales) + 3) * size + 8)
-    # A block and the one before it, which a loop still holds; cells are summed in float64 first.
-    features = layout.n_features * (2 * size if layout.cells is None else 2 * size + 8)
+    # A block and the one before it, which a loop still holds; regions are summed in float64 first.
+    features = layout.n_features * (2 * size if layout.regions is None else 2 * size + 8)
 
     def need(width: int) -> int:
         units = -(-width // LANES)
@@ -265,16 +267,16 @@ def _fill_points(densities: Iterator[Block], layout: Layout, embedding: Block) -
             add_transposed(whole, density.dtype.type(column[position]), edges[position], embedding)
 
 
-def _fill_cells(densities: Iterator[Block], layout: Layout, embedding: Block) -> None:
-    from heatmover._compiled.features import add_cell_sums
+def _fill_regions(densities: Iterator[Block], layout: Layout, embedding: Block) -> None:
+    from heatmover._compiled.features import add_region_sums
 
-    assert layout.cells is not None
+    assert layout.regions is not None
     edges = layout.edges
     sums = np.zeros((layout.n_features, len(embedding)))
     for column, density in zip(layout.matrix.T, densities, strict=True):
         for position in np.flatnonzero(column):
             part = sums[edges[position] : edges[position + 1]]
-            add_cell_sums(density, layout.cells[position].labels, column[position], part)
+            add_region_sums(density, layout.regions[position].labels, column[position], part)
     embedding[:] = sums.T
 
 

@@ -15,7 +15,6 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from heatmover._progress import SILENT, Progress
 from heatmover._typing import FloatArray
 from heatmover._validation import (
     as_array,
@@ -29,7 +28,7 @@ from heatmover._validation import (
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.planning import METHODS
 from heatmover.embedding.definition import NORMS
-from heatmover.embedding.preparation import Preparation, Settings, prepare
+from heatmover.embedding.preparation import LARGEST_EMBEDDING, ModelParameters, Preparation, prepare
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.graphs.cuts import FEWEST, NOTICEABLE, PASSES, find_near_cuts
@@ -65,7 +64,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         Largest error of any scale's density, in the norm that `error_bound_` states; less than float64 can keep is an
         error.
     compress
-        Keep, at every scale, the masses in cells instead of the densities of all points: as many cells as the
+        Keep, at every scale, the masses in regions instead of the densities of all points: as many regions as the
         numerical rank of that scale's operator at this threshold in (0, 1), and at least 256 (512 at 1e-4). None: only
         if the full embedding would exceed 2 GiB, then 0.1, with an `EmbeddingWarning`. False: never.
     density
@@ -82,7 +81,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         Threads; None for all cores. The result does not depend on it.
     random_state
         Seed of the sample of points that ``max_scale="auto"`` looks at, of the basis of the coarse scales and of the
-        cells.
+        regions.
 
     Attributes
     ----------
@@ -94,8 +93,10 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         Threshold of rank if the embedding is compact.
     compress_reason_ : str
         Why it is, or is not.
+    n_regions_ : ndarray
+        ``(n_scales_,)``: number of columns of each block. In a full embedding every point is a region of its own.
     n_cells_ : ndarray
-        ``(n_scales_,)``: number of columns of each block.
+        The same, by its former name.
     max_scale_ : int
         K.
     max_scale_reason_ : str
@@ -113,6 +114,9 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         ``sqrt(sum(f**2 / pi))`` with the stationary law pi (``sum(f**2 * pi)`` for ``density="function"``).
     n_features_in_ : int
         Number of points.
+    prepared_ : heatmover.embedding.preparation.Preparation
+        What `fit` has worked out and `transform` uses: the diffuser, the layout of the columns, the precision, the
+        table. For code that diffuses measures itself.
 
     Examples
     --------
@@ -174,7 +178,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         DiffusionEMD
             Itself.
         """
-        self._check_parameters()
+        self.check_parameters()
         rows = self._rows_to_fit(X)
         self.graph_ = Graph.from_grid((rows.shape[1],)) if self.graph is None else self.graph
         operator = DiffusionOperator.from_graph(self.graph_)
@@ -182,20 +186,20 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         prepared = prepare(
             operator,
             rows,
-            Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)}),
+            ModelParameters(**{field.name: getattr(self, field.name) for field in fields(ModelParameters)}),
             n_measures=None if X is None else rows.shape[0],
             rng=check_random_state(self.random_state),
             n_threads=check_threads(self.n_jobs),
         )
         warn_of_near_cuts(self.graph_, operator, rows, prepared.choice.max_scale)
         _warn_of_compression(prepared)
-        self._prepared = prepared
+        self.prepared_ = prepared
         self.method_, self.method_reason_ = prepared.method, prepared.method_reason
         self.compress_, self.compress_reason_ = prepared.compression.delta, prepared.compression.reason
         choice, layout = prepared.choice, prepared.layout
         self.max_scale_, self.max_scale_reason_, self.decay_ = choice.max_scale, choice.reason, choice.decay
         self.scales_, self.n_scales_ = np.asarray(layout.scales), len(layout.scales)
-        self.n_cells_ = np.diff(layout.edges)
+        self.n_regions_ = np.diff(layout.edges)
         self.error_bound_ = prepared.diffuser.error_bound(layout.scales)
         return self
 
@@ -213,7 +217,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             ``(n_measures, n_features)``; each row's bits do not depend on the other rows.
         """
         check_is_fitted(self)
-        return self._embed(self._check_rows(X, reset=False), SILENT)
+        return self._embed(self.node_masses(X))
 
     def transform_blocks(self, X: Any, *, memory: int | float | str = "1 GiB") -> Iterator[FloatArray]:
         """Embed any number of measures, block after block, within a limit of memory.
@@ -242,14 +246,56 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         True
         """
         check_is_fitted(self)
-        width = self._prepared.measures_within(check_memory(memory), check_threads(self.n_jobs))
+        width = self.prepared_.measures_within(check_memory(memory), check_threads(self.n_jobs))
         matrices = [X] if isinstance(X, Measures) or hasattr(X, "shape") else X
         if not isinstance(matrices, Iterable):
             _refuse_other_shapes(np.asarray(X))
         return self._blocks(matrices, width)
 
+    def apply_transpose(self, features: npt.ArrayLike) -> FloatArray:
+        """Apply the transpose of `transform`: functions on points whose integrals are combinations of features.
+
+        Parameters
+        ----------
+        features
+            ``(n_rows, n_features)``.
+
+        Returns
+        -------
+        ndarray
+            ``(n_rows, n_points)``: its product with a measure is that of ``features`` with the measure's embedding.
+
+        Examples
+        --------
+        >>> import heatmover as hm
+        >>> data = hm.datasets.ring(8, points_per_measure=25)
+        >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10), dtype="float64", max_scale=4)
+        >>> embedding, measures = model.fit_transform(data.measures()), data.measures().toarray()
+        >>> np.allclose(model.apply_transpose(embedding) @ measures.T, embedding @ embedding.T)
+        True
+        """
+        check_is_fitted(self)
+        functions = self.prepared_.embed_transposed(features, n_threads=check_threads(self.n_jobs))
+        return self.graph_.spread(functions)
+
+    def node_masses(self, X: Any) -> Any:
+        """Check measures and return their masses on the nodes of the graph, which is what `prepared_` embeds.
+
+        Parameters
+        ----------
+        X
+            Measures ``(n_measures, n_points)``.
+
+        Returns
+        -------
+        ndarray or CSR array
+            ``(n_measures, n_nodes)``: equal points are one node, and their masses add up.
+        """
+        check_is_fitted(self)
+        return self._check_rows(X, reset=False)
+
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
-        """Return a name per column of the embedding, ``(n_features,)``: scale, then point or the cell's centre.
+        """Return a name per column of the embedding, ``(n_features,)``: scale, then point or the region's centre.
 
         Of equal points, which are one node, the first gives its name.
 
@@ -269,21 +315,26 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             )
         elif known is not None and not np.array_equal(known, input_features):
             raise ValueError("input_features is not equal to feature_names_in_")
-        cells = self._prepared.layout.cells
+        regions = self.prepared_.layout.regions
         nodes = [input_features[point] for point in self.graph_.first]
-        if cells is None:
+        if regions is None:
             return np.array([f"scale{k}_{name}" for k in self.scales_ for name in nodes], dtype=object)
         names = [
             f"scale{k}_around_{nodes[centre]}"
-            for k, partition in zip(self.scales_, cells, strict=True)
+            for k, partition in zip(self.scales_, regions, strict=True)
             for centre in partition.centres
         ]
         return np.array(names, dtype=object)
 
+    @property
+    def n_cells_(self) -> npt.NDArray[Any]:
+        """The former name of `n_regions_`."""
+        return self.n_regions_
+
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """Return the parameters and, once fitted, what was chosen and why."""
         text: str = super().__repr__(N_CHAR_MAX)
-        prepared = getattr(self, "_prepared", None)
+        prepared = getattr(self, "prepared_", None)
         return text if prepared is None else f"{text}\n{indent(prepared.describe(), '  ')}"
 
     def __sklearn_tags__(self) -> Any:
@@ -293,22 +344,26 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = []
         return tags
 
-    def _embed(self, rows: Any, progress: Progress) -> FloatArray:
-        return self._prepared.embed(rows, n_threads=check_threads(self.n_jobs), progress=progress)
-
-    def _adjoint(self, features: npt.ArrayLike) -> FloatArray:
-        """Apply the transpose of `transform`: ``(n_rows, n_features)`` -> functions ``(n_rows, n_points)``."""
-        check_is_fitted(self)
-        functions = self._prepared.embed_transposed(features, n_threads=check_threads(self.n_jobs))
-        return self.graph_.spread(functions)
+    def _embed(self, rows: Any) -> FloatArray:
+        return self.prepared_.embed(rows, n_threads=check_threads(self.n_jobs))
 
     def _blocks(self, matrices: Iterable[Any], width: int) -> Iterator[FloatArray]:
         for matrix in matrices:
-            rows = self._check_rows(matrix, reset=False)
+            rows = self.node_masses(matrix)
             for start in range(0, rows.shape[0], width):
-                yield self._embed(rows[start : start + width], SILENT)
+                yield self._embed(rows[start : start + width])
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
+        """Raise `InvalidInputError` for the first parameter that `fit` would refuse, without fitting.
+
+        Examples
+        --------
+        >>> import heatmover as hm
+        >>> hm.DiffusionEMD(alpha=2).check_parameters()
+        Traceback (most recent call last):
+            ...
+        heatmover.errors.InvalidInputError: Expected alpha to be a number in (0, 1], found 2.
+        """
         if not (self.graph is None or isinstance(self.graph, Graph)):
             raise InvalidInputError(
                 "graph to be a heatmover.Graph",
@@ -450,9 +505,10 @@ def warn_of_near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_
 def _warn_of_compression(prepared: Preparation) -> None:
     if prepared.compression.by_itself:
         warnings.warn(
-            f"Expected an embedding of at most 2 GiB, found that {prepared.compression.reason}; it was made compact, "
-            f"{prepared.layout.n_features:,} features (compress={prepared.compression.delta:g}). In Python, "
-            "compress chooses otherwise, and compress=False keeps every point.",
+            f"Expected an embedding of at most {LARGEST_EMBEDDING / 2**30:g} GiB, found that "
+            f"{prepared.compression.reason}; it was made compact, {prepared.layout.n_features:,} features "
+            f"(compress={prepared.compression.delta:g}). In Python, compress chooses "
+            "otherwise, and compress=False keeps every point.",
             EmbeddingWarning,
             stacklevel=3,
         )

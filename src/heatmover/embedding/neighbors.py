@@ -72,7 +72,7 @@ def nearest(
 
     def consume(i: slice, j: slice, tile: FloatArray) -> None:
         if others is None and i == j:
-            # Never among the k, for there are at least k finite candidates.
+            # Never among the k: there are at least k finite candidates.
             np.fill_diagonal(tile, np.inf)
         keep(i, j, tile)
         if others is None and i != j:
@@ -87,10 +87,11 @@ def _check_k(k: object, rows: FloatArray, others: FloatArray | None) -> int:
     count = check_integer("k", k, minimum=1)
     available = len(rows) - 1 if others is None else len(others)
     if count > available:
-        found = f"k={count} with {len(rows)} rows in embedding"
         raise InvalidInputError(
             f"k of at most {available}",
-            found if others is None else f"k={count} with {len(others)} rows in other",
+            f"k={count} with {len(rows)} rows in embedding"
+            if others is None
+            else f"k={count} with {len(others)} rows in other",
             "a row is not its own neighbour" if others is None else "",
         )
     return count

@@ -1,7 +1,7 @@
 """The embedding as one table: the features of every point, looked up instead of diffused.
 
 The embedding is linear, so a measure's row is the mean of its points' rows. A feature of all points at once is one
-diffusion of the cell's indicator with the transposed operator: as many diffusions as there are features, however many
+diffusion of the region's indicator with the transposed operator: as many diffusions as there are features, however many
 measures follow. A sparse measure then costs its number of points times the number of features, and nothing else.
 """
 
@@ -19,7 +19,7 @@ from heatmover._progress import SILENT, Progress
 from heatmover._typing import Intp
 from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.recurrence import WIDEST_BLOCK
-from heatmover.diffusion.regions import Cells
+from heatmover.diffusion.regions import Regions
 from heatmover.embedding.definition import Layout
 from heatmover.errors import InvalidInputError
 
@@ -41,7 +41,7 @@ class FeatureTable:
     transposed
         Diffuses with the other density: functions where the embedding diffuses mass, and the other way round.
     layout
-        Of the embedding; it must have cells.
+        Of the embedding; it must have regions.
     dtype, n_threads, progress
         Of the table; to use; to report to (one step per feature).
     """
@@ -55,22 +55,22 @@ class FeatureTable:
         n_threads: int,
         progress: Progress = SILENT,
     ) -> None:
-        assert layout.cells is not None
+        assert layout.regions is not None
         self.n_features = layout.n_features
         shape = (-(-self.n_features // GROUP), layout.n_points, GROUP)
         self._groups: Block = np.zeros(shape, dtype=dtype)
 
         def fill(job: tuple[int, int, int]) -> None:
             position, start, stop = job
-            assert layout.cells is not None
-            columns = _diffused_indicators(transposed, layout.cells[position], layout, position, start, stop)
+            assert layout.regions is not None
+            columns = _diffused_indicators(transposed, layout.regions[position], layout, position, start, stop)
             self._store(layout.edges[position] + start, columns)
             progress.advance(stop - start)
 
         jobs = [
             (position, start, stop)
-            for position, cells in enumerate(layout.cells)
-            for start, stop in pairwise([*range(0, cells.count, WIDEST_BLOCK), cells.count])
+            for position, regions in enumerate(layout.regions)
+            for start, stop in pairwise([*range(0, regions.count, WIDEST_BLOCK), regions.count])
         ]
         with ThreadPoolExecutor(n_threads) as pool:
             list(pool.map(fill, jobs))
@@ -135,10 +135,10 @@ class FeatureTable:
 
 
 def _diffused_indicators(
-    transposed: Diffuser, cells: Cells, layout: Layout, position: int, start: int, stop: int
+    transposed: Diffuser, regions: Regions, layout: Layout, position: int, start: int, stop: int
 ) -> Block:
     """Return features ``start`` to ``stop`` of one block for every point, ``(n_points, stop - start)``."""
-    indicators = (cells.labels[:, None] == np.arange(start, stop)).astype(np.float64)
+    indicators = (regions.labels[:, None] == np.arange(start, stop)).astype(np.float64)
     shares = layout.matrix[position]
     result: Block = np.zeros_like(indicators)
     for part in _runs(np.flatnonzero(shares)):

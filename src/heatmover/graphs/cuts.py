@@ -26,9 +26,9 @@ __all__ = ["FEWEST", "NOTICEABLE", "PASSES", "NearCut", "NearCuts", "by_sweep", 
 
 # A part hangs by a thread if all that joins it weighs less than THIN against one of its points, and less than PASSES of
 # its heat leaves in the longest diffusion compared: measures on different sides are then within a twentieth of the
-# largest distance, wherever on their side they are. Without THIN heat that is compared after a few steps only, and gets
-# nowhere, would seem held up by a cut. Below THREAD the time does not matter: such a part can push the scales that are
-# chosen up to the time in which it mixes, and then nothing else is seen.
+# largest distance, wherever they lie on their side. Without THIN, heat that is compared after a few steps only, and has
+# got nowhere, would seem to be held up by a cut. Below THREAD the time does not matter: such a part can push the chosen
+# scales up to the time in which it mixes, and then nothing else is seen.
 # With these limits no part of 1 % of the points or more was found on eight shapes of 3,000 points, a simulated cohort
 # and five real ones (2,000 to 30,000 cells), all with the default graph; on the swiss roll with 15 neighbours there
 # were two (10 % each, on 1e-5 and 2e-4 of a point).

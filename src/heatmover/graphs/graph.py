@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._typing import Float64, Intp
+from heatmover._typing import FloatArray, Intp
 from heatmover._validation import (
     RandomState,
     check_finite,
@@ -148,7 +148,7 @@ class Graph:
         """
         check_kernel(kernel, bandwidth)
         check_option("neighbors", neighbors, SEARCHES)
-        array = _check_points(points)
+        array = np.asarray(check_points(points), dtype=np.float64)
         rng = check_random_state(random_state)
         n_threads = check_threads(n_jobs)
         count = 0 if radius is not None else _check_neighbors(n_neighbors, array)
@@ -330,8 +330,8 @@ class Graph:
         from heatmover.graphs.diagnosis import diagnose
 
         longest = None if steps is None else check_integer("steps", steps, minimum=1)
-        found = diagnose(self.node_affinity, recall=self.construction.get("recall", 1.0), steps=longest)
-        return replace(found, n_copies=self.n_points - self.n_nodes)
+        diagnosis = diagnose(self.node_affinity, recall=self.construction.get("recall", 1.0), steps=longest)
+        return replace(diagnosis, n_copies=self.n_points - self.n_nodes)
 
     def __repr__(self) -> str:
         how = self.construction
@@ -352,8 +352,9 @@ def _freeze(matrix: sp.csr_array) -> sp.csr_array:
     return matrix
 
 
-def _check_points(points: npt.ArrayLike) -> Float64:
-    array = np.asarray(check_matrix("points", points), dtype=np.float64)
+def check_points(points: npt.ArrayLike) -> FloatArray:
+    """Return points in their own precision: a copy of millions in another would double the memory."""
+    array = check_matrix("points", points)
     largest = max(float(array.max()), -float(array.min()))
     if largest > 0 and not 1e-150 < largest < 1e150:  # squares of distances must stay in the range of a float
         raise InvalidInputError("coordinates between 1e-150 and 1e150", f"a largest of {largest:g}", "rescale them")
@@ -397,7 +398,7 @@ def _check_affinity(affinity: Any) -> sp.csr_array:
 
 
 def _check_kind(matrix: sp.csr_array) -> None:
-    """Raise, or warn where it is less sure, if a symmetric matrix holds distances."""
+    """Raise if a symmetric matrix surely holds distances, and warn if it probably does."""
     verdict = looks_like_distances(matrix)
     if verdict == "surely":
         raise InvalidInputError(
@@ -415,7 +416,7 @@ def _check_kind(matrix: sp.csr_array) -> None:
 
 
 def _check_faintest(matrix: sp.csr_array) -> None:
-    """Raise if a point's affinities have lost their digits; beside a larger one of the same point they need none."""
+    """Raise if even the largest affinity of a point is so small that it has lost digits."""
     largest = matrix.max(axis=1).toarray().ravel()
     faint = np.flatnonzero((largest > 0) & (largest < np.finfo(np.float64).tiny))
     if faint.size:

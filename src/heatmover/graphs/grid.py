@@ -71,7 +71,7 @@ def _edges(
 
 
 def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    # A bare number is a grid with one axis; whether it is a whole number, the check of every axis says.
+    # A bare number is a grid with one axis; the check of the axes says whether it is a whole number.
     sizes = tuple(shape) if np.iterable(shape) else (shape,)
     if not sizes:
         raise InvalidInputError("the shape of a grid with at least one axis", repr(shape))

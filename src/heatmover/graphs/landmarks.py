@@ -18,16 +18,14 @@ from heatmover._validation import (
     RandomState,
     as_array,
     check_integer,
-    check_matrix,
     check_random_state,
     check_threads,
 )
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import distinct_points, gather_masses
-from heatmover.graphs.graph import Graph
+from heatmover.graphs.graph import Graph, check_points
 from heatmover.graphs.kernels import Bandwidth, KernelName
-from heatmover.graphs.search.assignment import CenterSearch
-from heatmover.graphs.search.kmeans import ITERATIONS, k_means
+from heatmover.graphs.search.kmeans import ITERATIONS, CenterSearch, k_means
 from heatmover.measures import Measures, distinct_labels, measures_from_weights
 
 __all__ = ["Histograms", "Landmarks", "find_landmarks"]
@@ -95,8 +93,8 @@ class Landmarks:
     ) -> Landmarks:
         """Find landmarks by k-means: from points drawn at random, each moves to the mean of the points nearest to it.
 
-        It looks at 50 points per landmark, drawn at random, and counts all points in the end. Of data larger than
-        memory give it such a draw, and the rest, chunk after chunk, to `histograms`.
+        It looks at 50 points per landmark, drawn at random, and counts all points in the end. For data larger than
+        memory pass such a draw, and then all points, chunk after chunk, to `histograms`.
 
         Parameters
         ----------
@@ -143,7 +141,40 @@ class Landmarks:
             Exact, and the same for any division of the points into chunks. Beside the points and the result it
             takes some 50 MB per thread.
         """
-        return self._nearest(self._check_points(points), check_threads(n_jobs))[0]
+        return self.nearest(points, n_jobs=n_jobs)[0]
+
+    def nearest(self, points: npt.ArrayLike, *, n_jobs: int | None = None) -> tuple[Int64, Float64]:
+        """Return the nearest landmark of each point, as `assign` does, and the squared distance to it.
+
+        Parameters
+        ----------
+        points, n_jobs
+            As in `assign`.
+
+        Returns
+        -------
+        landmarks : ndarray of shape (n_points,)
+            int64.
+        squares : ndarray of shape (n_points,)
+            float64.
+
+        Examples
+        --------
+        >>> import heatmover as hm
+        >>> landmarks = hm.Landmarks.from_points([[0.0], [0.2], [5.0], [5.2]], 2)
+        >>> landmarks.nearest([[3.0]])[1].round(2)
+        array([4.41])
+        """
+        return self._search.nearest(self.check_points(points), check_threads(n_jobs))
+
+    def check_points(self, points: npt.ArrayLike) -> FloatArray:
+        """Return points ``(n_points, n_dimensions)`` as a float array in their own precision, or raise."""
+        array = check_points(points)
+        if array.shape[1] != self.centers.shape[1]:
+            raise InvalidInputError(
+                f"points in the {self.centers.shape[1]} dimensions of the landmarks", f"{array.shape[1]} dimensions"
+            )
+        return array
 
     def measures(self, labels: npt.ArrayLike | Measures, assignment: npt.ArrayLike) -> Measures:
         """Return each sample's histogram over the landmarks.
@@ -213,17 +244,6 @@ class Landmarks:
     @cached_property
     def _search(self) -> CenterSearch:
         return CenterSearch(self.centers)
-
-    def _nearest(self, points: FloatArray, n_threads: int) -> tuple[Int64, Float64]:
-        return self._search.nearest(points, n_threads)
-
-    def _check_points(self, points: npt.ArrayLike) -> FloatArray:
-        array = _check_points(points)
-        if array.shape[1] != self.centers.shape[1]:
-            raise InvalidInputError(
-                f"points in the {self.centers.shape[1]} dimensions of the landmarks", f"{array.shape[1]} dimensions"
-            )
-        return array
 
     def _check_assignment(self, assignment: npt.ArrayLike) -> Int64:
         places = as_array("assignment", assignment)
@@ -295,11 +315,11 @@ class Histograms:
         Histograms
             Itself. A chunk that is refused has changed nothing.
         """
-        array, threads = self._landmarks._check_points(points), check_threads(n_jobs)
+        array, threads = self._landmarks.check_points(points), check_threads(n_jobs)
         _check_same_length(len(array), labels)
-        places, squares = self._landmarks._nearest(array, threads)
+        places, squares = self._landmarks._search.nearest(array, threads)
         self.add_assigned(places, labels)
-        self._measured += len(array)
+        self._measured += places.size
         self._squares += float(squares.sum())
         return self
 
@@ -307,11 +327,11 @@ class Histograms:
         """Count a chunk of points whose landmarks, ``(n_points,)``, are known; returns itself."""
         places = self._landmarks._check_assignment(assignment)
         _check_same_length(places.size, labels)
-        found, inverse = distinct_labels(labels)
+        distinct, inverse = distinct_labels(labels)
         known = self._names.copy()
-        names = known.add_all(found)
+        names = known.add_all(distinct)
         self._names = known
-        for name, label in zip(names, found, strict=True):
+        for name, label in zip(names, distinct, strict=True):
             self._samples.setdefault(name, (len(self._samples), label))
         rows = np.array([self._samples[name][0] for name in names])[inverse]
         keys, counts = np.unique(rows * self._landmarks.n_landmarks + places, return_counts=True)
@@ -338,7 +358,7 @@ def find_landmarks(
     points: npt.ArrayLike, n_landmarks: int, *, n_iterations: int, random_state: RandomState, n_jobs: int | None
 ) -> tuple[Landmarks, Int64]:
     """Return landmarks, as `Landmarks.from_points` does, and the nearest of them for each point."""
-    array = _check_points(points)
+    array = check_points(points)
     count = check_integer("n_landmarks", n_landmarks, minimum=1)
     moves = check_integer("n_iterations", n_iterations, minimum=0)
     rng, n_threads = check_random_state(random_state), check_threads(n_jobs)
@@ -358,15 +378,6 @@ def find_landmarks(
     places = np.cumsum(counts > 0) - 1
     distortion = float(squares @ copies) / len(array)
     return Landmarks(centers[kept], counts[kept], distortion, how), places[assignment][place]
-
-
-def _check_points(points: npt.ArrayLike) -> FloatArray:
-    """Return points in their own precision: a copy of millions in another would double the memory."""
-    array = check_matrix("points", points)
-    largest = max(float(array.max()), -float(array.min()))
-    if largest > 0 and not 1e-150 < largest < 1e150:  # squares of distances must stay in the range of a float
-        raise InvalidInputError("coordinates between 1e-150 and 1e150", f"a largest of {largest:g}", "rescale them")
-    return array
 
 
 def _check_same_length(n_points: int, labels: npt.ArrayLike) -> None:

@@ -1,4 +1,4 @@
-"""Distances that were given as affinities: told by how small and large values lie together.
+"""Recognise distances that were given as affinities, by how small and large values lie together.
 
 In an affinity strong ties are transitive: of three points, two strong ties make the third strong. In a distance small
 values are: the triangle inequality. Values in no order at all are neither. So a matrix is taken for distances if it
@@ -141,12 +141,12 @@ def _judge_sparse(matrix: sp.csr_array, rng: np.random.Generator) -> Verdict:
 def _triangles(matrix: sp.csr_array, around: list[Intp]) -> Intp:
     """Return the places of the three sides of triangles, two of which are among those around a point."""
     places = sp.csr_array((np.arange(1, matrix.nnz + 1), matrix.indices, matrix.indptr), shape=matrix.shape)
-    found = [np.empty((0, 3), dtype=np.intp)]
+    triples = [np.empty((0, 3), dtype=np.intp)]
     for own in around:
         near = matrix.indices[own]
         among = sp.coo_array(sp.triu(places[near][:, near], 1))
-        found.append(np.stack([own[among.coords[0]], own[among.coords[1]], among.data - 1], axis=1))
-    return np.concatenate(found)
+        triples.append(np.stack([own[among.coords[0]], own[among.coords[1]], among.data - 1], axis=1))
+    return np.concatenate(triples)
 
 
 def _shared_neighbors(matrix: sp.csr_array, centres: Intp, around: list[Intp]) -> float:

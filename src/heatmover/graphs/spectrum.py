@@ -25,19 +25,19 @@ PIECE = 2**16
 # Numbers that `lanczos` may keep (32 MB).
 MOST_REMEMBERED = 4_000_000
 
-# Up to this many points the slow end of the spectrum is computed densely, in 0.2 s: exact but for rounding.
+# Up to this many points the slow end of the spectrum is computed densely, in 0.2 s: exact up to rounding.
 DENSE = 1_000
 # Beyond, this many steps of Lanczos: 0.7 s at 24,000 points.
 STEPS = 120
 
 
 class SlowMode(NamedTuple):
-    """What a connected graph forgets last.
+    """The slowest mode of a connected graph: what diffusion forgets last.
 
     Attributes
     ----------
     gap
-        1 minus the eigenvalue found: an upper bound of 1 minus the second largest one of S, whatever was found.
+        1 minus the eigenvalue found: an upper bound of 1 minus the second largest one of S in any case.
     error
         An eigenvalue of S lies within this distance of the one found.
     lowest
@@ -206,10 +206,10 @@ def _ritz(
 ) -> tuple[Float64, Float64, Float64]:
     """Return Ritz values, their vectors in the basis of Lanczos, and their residual norms."""
     window = 2 if ends_only else _window(symmetric, steps)
-    found = [(diagonal, beside) for _, diagonal, beside in _walk(symmetric, steps, deflate, window)]
-    if not found:
+    entries = [(diagonal, beside) for _, diagonal, beside in _walk(symmetric, steps, deflate, window)]
+    if not entries:
         return np.zeros(1), np.zeros((0, 1)), np.zeros(1)
-    diagonal, beside = np.array(found).T
+    diagonal, beside = np.array(entries).T
     matrix = np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1)
     values, vectors = np.linalg.eigh(matrix)
     return values, vectors, np.abs(vectors[-1]) * beside[-1]

@@ -137,7 +137,7 @@ def _numerics(study: Study) -> str:
     compact = (
         ""
         if model.compress_ is None
-        else f" The densities were kept as masses in {int(model.n_cells_.sum()):,} cells of points over all scales."
+        else f" The densities were kept as masses in {int(model.n_regions_.sum()):,} regions of points over all scales."
     )
     return (
         f"Densities were computed by {WAYS[model.method_]}; the certified relative error of each is at most "

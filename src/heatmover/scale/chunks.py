@@ -22,9 +22,9 @@ from heatmover.cohort.hashes import cell_hashes
 from heatmover.cohort.kept import KeptReader
 from heatmover.cohort.projection import Projection
 from heatmover.cohort.reader import Block, Columns, Numbers, Reader, spans
+from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import InvalidInputError, argument
-from heatmover.graphs.search.assignment import CenterSearch
-from heatmover.graphs.search.kmeans import PER_LANDMARK
+from heatmover.graphs.search.kmeans import PER_LANDMARK, CenterSearch
 from heatmover.scale.checkpoint import UNFINISHED, Arrays, explain_full_disk
 
 __all__ = [
@@ -57,8 +57,6 @@ AGREEMENT_POINTS = 10_000
 # Scales kept by the default settings, at most; of a landmark's neighbours both directions are stored, and kernels,
 # normalisation and the recurrence hold copies.
 SCALES, EDGE_BYTES = 16, 60
-# A compact embedding is chosen by the model itself above this.
-LARGEST_EMBEDDING = 2 * 2**30
 
 
 @final

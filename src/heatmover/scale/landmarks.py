@@ -16,8 +16,8 @@ from heatmover.analysis.landmarking import LEAST_PER_SAMPLE, quota
 from heatmover.cohort import Cohort
 from heatmover.graphs import Landmarks
 from heatmover.graphs.distinct import distinct_points
-from heatmover.graphs.search.assignment import CenterSearch
-from heatmover.graphs.search.kmeans import ITERATIONS, k_means
+from heatmover.graphs.search.kmeans import ITERATIONS, CenterSearch, k_means
+from heatmover.graphs.search.lloyd import means_or_same
 from heatmover.scale.checkpoint import Arrays
 from heatmover.scale.chunks import (
     AGREEMENT_POINTS,
@@ -235,8 +235,7 @@ def _move(centers: Float64, cohort: Cohort, plan: Plan, stages: Stages, fixed: F
         for number, span in enumerate(plan.pieces)
     }
     stages.each(name, tasks, _cells(plan), fold, partial(CenterSearch, centers))
-    means = fixed.decode(sums) / np.maximum(sizes, 1)[:, None]
-    return np.where(sizes[:, None] > 0, means, centers)
+    return means_or_same(fixed.decode(sums), sizes, centers)
 
 
 def count(

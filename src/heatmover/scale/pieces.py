@@ -84,7 +84,7 @@ def compare_samples(
 
 def _embed(fitted: DiffusionEMD, measures: Measures, stages: Stages) -> FloatArray:
     """Embed the samples, a few per task."""
-    prepared = fitted._prepared
+    prepared = fitted.prepared_
     result = np.empty((len(measures), prepared.layout.n_features), dtype=prepared.precision)
 
     def fold(number: int, part: Arrays) -> None:

@@ -214,13 +214,13 @@ def embed(
     left = {number: task for number, task in tasks.items() if not marks.fits(number, partial(read, number))}
     with executor(client, n_jobs) as where:
         stages = Stages(where, NoCheckpoint(), watcher)
-        stages.each("diffuse measures", left, weights, write, partial(same, model._prepared))
+        stages.each("diffuse measures", left, weights, write, partial(same, model.prepared_))
     return open_array(str(place))
 
 
 def embedding_tasks(model: DiffusionEMD, measures: Measures) -> tuple[dict[int, Task], dict[int, int]]:
     """Return tasks that embed some samples each, and how many."""
-    rows = model._check_rows(measures, reset=False)
+    rows = model.node_masses(measures)
     starts = range(0, rows.shape[0], SAMPLES_AT_ONCE)
     tasks: dict[int, Task] = {
         number: partial(_embed_rows, rows=rows[start : start + SAMPLES_AT_ONCE]) for number, start in enumerate(starts)
@@ -240,16 +240,16 @@ def _embed_rows(prepared: Preparation, rows: Any) -> Arrays:
 def _embedding_target(place: Path, model: DiffusionEMD, measures: Measures, about: dict[str, Any], resume: bool) -> Any:
     """Return the array to write to, new or begun with the same model and measures."""
     zarr = import_extra("zarr", package="zarr", extra="cohort")
-    shape = (len(measures), model._prepared.layout.n_features)
+    shape = (len(measures), model.prepared_.layout.n_features)
     if check_new(place, resume=resume):
         with explain_full_disk(place):
             return zarr.create_array(
-                place, shape=shape, chunks=(SAMPLES_AT_ONCE, shape[1]), dtype=model._prepared.precision,
+                place, shape=shape, chunks=(SAMPLES_AT_ONCE, shape[1]), dtype=model.prepared_.precision,
                 compressors=None, attributes=about, config={"write_empty_chunks": True},
             )  # fmt: skip
     begun = open_array(str(place))
     stored, layout = begun.attrs.asdict(), (begun.shape, begun.chunks, begun.dtype)
-    expected = (shape, (SAMPLES_AT_ONCE, shape[1]), model._prepared.precision)
+    expected = (shape, (SAMPLES_AT_ONCE, shape[1]), model.prepared_.precision)
     if layout != expected or any(stored.get(key) != value for key, value in about.items()):
         raise InvalidInputError(
             "an array begun with the same model and measures", f"another at {quoted_path(str(place))}"

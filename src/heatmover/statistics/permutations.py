@@ -1,4 +1,4 @@
-"""Restricted permutations: those of a variable that are as likely as what was observed, and what they say."""
+"""Restricted permutations of a variable: those that are as likely as the observed order, and tests by them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Permutations", "Restriction", "TestResult", "null_distribution", "p_
 # What is permuted: codes of groups or numbers, one per sample.
 Values: TypeAlias = npt.NDArray[Any]
 
-# Statistics that differ by less than this share of the largest are equal but for rounding, which stays some orders of
+# Statistics that differ by less than this share of the largest are equal up to rounding, which stays some orders of
 # magnitude below in sums over 1,000 samples.
 ROUNDING = 1e-9
 
@@ -158,10 +158,10 @@ def restrict(values: Values, blocks: Any | None) -> Restriction:
 def _named(blocks: Any) -> dict[str, Any]:
     """Return every variable of blocks by its name."""
     if hasattr(blocks, "columns") or isinstance(blocks, Mapping):
-        found = {f"blocks {str(name)!r}": blocks[name] for name in blocks}
-        if not found:
+        named = {f"blocks {str(name)!r}": blocks[name] for name in blocks}
+        if not named:
             raise InvalidInputError("blocks: at least one variable", "none", "leave blocks out")
-        return found
+        return named
     return {"blocks": blocks}
 
 
@@ -299,11 +299,11 @@ def _all_others(values: Values, blocks: list[Int64], possible: int) -> Values:
 
 
 def _orders(ranks: list[int]) -> Iterator[list[int]]:
-    """Yield the different orders of some sorted numbers, in the order of a dictionary."""
+    """Yield the different orders of some sorted numbers, in lexicographic order."""
     current = ranks
     while True:
         yield list(current)
-        # The tail that falls cannot grow; the number before it takes the next larger one of the tail.
+        # A falling tail has no next order: the number before it is exchanged for the next larger one of the tail.
         turn = len(current) - 2
         while turn >= 0 and current[turn] >= current[turn + 1]:
             turn -= 1

@@ -44,18 +44,21 @@ def check_distances(distances: npt.ArrayLike) -> Float64:
     return result
 
 
-def check_labels(name: str, labels: Any, n_samples: int) -> tuple[Int64, tuple[str, ...]]:
-    """Return labels as whole numbers from 0 on, ``(n_samples,)``, and the names they stand for, sorted."""
-    found = _listed(name, labels, n_samples)
-    missing = [i for i, label in enumerate(found) if is_missing(label)]
+def check_labels(name: str, labels: Any, n_samples: int, *, of: str = "sample") -> tuple[Int64, tuple[str, ...]]:
+    """Return labels as whole numbers from 0 on, ``(n_samples,)``, and the names they stand for, sorted.
+
+    ``of`` is the word for what is labelled, for messages.
+    """
+    listed = _listed(name, labels, n_samples, of)
+    missing = [i for i, label in enumerate(listed) if is_missing(label)]
     if missing:
         raise InvalidInputError(
-            f"{name}: a label for every sample",
-            f"{len(missing)} missing (first: sample {missing[0]})",
-            "drop those samples, or give them a label of their own",
+            f"{name}: a label for every {of}",
+            f"{len(missing)} missing (first: {of} {missing[0]})",
+            f"drop those {of}s, or give them a label of their own",
         )
     # 1 and "1" may be one group or two: only the owner of the labels knows.
-    texts = LabelNames(name).add_all(found)
+    texts = LabelNames(name).add_all(listed)
     names = sorted(set(texts))
     place = {text: code for code, text in enumerate(names)}
     return np.array([place[text] for text in texts], dtype=np.int64), tuple(names)
@@ -71,8 +74,11 @@ def check_numbers(name: str, values: npt.ArrayLike, n_samples: int) -> Float64:
     numbers = array.astype(np.float64)
     bad = np.flatnonzero(~np.isfinite(numbers))
     if bad.size:
-        found = f"{bad.size} NaN or infinite (first: sample {bad[0]})"
-        raise InvalidInputError(f"{name}: a number for every sample", found, "drop those samples first")
+        raise InvalidInputError(
+            f"{name}: a number for every sample",
+            f"{bad.size} NaN or infinite (first: sample {bad[0]})",
+            "drop those samples first",
+        )
     return numbers
 
 
@@ -90,7 +96,7 @@ def by_name(groups: Any, names: tuple[str, ...]) -> Any:
     if index is not None and not callable(index):
         labels = LabelNames("the index").add_all(index)
         known = set(names).intersection(labels)
-        # An index that merely counts says nothing of names, unless names do the same.
+        # An index that merely counts does not name the samples, unless their names are such numbers.
         if known or labels != [str(place) for place in range(len(labels))]:
             repeated = [label for label, count in Counter(labels).items() if count > 1]
             if repeated:
@@ -102,12 +108,12 @@ def by_name(groups: Any, names: tuple[str, ...]) -> Any:
     return [named.get(name) for name in names]
 
 
-def _listed(name: str, labels: Any, n_samples: int) -> list[Any]:
-    """Return one plain Python object for each sample."""
-    expected = f"{name} of shape ({n_samples},), one label for each sample"
+def _listed(name: str, labels: Any, n_samples: int, of: str) -> list[Any]:
+    """Return one plain Python object for each sample, or whatever is labelled."""
+    expected = f"{name} of shape ({n_samples},), one label for each {of}"
     try:
         array = as_array(name, labels)
-        # A list of mixed types would be made text by NumPy, or numbers, and a missing label the text "nan".
+        # NumPy would turn a list of mixed types into text or numbers, and a missing label into the text "nan".
         listed = isinstance(labels, list | tuple) and array.dtype.kind not in "mM"
         array = np.asarray(labels, dtype=object) if listed or array.dtype.kind in "OU" else array
     except InvalidInputError:
@@ -118,7 +124,5 @@ def _listed(name: str, labels: Any, n_samples: int) -> list[Any]:
         raise InvalidInputError(expected, f"shape {array.shape}")
     if array.dtype.kind in "mM":
         # A date's name is the date, not its nanoseconds.
-        found: list[Any] = [None if gap else text for gap, text in zip(np.isnat(array), array.astype(str), strict=True)]
-    else:
-        found = array.tolist()
-    return found
+        return [None if gap else text for gap, text in zip(np.isnat(array), array.astype(str), strict=True)]
+    return list(array.tolist())

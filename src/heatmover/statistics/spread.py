@@ -140,7 +140,7 @@ def _on_points(squared: Float64, weights: Float64, medians: Float64) -> Float64:
     resting = np.where(here, weights, 0.0).sum(axis=1)
     at_point = np.zeros_like(medians)
     at_point[rows, nearest] = 1.0
-    # If just so, as between two points, every place between is a median too, and the iteration has found the middle.
+    # At equality, as between two points, every place between is a median too, and the iteration has found the middle.
     return np.where((pull < resting * (1 - 1e-9))[:, None], at_point, medians)
 
 
@@ -203,7 +203,7 @@ def _block_shifts(squared: Float64, codes: Int64, shares: Float64, block_of: Int
     for _ in range(FITS):
         weighted = design.T * weights
         products = weighted @ design
-        # A common shift of all groups, against all blocks, changes nothing; a trace of ridge decides on one.
+        # A common shift of all groups, against all blocks, changes nothing; a small ridge picks one.
         products[np.diag_indices_from(products)] += RIDGE * products.diagonal().max()
         fitted = np.asarray(np.linalg.solve(products, weighted), dtype=np.float64)
         left = identity - design @ fitted

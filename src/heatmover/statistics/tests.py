@@ -151,8 +151,8 @@ def neighbor_enrichment(
     k
         Number of neighbours looked at; of samples equally far as the k-th each counts in part.
     blocks
-        As in `permanova`; where blocks change places as wholes, samples of one block are no neighbours of one another,
-        as they are alike anyway.
+        As in `permanova`; where blocks change places as wholes, samples of one block are not neighbours of each other,
+        since they are alike anyway.
 
     Returns
     -------
@@ -226,14 +226,14 @@ def distance_correlation(
 
     null, complete = null_distribution(squares, numbers, restrict(numbers, blocks), n_permutations, random_state)
     observed = float(squares(numbers[None])[0])
-    # Of distances that no Euclidean space holds a square can be negative.
+    # For distances that do not come from a Euclidean space a square can be negative.
     roots = np.sqrt(np.maximum(np.append(observed, null), 0.0))
-    found, p = float(roots[0]), p_value(observed, null)
-    return TestResult("distance correlation", found, found - float(roots[1:].mean()), p, roots[1:], complete)
+    root, p = float(roots[0]), p_value(observed, null)
+    return TestResult("distance correlation", root, root - float(roots[1:].mean()), p, roots[1:], complete)
 
 
 def false_discovery(p_values: npt.ArrayLike) -> Float64:
-    """Return q-values: the expected share of false discoveries if everything at most as large is called one.
+    """Return q-values: the expected share of false discoveries among all tests with at most that p-value.
 
     Benjamini and Hochberg (1995), for many variables tested at once.
 
@@ -256,12 +256,10 @@ def false_discovery(p_values: npt.ArrayLike) -> Float64:
     array = check_numbers("p_values", p_values, np.size(p_values))
     if ((array < 0) | (array > 1)).any():
         raise InvalidInputError("p-values from 0 to 1", f"{array.min():g} to {array.max():g}")
-    order = np.argsort(array)[::-1]
-    scaled = array[order] * len(array) / np.arange(len(array), 0, -1)
-    result = np.empty_like(array)
-    # The largest is multiplied by 1, so that the smallest so far never exceeds 1.
-    result[order] = np.minimum.accumulate(scaled)
-    return result
+    # Here, because scipy.stats takes a while to import.
+    from scipy.stats import false_discovery_control
+
+    return np.asarray(false_discovery_control(array))
 
 
 def _sizes(groupings: Int64, n_groups: int) -> Int64:
@@ -305,7 +303,7 @@ def _explained(means: Float64, squares: Float64, sizes: Int64) -> Float64:
     middle = (means * sizes).sum(axis=1, keepdims=True) / sizes.sum(axis=1, keepdims=True)
     between = (sizes * (means - middle) ** 2).sum(axis=1)
     total = between + squares.sum(axis=1)
-    # Scores that are all equal but for rounding leave nothing to explain.
+    # Scores that are all equal up to rounding leave nothing to explain.
     varies = total > (1e-12 * middle[:, 0]) ** 2 * sizes[0].sum()
     return np.asarray(np.divide(between, total, out=np.zeros(len(means)), where=varies))
 
@@ -368,6 +366,6 @@ def _units_per_group(codes: Int64, names: tuple[str, ...], units: Int64 | None, 
     counts = np.bincount(codes, minlength=len(names))
     if counts.min() < at_least:
         what = "samples" if units is None else "blocks"
-        found = f"{counts.min()} in {names[counts.argmin()]!r}"
-        raise InvalidInputError(f"at least {at_least} {what} in every group", found, "leave small groups out")
+        smallest = f"{counts.min()} in {names[counts.argmin()]!r}"
+        raise InvalidInputError(f"at least {at_least} {what} in every group", smallest, "leave small groups out")
     return counts

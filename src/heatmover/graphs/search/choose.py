@@ -16,8 +16,9 @@ from heatmover._typing import Bool, Float64, Int64, Intp
 from heatmover._validation import check_threads
 from heatmover.graphs.search.descent import descend
 from heatmover.graphs.search.groups import Groups
+from heatmover.graphs.search.products import true_squares
 
-__all__ = ["SEARCHES", "Search", "Support", "k_nearest", "within_radius"]
+__all__ = ["SEARCHES", "Neighbors", "Search", "k_nearest", "within_radius"]
 
 SEARCHES = ("auto", "tree", "groups", "blocked", "descent")
 
@@ -79,7 +80,7 @@ class Search:
 
 
 @dataclass(frozen=True, eq=False)
-class Support:
+class Neighbors:
     """Neighbours of every point.
 
     Attributes
@@ -87,8 +88,8 @@ class Support:
     distances
         CSR ``(n_points, n_points)`` without the diagonal, each row ascending.
     middle
-        Distance to the middle neighbour, ``(n_points,)``; where that is zero but for rounding, to the first neighbour
-        whose is not, and 0 where all are or there is none.
+        Distance to the middle neighbour, ``(n_points,)``; where that is zero up to rounding, to the first neighbour
+        at a larger distance; 0 if there is none.
     search
         How they were found.
     """
@@ -100,7 +101,7 @@ class Support:
 
 def k_nearest(
     points: Float64, k: int, *, algorithm: str = "auto", rng: np.random.Generator, n_threads: int | None = None
-) -> Support:
+) -> Neighbors:
     """Find the k nearest neighbours of every point, itself excluded, and those as far as the last of them.
 
     Parameters
@@ -118,13 +119,13 @@ def k_nearest(
     """
     n_threads, n_points = check_threads(n_threads), len(points)
     if k == 0:
-        return Support(sp.csr_array((n_points, n_points)), np.zeros(n_points), Search("tree", 1.0, "a single point"))
+        return Neighbors(sp.csr_array((n_points, n_points)), np.zeros(n_points), Search("tree", 1.0, "a single point"))
     search, groups = _choose(points, k, rng) if algorithm == "auto" else (Search(algorithm, 1.0, "as asked for"), None)
     if search.algorithm == "descent":
         distances, indices = descend(points, k, rng, n_threads=n_threads)
         search = Search("descent", _measure_recall(points, distances, rng), search.reason)
-        found = _Part(np.arange(n_points), np.full(n_points, k), distances.ravel(), indices.ravel())
-        return Support(_matrix(n_points, [found]), _middle(distances, k), search)
+        part = _Part(np.arange(n_points), np.full(n_points, k), distances.ravel(), indices.ravel())
+        return Neighbors(_matrix(n_points, [part]), _middle(distances, k), search)
     # One more than asked for tells whether the last is tied.
     count = min(k + 1, n_points - 1)
     if search.algorithm == "groups":
@@ -140,7 +141,7 @@ def k_nearest(
             rest = np.flatnonzero(~tied)
             parts = [_Part(rest, np.full(rest.size, k), distances[rest, :k].ravel(), indices[rest, :k].ravel())]
             parts += _with_ties(groups or _grouped(points), k, np.flatnonzero(tied), n_threads)
-    return Support(_matrix(n_points, parts), _middle(distances, k), search)
+    return Neighbors(_matrix(n_points, parts), _middle(distances, k), search)
 
 
 class _Part(NamedTuple):
@@ -186,7 +187,7 @@ def _matrix(n_points: int, parts: list[_Part]) -> sp.csr_array:
     return sp.csr_array((values, columns, offsets), shape=(n_points, n_points))
 
 
-def within_radius(points: Float64, radius: float) -> Support:
+def within_radius(points: Float64, radius: float) -> Neighbors:
     """Join all points within ``radius`` of each other; a point may have none."""
     pairs = cKDTree(points).query_pairs(radius, output_type="ndarray")
     lengths = np.tile(np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], axis=1), 2)
@@ -199,11 +200,11 @@ def within_radius(points: Float64, radius: float) -> Support:
     place = np.minimum(np.maximum(counts // 2 - 1, zeros), counts - 1)
     middle = np.zeros(len(points))
     middle[counts > 0] = matrix.data[(offsets[:-1] + place)[counts > 0]]
-    return Support(matrix, middle, Search("radius", 1.0, f"all pairs within {radius:g}"))
+    return Neighbors(matrix, middle, Search("radius", 1.0, f"all pairs within {radius:g}"))
 
 
 def _middle(distances: Float64, k: int) -> Float64:
-    """Return `Support.middle` from the k nearest of each point, ascending."""
+    """Return `Neighbors.middle` from the k nearest of each point, ascending."""
     # Different points may be so close that the square of their distance is zero.
     zeros = (distances[:, :k] == 0).sum(axis=1)
     place = np.minimum(np.maximum(k // 2 - 1, zeros), k - 1)
@@ -257,10 +258,10 @@ def _by_blocks(points: Float64, queries: Intp, k: int, n_threads: int = 1) -> Fo
     unsure = np.arange(queries.size)
     for precision in (np.float32, np.float64):
         blocks = _blocks(unsure, int(np.clip(MOST_SCORES // len(points), LEAST_BLOCK, BLOCK)))
-        found = _in_threads(lambda block: _compare(points, queries[block], everyone, k, precision), blocks, n_threads)  # noqa: B023
-        for block, (lengths, near, _) in zip(blocks, found, strict=True):
+        results = _in_threads(lambda block: _compare(points, queries[block], everyone, k, precision), blocks, n_threads)  # noqa: B023
+        for block, (lengths, near, _) in zip(blocks, results, strict=True):
             distances[block], indices[block] = lengths, near
-        unsure = unsure[~np.concatenate([sure for _, _, sure in found])]
+        unsure = unsure[~np.concatenate([sure for _, _, sure in results])]
         if unsure.size == 0:
             return distances, indices
     distances[unsure], indices[unsure] = _by_tree(points, points[queries[unsure]], k, n_threads)
@@ -293,12 +294,9 @@ def _compare(
     lengths = np.sqrt(((points[near] - points[queries][:, None]) ** 2).sum(axis=2))
     order = np.lexsort((near, lengths), axis=1)[:, :k]
     distances, indices = np.take_along_axis(lengths, order, axis=1), np.take_along_axis(near, order, axis=1)
-    # A square e estimated for a true square d^2 is off by at most g (|query| + |candidate|)^2, thus by
-    # g (8 |query|^2 + 2 d^2), with g the rounding of a sum of n_dimensions terms.
-    rounding = (points.shape[1] + 8) * float(np.finfo(precision).eps)
     squares = np.einsum("ij,ij->i", here, here).astype(np.float64)
     left_out = np.take_along_axis(scores, nearest, axis=1).max(axis=1) + squares
-    least = (left_out - 8 * rounding * squares - float(np.finfo(precision).tiny)) / (1 + 2 * rounding)
+    least, _ = true_squares(left_out, squares, points.shape[1], precision)
     furthest = (distances[:, -1] / unit) ** 2
     sure = (furthest == 0) | (least >= furthest * (1 - TIE)) | (kept == candidates.size)
     return distances, indices, sure
@@ -327,9 +325,9 @@ def _without_self(distances: Float64, indices: Intp) -> Found:
     return distances[~drop].reshape(n_points, count - 1), indices[~drop].reshape(n_points, count - 1)
 
 
-def _measure_recall(points: Float64, found: Float64, rng: np.random.Generator) -> float:
-    """Compare distances found with exact ones on a fresh sample; neighbours at equal distance count as found."""
+def _measure_recall(points: Float64, approximate: Float64, rng: np.random.Generator) -> float:
+    """Compare approximate distances with exact ones on a fresh sample; a neighbour at an equal distance is a hit."""
     sample = rng.choice(len(points), min(SAMPLE, len(points)), replace=False)
     # The nearest is the point itself.
-    distances, _ = _by_blocks(points, sample, found.shape[1] + 1)
-    return float((found[sample] <= distances[:, -1:] * (1 + TIE)).mean())
+    distances, _ = _by_blocks(points, sample, approximate.shape[1] + 1)
+    return float((approximate[sample] <= distances[:, -1:] * (1 + TIE)).mean())

@@ -1,8 +1,8 @@
 """Approximate nearest neighbours by descent: neighbours of neighbours are likely neighbours (Dong et al. 2011).
 
-Random k-d cells give every point a first list of neighbours; then each point looks at the lists of the points in its
-list, and of those in whose lists it is, until hardly anything changes. Cost grows linearly with the number of points
-and with the dimension of the space, not exponentially with the dimension of the data.
+Random k-d cells give every point a first list of neighbours. Then each point looks at the lists of its neighbours, and
+at the lists of the points that have it as a neighbour, until hardly anything changes. Cost grows linearly with the
+number of points and with the dimension of the space, not exponentially with the dimension of the data.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["descend"]
 # Gaussians, from which descent reaches 100 and 99.8 % in two rounds, and 94 % when it settles.
 TREES = 4
 CELL = 64
-# Points in whose lists a point is, that it looks at as well: without them lists stay within their first cells.
+# So many points that have a point as a neighbour are looked at too: without them lists stay within their first cells.
 REVERSE = 15
 MOST_ROUNDS = 12
 # Descent ends when a round changes less than this share of all entries.
 SETTLED = 0.002
-# Pieces of work; a fixed number, for lists must not depend on the number of threads.
+# Pieces of work: a fixed number, so that lists do not depend on the number of threads.
 PIECES = 16
 
 

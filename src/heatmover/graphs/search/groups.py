@@ -11,13 +11,14 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from heatmover._typing import Bool, Float64, Int64
+from heatmover.graphs.search.lloyd import move_centers
 
 __all__ = ["SLACK", "Groups"]
 
 
-# What rounding may do to a bound, relatively; generous, for all it costs is a look at a further group.
+# What rounding may do to a bound, relatively. It is generous: too much only means looking at one more group.
 SLACK = 1e-9
-# Squares of points whose distances from another differ by less are equal but for rounding.
+# Squared distances that differ by less than this share are equal up to rounding.
 TIE = 1e-12
 # Moves of the middles, and points per group that they look at.
 MOVES, PER_GROUP = 3, 20
@@ -56,10 +57,7 @@ class Groups:
         count = len(middles)
         some = points[:: max(1, len(points) // (PER_GROUP * count))]
         for _ in range(MOVES):
-            member = _nearest(some, middles)
-            sizes = np.bincount(member, minlength=count)
-            sums = np.stack([np.bincount(member, column, minlength=count) for column in some.T], axis=1)
-            middles = np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], middles)
+            middles = move_centers(some, _nearest(some, middles), middles)
         member = _nearest(points, middles)
         radii = np.zeros(count)
         np.maximum.at(radii, member, np.linalg.norm(points - middles[member], axis=1) * (1 + SLACK))
@@ -72,10 +70,10 @@ class Groups:
         """Return the nearest point of each of some others, where a second is as near, and how many groups it took."""
         from heatmover._compiled.groups import nearest_by_groups
 
-        found, unsure = np.empty(len(block), dtype=np.int64), np.empty(len(block), dtype=np.bool_)
+        nearest, unsure = np.empty(len(block), dtype=np.int64), np.empty(len(block), dtype=np.bool_)
         parts = (self.columns, self.starts, self.order, self.middles, self.radii)
-        looked_at = nearest_by_groups(np.ascontiguousarray(block), *parts, (SLACK, TIE), found, unsure)
-        return found, unsure, int(looked_at)
+        looked_at = nearest_by_groups(np.ascontiguousarray(block), *parts, (SLACK, TIE), nearest, unsure)
+        return nearest, unsure, int(looked_at)
 
     def k_nearest(self, k: int, n_threads: int, rows: Bool | None = None) -> tuple[Float64, Int64]:
         """Return distances and numbers of the k nearest others of each point, or of some, ``(n_rows, k)`` each.
@@ -129,10 +127,10 @@ def _nearest(points: Float64, middles: Float64) -> Int64:
     unit = float(np.abs(middles - origin).max()) or 1.0  # so that no square leaves the range of a float
     there = (middles - origin) / unit
     norms = np.einsum("ij,ij->i", there, there)
-    found = np.empty(len(points), dtype=np.int64)
+    nearest = np.empty(len(points), dtype=np.int64)
     size = max(1, MOST_PRODUCTS // len(middles))
     with threadpool_limits(1, user_api="blas"):  # thin products, for which more threads only wait
         for start in range(0, len(points), size):
             here = (np.asarray(points[start : start + size], dtype=np.float64) - origin) / unit
-            found[start : start + size] = (norms - 2 * (here @ there.T)).argmin(axis=1)
-    return found
+            nearest[start : start + size] = (norms - 2 * (here @ there.T)).argmin(axis=1)
+    return nearest

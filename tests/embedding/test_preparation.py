@@ -1,4 +1,4 @@
-"""When an embedding is made compact, and how many cells each scale gets."""
+"""When an embedding is made compact, and how many regions each scale gets."""
 
 from itertools import pairwise
 
@@ -8,13 +8,13 @@ import scipy.sparse as sp
 
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.rank import density_of_states
-from heatmover.embedding import compression
-from heatmover.embedding.compression import (
+from heatmover.embedding import preparation
+from heatmover.embedding.preparation import (
     DEFAULT_DELTA,
-    LARGEST_FULL,
-    cells_of_scales,
+    LARGEST_EMBEDDING,
     choose_compression,
-    fewest_cells,
+    fewest_regions,
+    regions_of_scales,
 )
 from heatmover.graphs import Graph
 
@@ -28,7 +28,7 @@ def states_of(operator, coarsest=8):
 
 def counts(operator, scales, delta, states=None):
     rng = np.random.default_rng(0)
-    return [cells.count for cells in cells_of_scales(operator, states or states_of(operator), scales, delta, rng)]
+    return [regions.count for regions in regions_of_scales(operator, states or states_of(operator), scales, delta, rng)]
 
 
 # --- whether ------------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def test_a_large_embedding_becomes_compact_by_itself():
 
 
 def test_the_limit_itself_is_still_full():
-    measures = LARGEST_FULL // 4 // 1024
+    measures = LARGEST_EMBEDDING // 4 // 1024
     assert choose_compression(None, (measures, 1, 1024), 4).delta is None
     assert choose_compression(None, (measures + 1, 1, 1024), 4).delta == DEFAULT_DELTA
     # Twice as large in double precision.
@@ -82,10 +82,10 @@ def test_as_many_cells_as_the_rank_and_at_least_256():
     states = states_of(operator)
     ranks = [states.rank(scale, 1e-3) for scale in range(9)]
     assert ranks[1] > 256 > ranks[8]
-    assert counts(operator, range(9), 1e-3, states) == [max(rank, fewest_cells(1e-3)) for rank in ranks]
+    assert counts(operator, range(9), 1e-3, states) == [max(rank, fewest_regions(1e-3)) for rank in ranks]
 
 
-def test_a_smaller_threshold_keeps_more_cells():
+def test_a_smaller_threshold_keeps_more_regions():
     operator = DiffusionOperator.from_graph(Graph.from_grid((40, 40)))
     states = states_of(operator)
     coarse, fine = (counts(operator, range(6), delta, states) for delta in (0.5, 1e-3))
@@ -105,7 +105,7 @@ def test_a_rank_of_n_keeps_all_points():
     assert counts(operator, range(3, 6), 0.9) == [700] * 3
 
 
-def test_a_rank_of_one_keeps_256_cells():
+def test_a_rank_of_one_keeps_256_regions():
     operator = DiffusionOperator.from_graph(Graph.from_affinity(np.ones((400, 400))))
     assert counts(operator, range(3, 6), 0.1) == [256] * 3
 
@@ -117,13 +117,13 @@ def test_every_component_has_a_cell():
 
 
 def test_the_fewest_cells_are_one_number(monkeypatch):
-    monkeypatch.setattr(compression, "FEWEST_CELLS", 40)
+    monkeypatch.setattr(preparation, "FEWEST_REGIONS", 40)
     operator = DiffusionOperator.from_graph(Graph.from_affinity(np.ones((400, 400))))
     assert counts(operator, range(3, 5), 0.1) == [40] * 2
 
 
 def test_cells_of_coarser_scales_are_around_centres_of_finer_ones():
     operator = DiffusionOperator.from_graph(Graph.from_grid((40, 40)))
-    cells = cells_of_scales(operator, states_of(operator), range(1, 9), 1e-3, np.random.default_rng(0))
-    for fine, coarse in pairwise(cells):
+    regions = regions_of_scales(operator, states_of(operator), range(1, 9), 1e-3, np.random.default_rng(0))
+    for fine, coarse in pairwise(regions):
         np.testing.assert_array_equal(coarse.centres, fine.centres[: coarse.count])

@@ -7,7 +7,7 @@ from scipy.sparse.csgraph import dijkstra
 from scipy.spatial.distance import cdist
 
 from heatmover.datasets import Effect, cohort
-from heatmover.datasets._tree import grow_tree
+from heatmover.datasets.simulated_cohort import grow_tree
 from heatmover.errors import InvalidInputError
 
 
