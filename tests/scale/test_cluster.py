@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -94,7 +95,7 @@ def fail_twice(_, folder, number):
         mark = Path(folder) / f"{number}-{attempt}"
         if not mark.exists():
             mark.touch()
-            raise OSError("the drive hiccups")
+            raise OSError(errno.EIO, "the drive hiccups")
     return {"number": np.array([number])}
 
 
