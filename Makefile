@@ -11,7 +11,7 @@ JOBS ?= auto
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser bench paper docs clean
+.PHONY: help demo test lowest browser bench paper docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +30,21 @@ test: $(VENV)/.installed-test browser ## ruff, mypy and pytest (PYTEST_FLAGS="--
 	if [ $$failed = 1 ]; then echo "A check above failed, so this run will fail whatever the tests say."; fi; \
 	run $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 12 $(PYTEST_FLAGS); \
 	exit $$failed
+
+# The bounds in pyproject.toml are promises, so they are tested. The environment is its own and is made anew when a
+# bound changes; the compiled kernels are kept apart too, for each version of numba discards those of another.
+# Wheels only, except where a package has none (FlowIO): an old version that would have to be compiled is no promise.
+LOWEST := .venv-lowest
+lowest: $(LOWEST)/.installed browser ## pytest with the lowest versions that pyproject.toml allows
+	NUMBA_CACHE_DIR=$(abspath $(LOWEST))/numba $(LOWEST)/bin/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_FLAGS)
+
+$(LOWEST)/.installed: pyproject.toml constraints.txt .ci/lowest.py
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python .ci/lowest.py test > $(LOWEST)/constraints.txt
+	@echo "Installing the lowest versions into $(LOWEST) (once; it may take some minutes) ..."
+	$(LOWEST)/bin/python -m pip install -q $(PIP_FLAGS) --only-binary :all: --no-binary heatmover,flowio \
+	  -c $(LOWEST)/constraints.txt -e '.[test]'
+	@touch $@
 
 # The report is tested in a real browser. Where none can be installed its tests are skipped, or fail if CI or
 # HEATMOVER_REQUIRE_BROWSER is set; this target itself never fails. One line says what it did.
@@ -57,7 +72,7 @@ docs: $(VENV)/.installed-docs ## the documentation, into docs/_build/html
 	$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
-clean: ## remove what the other targets made, except .venv
+clean: ## remove what the other targets made, except .venv and .venv-lowest
 	rm -rf build dist demo-output benchmarks/output docs/_build docs/jupyter_execute
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import re
+import subprocess
+import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +24,7 @@ PLACES = (
     "docs",
     "benchmarks",
     ".ci",
+    ".pre-commit-config.yaml",
     "Makefile",
     "pyproject.toml",
     "constraints.txt",
@@ -29,9 +34,48 @@ SKIPPED = {"__pycache__", "_build", "jupyter_execute", "output"}
 MACHINE_PATH = re.compile(r"(?<![\w.~)}])/(?:home|Users|root|work|mnt|scratch|private)/\w|\b[A-Z]:\\\\?Users")
 
 
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
 def project_version() -> str:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return project["version"]
+    return project()["version"]
+
+
+def package(requirement: str) -> str:
+    """The name in a requirement, as pip compares names."""
+    return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", requirement).group()).lower()
+
+
+def packages(extra: str) -> set[str]:
+    """What an extra installs, the extras that it names included."""
+    installed = set()
+    for requirement in project()["optional-dependencies"][extra]:
+        if package(requirement) == "heatmover":
+            for inner in re.search(r"\[(.*)\]", requirement).group(1).split(","):
+                installed |= packages(inner)
+        else:
+            installed.add(package(requirement))
+    return installed
+
+
+def needed_extras() -> Iterator[tuple[str, str, str]]:
+    """Every ``import_extra`` of the source whose package and extra are written out: where, package, extra."""
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "import_extra":
+                named = {each.arg: each.value for each in call.keywords}
+                if all(isinstance(named[key], ast.Constant) for key in ("package", "extra")):
+                    where = f"{path.relative_to(ROOT)}:{call.lineno}"
+                    yield where, named["package"].value, named["extra"].value
+
+
+def checks_of_make_test() -> list[str]:
+    """The commands of ``make test`` that look at the source: all that it runs before pytest."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipe = re.search(r"^test:.*\n((?:\t.*\n)+)", makefile, flags=re.MULTILINE).group(1)
+    commands = re.findall(r"run \$\(BIN\)/(.*); \\", recipe)
+    return [command for command in commands if "pytest" not in command]
 
 
 def text_files() -> Iterator[Path]:
@@ -70,6 +114,73 @@ def test_continuous_integration_calls_make_test():
     assert os.access(script, os.X_OK)
     assert script.read_text(encoding="utf-8").rstrip().endswith("exec make test")
     assert re.search(r"^test:", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def test_hooks_before_a_commit_run_the_checks_of_make_test():
+    text = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    hooks = re.findall(r"^ +entry: \.venv/bin/(.*)$", text, flags=re.MULTILINE)
+    assert hooks == checks_of_make_test()
+    assert len(hooks) == 3
+    assert text.count("- id:") == text.count("language: system") == text.count("pass_filenames: false") == len(hooks)
+    # Nothing is fetched: every hook is of this repository.
+    assert re.findall(r"- repo: (.*)", text) == ["local"]
+
+
+def test_no_requirement_is_written_twice():
+    written = [*project()["dependencies"]]
+    for requirements in project()["optional-dependencies"].values():
+        written.extend(requirements)
+    counts = Counter(package(requirement) for requirement in written)
+    del counts["heatmover"]
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_every_extra_that_an_error_names_brings_the_package():
+    needed = list(needed_extras())
+    assert len(needed) > 20
+    extras = project()["optional-dependencies"]
+    wrong = [
+        f"{where}: {wanted} in {extra}"
+        for where, wanted, extra in needed
+        if extra not in extras or package(wanted) not in packages(extra)
+    ]
+    assert wrong == []
+
+
+def test_extras_that_the_command_line_names_bring_what_it_checks():
+    """Where package and extra come from a table or an argument."""
+    from heatmover.report import folder
+
+    for extra in ("demo", "cohort"):
+        assert {package(each) for needs in folder.NEEDS.values() for each in needs} <= packages(extra)
+        assert {"typer", "rich"} <= packages(extra)
+
+
+def test_extras_that_the_pages_name_exist():
+    pages = [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "src").rglob("*.py"),
+    ]
+    named = {}
+    for path in pages:
+        if not SKIPPED & set(path.relative_to(ROOT).parts):
+            for names in re.findall(r"heatmover\[([a-z,]+)\]", path.read_text(encoding="utf-8")):
+                named.update(dict.fromkeys(names.split(","), path.name))
+    assert named
+    assert {extra: page for extra, page in named.items() if extra not in project()["optional-dependencies"]} == {}
+
+
+def test_the_lowest_versions_are_those_that_are_promised():
+    script = ROOT / ".ci" / "lowest.py"
+    done = subprocess.run([sys.executable, script, "test"], capture_output=True, text=True, check=True)
+    held = dict(line.split("==") for line in done.stdout.split())
+    assert {package(name) for name in held} == packages("test") | {package(each) for each in project()["dependencies"]}
+    assert f"numpy>={held['numpy']}" in project()["dependencies"]
+    assert f"zarr>={held['zarr']}" in project()["optional-dependencies"]["cohort"]
+    # The exception: an older torch is gigabytes of libraries for accelerators.
+    assert f"torch=={held['torch']}" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
 
 
 def test_no_file_names_a_place_on_somebodys_machine():

@@ -11,7 +11,8 @@ from heatmover.errors import InvalidInputError
 
 
 def random_rows(n_rows, n_features, seed=0, density=0.15, signed=True):
-    rows = sp.random_array((n_rows, n_features), density=density, rng=np.random.default_rng(seed), format="csr")
+    rng = np.random.default_rng(seed)
+    rows = sp.csr_array(rng.random((n_rows, n_features)) * (rng.random((n_rows, n_features)) < density))
     rows.data -= 0.5 * signed
     return rows
 

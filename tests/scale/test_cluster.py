@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from heatmover.errors import InvalidInputError
-from heatmover.scale import _execute, compare_cohort, distances, nearest
+from heatmover.scale import compare_cohort, distances, execute, nearest
 from heatmover.scale.execute import Cluster, executor
 
 LANDMARKS = 60
@@ -94,7 +95,7 @@ def fail_twice(_, folder, number):
         mark = Path(folder) / f"{number}-{attempt}"
         if not mark.exists():
             mark.touch()
-            raise OSError("the drive hiccups")
+            raise OSError(errno.EIO, "the drive hiccups")
     return {"number": np.array([number])}
 
 
@@ -152,7 +153,7 @@ def test_a_scheduler_that_goes_away_is_told_and_the_run_resumes(cohort, whole, t
 
 
 def test_no_such_scheduler_is_told_before_the_work(cohort, monkeypatch):
-    monkeypatch.setattr(_execute, "PATIENCE", 0.5)
+    monkeypatch.setattr(execute, "PATIENCE", 0.5)
     with pytest.raises(InvalidInputError, match=r"a Dask scheduler at 'tcp://127.0.0.1:1', found none that answers"):
         compare_cohort(cohort, client="tcp://127.0.0.1:1")
 
@@ -164,7 +165,7 @@ def test_an_address_that_is_none_is_told(cohort):
 
 def test_a_cluster_without_workers_is_told(monkeypatch):
     distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr(_execute, "WORKERS_WITHIN", 0.1)
+    monkeypatch.setattr(execute, "WORKERS_WITHIN", 0.1)
     told = pytest.raises(InvalidInputError, match="workers on the Dask cluster")
     with cluster(0) as workers, distributed.Client(workers, set_as_default=False) as connected, told:
         Cluster(connected).run("none", {0: fail_always}, lambda *_: None, dict)

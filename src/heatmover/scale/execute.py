@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 import threading
+import time
 import uuid
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
@@ -24,14 +28,23 @@ __all__ = ["Executor", "Task", "connected", "executor"]
 Task = Callable[[Any], Arrays]
 Consumer = Callable[[int, Arrays], None]
 
-# Further attempts at a task that failed: a network drive that hiccups does so for less than four reads in a row.
-RETRIES = 3
+# Seconds between the attempts at a task whose fault may pass. A drive or a network that hiccups is back within a tenth
+# of a second or two seconds; growing pauses wait for both without asking a busy server at a high rate. A fault that
+# outlasts them costs 2.1 s per task in all, less than reading a piece takes.
+PAUSES = (0.1, 0.4, 1.6)
+# Faults of storage and networks that may be gone at the next attempt. All others are final: no file, no permission, no
+# space, a damaged file, too little memory and wrong input are the same the next time.
+PASSING = frozenset({
+    errno.EIO, errno.ETIMEDOUT, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ENETDOWN, errno.ENETUNREACH,
+    errno.EHOSTUNREACH,
+})  # fmt: skip
 # Seconds to wait for a scheduler's answer; one in reach answers in less than one.
 PATIENCE = 5
 # Seconds to wait for the first worker: batch systems keep jobs in a queue.
 WORKERS_WITHIN = 600
 # Tasks per thread of a cluster that are under way: one to do and one to do next.
 AHEAD = 2
+RESUME = f"with a checkpoint, run again with {argument('resume', True)}: what was finished is kept"
 
 
 class Executor(ABC):
@@ -120,11 +133,59 @@ def _connect(address: str) -> Any:
 
 
 @final
+@dataclass(frozen=True)
+class Persistent:
+    """A call that is repeated, after growing pauses, while its fault may pass; any other error comes as it is.
+
+    It repeats where it runs. The retries of dask itself would repeat final errors too, and at once.
+    """
+
+    call: Callable[..., Any]
+    # Waits the given seconds; in this process or, on a cluster, in the worker's.
+    sleep: Callable[[float], None] = time.sleep
+
+    def __call__(self, *arguments: Any) -> Any:
+        pauses = iter(PAUSES)
+        while True:
+            try:
+                return self.call(*arguments)
+            except Exception as error:
+                if not passes(error):
+                    raise
+                pause = next(pauses, None)
+                if pause is None:
+                    raise _lasting(error) from error
+            self.sleep(pause)
+
+
+def _lasting(error: Exception) -> InvalidInputError:
+    return InvalidInputError(
+        "storage and a network that answer",
+        f"{type(error).__name__} at each of {len(PAUSES) + 1} attempts within {sum(PAUSES):.1f} s ({error})",
+        f"check the drive and the network; {RESUME}",
+    )
+
+
+def passes(error: BaseException | None) -> bool:
+    """Tell whether a fault, or the one that caused it, may be gone at the next attempt."""
+    if error is None:
+        return False
+    if isinstance(error, ConnectionError | TimeoutError) or (isinstance(error, OSError) and error.errno in PASSING):
+        return True
+    # Where distributed is not loaded, it has not lost a connection.
+    communication = getattr(sys.modules.get("distributed"), "comm", None)
+    if communication is not None and isinstance(error, communication.CommClosedError):
+        return True
+    return passes(error.__cause__)
+
+
+@final
 class Threads(Executor):
     """Dask's threaded scheduler in this process; nothing to set up."""
 
-    def __init__(self, n_workers: int) -> None:
+    def __init__(self, n_workers: int, sleep: Callable[[float], None] = time.sleep) -> None:
         self._n_workers = n_workers
+        self._sleep = sleep
 
     @property
     def n_workers(self) -> int:
@@ -140,11 +201,11 @@ class Threads(Executor):
             with lock:
                 consume(number, result)
 
-        common = dask.delayed(shared, pure=False)(dask_key_name=f"{name}-shared")
+        common = dask.delayed(Persistent(shared, self._sleep), pure=False)(dask_key_name=f"{name}-shared")
         # A delivery follows its task in the graph, so that dask forgets the result as soon as it is consumed.
         graph = [
             dask.delayed(partial(deliver, number), pure=False)(
-                dask.delayed(partial(_with_retries, task), pure=False)(common, dask_key_name=f"{name}-{number}")
+                dask.delayed(Persistent(task, self._sleep), pure=False)(common, dask_key_name=f"{name}-{number}")
             )
             for number, task in tasks.items()
         ]
@@ -154,21 +215,13 @@ class Threads(Executor):
             dask.compute(*graph, scheduler="threads", num_workers=self._n_workers, pool=pool)
 
 
-def _with_retries(task: Task, shared: Any) -> Arrays:
-    for _ in range(RETRIES):
-        try:
-            return task(shared)
-        except Exception:
-            continue
-    return task(shared)
-
-
 @final
 class Cluster(Executor):
     """A dask cluster: workers that die are replaced and their tasks run elsewhere, by dask itself."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, sleep: Callable[[float], None] = time.sleep) -> None:
         self._client = client
+        self._sleep = sleep
 
     @property
     def n_workers(self) -> int:
@@ -189,7 +242,8 @@ class Cluster(Executor):
         run = f"{name.replace(' ', '-')}-{uuid.uuid4().hex[:8]}"
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sending large graph")  # once per stage, not per task
-            common = self._client.persist(dask.delayed(shared, pure=False)(dask_key_name=f"{run}-shared"))
+            delayed = dask.delayed(Persistent(shared, self._sleep), pure=False)(dask_key_name=f"{run}-shared")
+            common = self._client.persist(delayed)
         # To all workers at once: dask would send tasks to the one that has it, and let the others wait. A worker that
         # dies meanwhile makes it fail (seen in one of four kills), which costs nothing but the head start.
         with suppress(Exception):
@@ -200,8 +254,8 @@ class Cluster(Executor):
             number, task = next(waiting, (-1, None))
             if task is None:
                 return None
-            delayed = dask.delayed(task, pure=False)(common, dask_key_name=f"{run}-{number}")
-            future = self._client.compute(delayed, retries=RETRIES)
+            delayed = dask.delayed(Persistent(task, self._sleep), pure=False)(common, dask_key_name=f"{run}-{number}")
+            future = self._client.compute(delayed)
             numbers[future.key] = number
             return future
 
@@ -228,13 +282,12 @@ class Cluster(Executor):
     def _explained(self) -> Iterator[None]:
         """Say in one sentence that the cluster is gone; errors of tasks come as they are."""
         distributed = import_extra("distributed", package="distributed", extra="dask")
-        advice = f"with a checkpoint, run again with {argument('resume', True)}: what was finished is kept"
         try:
             yield
         except distributed.KilledWorker as error:
             raise InvalidInputError(
                 "workers that survive a task", f"that one task killed {error.allowed_failures + 1} of them",
-                f"give workers more memory, or allow less; {advice}",
+                f"give workers more memory, or allow less; {RESUME}",
             ) from error  # fmt: skip
         except HeatmoverError:
             raise
@@ -242,4 +295,4 @@ class Cluster(Executor):
             # What a client raises then differs from version to version; that it has no scheduler any more does not.
             if self._client.status == "running" and not isinstance(error, CancelledError):
                 raise
-            raise InvalidInputError("a Dask scheduler that stays", "that it went away", advice) from error
+            raise InvalidInputError("a Dask scheduler that stays", "that it went away", RESUME) from error

@@ -191,7 +191,8 @@ def test_a_sparse_matrix_in_memory_is_checked(place, frame, make):
 @pytest.mark.parametrize("place", ["indptr", "indices"])
 def test_connectivities_in_memory_are_checked(place, frame, make):
     adata = make.anndata(frame)
-    affinity = sp.random_array((60, 60), density=0.3, rng=0).tocsr()
+    rng = np.random.default_rng(0)
+    affinity = sp.csr_array(rng.random((60, 60)) * (rng.random((60, 60)) < 0.3))
     adata.obsp["connectivities"] = (affinity + affinity.T).tocsr()
     getattr(adata.obsp["connectivities"], place)[5] = 10**6
     with pytest.raises(InvalidInputError, match="a sparse matrix that fits together"):
