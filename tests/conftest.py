@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from functools import cache
+
+# One thread of BLAS in each process of the tests and in those that they start. The matrices are small, and threads that
+# spin while another process has their core took most of the time. Tests about threads ask for their number themselves.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -81,23 +90,47 @@ AFFINITIES = {
 }
 
 
-@pytest.fixture(params=AFFINITIES, ids=str)
-def affinity(request):
-    """A dense symmetric affinity, small and possibly hostile."""
-    return AFFINITIES[request.param]()
+@cache
+def affinity_of(name):
+    affinity = AFFINITIES[name]()
+    affinity.flags.writeable = False
+    return affinity
 
 
-@pytest.fixture
-def graph(affinity):
-    return Graph.from_affinity(affinity)
+@cache
+def graph_of(name):
+    return Graph.from_affinity(affinity_of(name))
 
 
-@pytest.fixture
-def measures(affinity):
-    """Seven measures: two indicators, sparse ones and dense ones; rows sum to one."""
-    n_points = len(affinity)
+@cache
+def measures_of(name):
+    n_points = len(affinity_of(name))
     rng = np.random.default_rng(11)
     rows = rng.random((7, n_points)) ** 8
     rows[:2] = 0
     rows[0, 0] = rows[1, -1] = 1
-    return rows / rows.sum(axis=1, keepdims=True)
+    rows /= rows.sum(axis=1, keepdims=True)
+    rows.flags.writeable = False
+    return rows
+
+
+@pytest.fixture(params=AFFINITIES, ids=str)
+def affinity_name(request):
+    return request.param
+
+
+@pytest.fixture
+def affinity(affinity_name):
+    """A dense symmetric affinity, small and possibly hostile; made once and read-only, like what follows from it."""
+    return affinity_of(affinity_name)
+
+
+@pytest.fixture
+def graph(affinity_name):
+    return graph_of(affinity_name)
+
+
+@pytest.fixture
+def measures(affinity_name):
+    """Seven measures: two indicators, sparse ones and dense ones; rows sum to one."""
+    return measures_of(affinity_name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
+import shutil
 import warnings
 from types import SimpleNamespace
 
@@ -12,6 +14,8 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from flowio import create_fcs
+
+from heatmover.cohort import read_cohort
 
 MARKERS = ["CD4", "CD8", "CD19"]
 
@@ -110,6 +114,23 @@ FORMATS = [
 
 
 @pytest.fixture(scope="session")
+def copy(tmp_path_factory):
+    """A function that writes the cohort, or one of another size, once in each format and copies it into a folder."""
+
+    @functools.cache
+    def first(kind, n_cells):
+        return write(make_frame(n_cells), kind, tmp_path_factory.mktemp("first"))
+
+    def copied(kind, folder, n_cells=60):
+        path, arguments = first(kind, n_cells)
+        shutil.copytree(path.parent, folder, dirs_exist_ok=True)
+        moved = {"sample_sheet": folder / "sheet.csv"} if "sample_sheet" in arguments else {}
+        return folder / path.name, arguments | moved
+
+    return copied
+
+
+@pytest.fixture(scope="session")
 def make():
     """The functions above, for tests that write files of their own."""
     return SimpleNamespace(
@@ -126,3 +147,10 @@ def frame():
 def written(request, tmp_path_factory):
     """Path and arguments of the cohort in each format; not to be changed."""
     return write(make_frame(), request.param, tmp_path_factory.mktemp("cohort"))
+
+
+@pytest.fixture(scope="session")
+def cohort(written):
+    """The cohort read from each format."""
+    path, arguments = written
+    return read_cohort(path, **arguments)

@@ -142,8 +142,8 @@ def test_a_folder_of_something_else(tmp_path):
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
 @pytest.mark.parametrize("kind", ["h5ad", "parquet", "csv.gz"])
-def test_a_truncated_file(kind, share, make, tmp_path):
-    path, arguments = make.write(make.frame(5000), kind, tmp_path)
+def test_a_truncated_file(kind, share, copy, tmp_path):
+    path, arguments = copy(kind, tmp_path, 5000)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * share)])
     refused(path.name, path=path, **arguments)
@@ -151,8 +151,8 @@ def test_a_truncated_file(kind, share, make, tmp_path):
 
 @pytest.mark.parametrize("seed", range(15))
 @pytest.mark.parametrize("kind", ["h5ad", "parquet", "csv.gz", "zarr", "fcs"])
-def test_damaged_bytes_never_end_in_a_foreign_error(kind, seed, frame, make, tmp_path):
-    path, arguments = make.write(frame, kind, tmp_path)
+def test_damaged_bytes_never_end_in_a_foreign_error(kind, seed, copy, tmp_path):
+    path, arguments = copy(kind, tmp_path)
     rng = np.random.default_rng(seed)
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     file = files[rng.integers(len(files))]
@@ -205,8 +205,8 @@ def test_text_among_numbers_is_placed(tmp_path):
 
 @pytest.mark.parametrize("representation", ["CD4", [], ["CD4", "CD4"], ["condition"]])
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_an_impossible_choice_of_columns(kind, representation, frame, make, tmp_path):
-    path, arguments = make.write(frame, kind, tmp_path)
+def test_an_impossible_choice_of_columns(kind, representation, copy, tmp_path):
+    path, arguments = copy(kind, tmp_path)
     refused("representation", path=path, representation=representation, **arguments)
 
 
@@ -255,8 +255,8 @@ def test_many_features_need_a_decision(kind, tmp_path):
         {"sample_sheet": "nowhere.csv"},
     ],
 )
-def test_impossible_options(bad, frame, make, tmp_path):
-    path, arguments = make.write(frame, "csv", tmp_path)
+def test_impossible_options(bad, copy, tmp_path):
+    path, arguments = copy("csv", tmp_path)
     refused(path=path, **(arguments | bad))
 
 

@@ -17,9 +17,7 @@ from heatmover.errors import InvalidInputError
 MARKERS = ["CD4", "CD8", "CD19"]
 
 
-def test_points_labels_and_variables_are_those_of_the_table(written, frame):
-    path, arguments = written
-    cohort = read_cohort(path, **arguments)
+def test_points_labels_and_variables_are_those_of_the_table(cohort, frame):
     assert cohort.features == tuple(MARKERS)
     np.testing.assert_array_equal(cohort.points(), frame[MARKERS].to_numpy())
     assert cohort.labels().tolist() == frame["sample"].tolist()
@@ -35,17 +33,14 @@ def test_points_labels_and_variables_are_those_of_the_table(written, frame):
     assert cohort.warnings == ()
 
 
-def test_what_varies_within_samples_is_counted(written, frame):
-    path, arguments = written
-    cohort = read_cohort(path, **arguments)
+def test_what_varies_within_samples_is_counted(written, cohort, frame):
+    _, arguments = written
     counts = frame.groupby("sample")["cluster"].nunique()
     assert cohort.varying == ({} if "sample_sheet" in arguments else {"cluster": int((counts > 1).sum())})
 
 
 @pytest.mark.parametrize("size", [1, 7, 16, 60, 1000])
-def test_chunks_are_the_whole_in_pieces(written, size):
-    path, arguments = written
-    cohort = read_cohort(path, **arguments)
+def test_chunks_are_the_whole_in_pieces(cohort, size):
     pieces = list(cohort.chunks(size))
     assert all(0 < len(points) <= size and len(points) == len(codes) for points, codes in pieces)
     np.testing.assert_array_equal(np.vstack([points for points, _ in pieces]), cohort.points())
@@ -53,9 +48,7 @@ def test_chunks_are_the_whole_in_pieces(written, size):
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 60), (0, 5), (13, 41), (17, 34), (59, 60), (30, 30)])
-def test_a_range_of_cells_can_be_read(written, start, stop):
-    path, arguments = written
-    cohort = read_cohort(path, **arguments)
+def test_a_range_of_cells_can_be_read(cohort, start, stop):
     pieces = list(cohort.chunks(9, start=start, stop=stop))
     points = np.vstack([np.empty((0, 3)), *(points for points, _ in pieces)])
     np.testing.assert_array_equal(points, cohort.points()[start:stop])
@@ -98,9 +91,7 @@ def test_only_the_annotations_asked_for_are_kept(written):
     assert cohort.varying == {}
 
 
-def test_a_cohort_survives_a_pickle(written):
-    path, arguments = written
-    cohort = read_cohort(path, **arguments)
+def test_a_cohort_survives_a_pickle(cohort):
     copy = pickle.loads(pickle.dumps(cohort))
     np.testing.assert_array_equal(copy.points(), cohort.points())
     assert not copy.codes.flags.writeable
@@ -131,9 +122,7 @@ def test_misspelt_keys_are_guessed(written):
         read_cohort(path, representation=["cd-4"], **arguments)
 
 
-def test_a_variable_is_given_or_the_reason_why_not(written):
-    path, arguments = written
-    cohort = read_cohort(path, **arguments)
+def test_a_variable_is_given_or_the_reason_why_not(cohort):
     assert cohort.variable("condition").tolist() == ["healthy", "ill", "healthy", "ill"]
     with pytest.raises(InvalidInputError, match=r"did you mean 'condition'\?"):
         cohort.variable("Conditions")
@@ -145,7 +134,6 @@ def test_a_variable_is_given_or_the_reason_why_not(written):
 
 
 @pytest.mark.parametrize("bad", [{"size": 0}, {"start": -1}, {"stop": 61}, {"start": 9, "stop": 8}, {"size": 2.5}])
-def test_chunks_refuses_nonsense_at_once(written, bad):
-    path, arguments = written
+def test_chunks_refuses_nonsense_at_once(cohort, bad):
     with pytest.raises(InvalidInputError):
-        read_cohort(path, **arguments).chunks(**bad)
+        cohort.chunks(**bad)

@@ -1,5 +1,7 @@
 """Coarse scales from factors, fine ones from polynomials: each against what it is made of."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -39,10 +41,14 @@ def operator(request):
     return DiffusionOperator.from_graph(GRAPHS[request.param]())
 
 
+@cache
+def factors_of(operator, name):
+    return BUILDERS[name](operator, FIRST, 90, tol=1e-4, rng=np.random.default_rng(0), last=SCALES[-1])
+
+
 @pytest.fixture(params=BUILDERS)
 def factors(request, operator):
-    build = BUILDERS[request.param]
-    return build(operator, FIRST, 90, tol=1e-4, rng=np.random.default_rng(0), last=SCALES[-1])
+    return factors_of(operator, request.param)
 
 
 @pytest.fixture(params=[np.float64, np.float32], ids=["float64", "float32"])

@@ -3,6 +3,8 @@
 The oracle is written plainly here: P from its formula, and its powers by repeated squaring of a dense matrix.
 """
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,12 @@ SCALES = range(19)
 
 
 def exact(operator, adjoint, tol):
+    return all_eigenpairs(operator, adjoint)
+
+
+@cache
+def all_eigenpairs(operator, adjoint):
+    """No tolerance changes it, and it finds its eigenpairs once."""
     return ExactDiffuser(operator, adjoint=adjoint)
 
 
@@ -50,6 +58,16 @@ DIFFUSERS = {
     "interpolative": (low_rank(interpolative_factors, np.float64), 1e-9),
     "interpolative float32": (low_rank(interpolative_factors, np.float32), 2e-6),
 }
+
+
+@cache
+def operator_of(graph):
+    return DiffusionOperator.from_graph(graph)
+
+
+@pytest.fixture
+def operator(graph):
+    return operator_of(graph)
 
 
 @pytest.fixture(params=DIFFUSERS)
@@ -90,9 +108,9 @@ def relative_error(densities, expected, rows, affinity, adjoint):
 
 
 @pytest.mark.parametrize("tol", [1e-1, 1e-2, 1e-3, 1e-5, 1e-8])
-def test_densities_are_within_tol_of_the_dense_oracle(way, affinity, graph, measures, adjoint, tol):
+def test_densities_are_within_tol_of_the_dense_oracle(way, affinity, operator, measures, adjoint, tol):
     make, rounding = way
-    diffuser = make(DiffusionOperator.from_graph(graph), adjoint, tol)
+    diffuser = make(operator, adjoint, tol)
     densities = np.array(list(diffuser.diffuse(measures.T, SCALES)))
     bound = diffuser.error_bound(SCALES)
     room = [power_rounding(2**scale, densities.dtype) for scale in SCALES]
@@ -101,9 +119,8 @@ def test_densities_are_within_tol_of_the_dense_oracle(way, affinity, graph, meas
     assert (error <= bound[:, None] + rounding).all()
 
 
-def test_mass_is_exact_in_every_component(way, graph, measures):
+def test_mass_is_exact_in_every_component(way, graph, operator, measures):
     make, _ = way
-    operator = DiffusionOperator.from_graph(graph)
     diffuser = make(operator, True, 1e-1)
     expected = operator.component_masses(measures)
     for density in diffuser.diffuse(measures.T, SCALES):
@@ -113,37 +130,36 @@ def test_mass_is_exact_in_every_component(way, graph, measures):
         np.testing.assert_allclose(parts, expected, atol=10 * unit)
 
 
-def test_the_stationary_law_stays(way, graph):
+def test_the_stationary_law_stays(way, operator):
     make, rounding = way
-    operator = DiffusionOperator.from_graph(graph)
     law = operator.stationary[:, None] / operator.n_components
     for density in make(operator, True, 1e-2).diffuse(law, SCALES):
         np.testing.assert_allclose(density, law, atol=10 * rounding)
 
 
-def test_constants_stay_as_functions(way, graph):
+def test_constants_stay_as_functions(way, operator):
     make, rounding = way
-    constant = np.ones((graph.n_points, 1))
-    densities = make(DiffusionOperator.from_graph(graph), False, 1e-2).diffuse(constant, SCALES)
+    constant = np.ones((operator.n_points, 1))
+    densities = make(operator, False, 1e-2).diffuse(constant, SCALES)
     for scale, density in zip(SCALES, densities, strict=True):
         # The polynomial alone would miss by 1e-2: the part of the constant is put right.
         room = power_rounding(2**scale, density.dtype) + rounding
         np.testing.assert_allclose(density, 1, rtol=0, atol=room)
 
 
-def test_diffusion_is_linear(way, graph, measures, adjoint):
+def test_diffusion_is_linear(way, operator, measures, adjoint):
     make, rounding = way
-    diffuser = make(DiffusionOperator.from_graph(graph), adjoint, 1e-4)
+    diffuser = make(operator, adjoint, 1e-4)
     mixture = measures[:3].mean(axis=0)[:, None]
     pairs = zip(diffuser.diffuse(mixture, SCALES), diffuser.diffuse(measures[:3].T, SCALES), strict=True)
     for scale, (mixed, part) in enumerate(pairs):
-        room = (rounding + 2 * power_rounding(2**scale, part.dtype)) * graph.n_points * np.abs(part).max()
+        room = (rounding + 2 * power_rounding(2**scale, part.dtype)) * operator.n_points * np.abs(part).max()
         np.testing.assert_allclose(mixed[:, 0], part.mean(axis=1), atol=room)
 
 
-def test_bits_of_a_column_do_not_depend_on_its_block(graph, measures, adjoint):
+def test_bits_of_a_column_do_not_depend_on_its_block(operator, measures, adjoint):
     for make, _ in DIFFUSERS.values():
-        diffuser = make(DiffusionOperator.from_graph(graph), adjoint, 1e-3)
+        diffuser = make(operator, adjoint, 1e-3)
         together = list(diffuser.diffuse(measures.T, SCALES))
         for column in range(len(measures)):
             alone = diffuser.diffuse(measures[column : column + 1].T, SCALES)
@@ -151,9 +167,9 @@ def test_bits_of_a_column_do_not_depend_on_its_block(graph, measures, adjoint):
                 np.testing.assert_array_equal(one[:, 0], all_[:, column])
 
 
-def test_progressive_densities_agree_with_direct_ones(way, affinity, graph, measures):
+def test_progressive_densities_agree_with_direct_ones(way, affinity, operator, measures):
     make, rounding = way
-    diffuser = make(DiffusionOperator.from_graph(graph), True, 1e-6)
+    diffuser = make(operator, True, 1e-6)
     expected = dense_densities(affinity, measures, True)
     progressive = diffuser.diffuse_progressively(measures.T)
     for scale in SCALES:
@@ -163,12 +179,12 @@ def test_progressive_densities_agree_with_direct_ones(way, affinity, graph, meas
         assert (error <= (scale + 1) * (1e-6 + rounding) + room).all()
 
 
-def test_a_permutation_of_the_points_permutes_the_densities(way, affinity, measures):
+def test_a_permutation_of_the_points_permutes_the_densities(way, affinity, operator, measures):
     from heatmover.graphs import Graph
 
     make, rounding = way
     order = np.random.default_rng(2).permutation(len(affinity))
-    plain = make(DiffusionOperator.from_graph(Graph.from_affinity(affinity)), True, 1e-8)
+    plain = make(operator, True, 1e-8)
     mixed = make(DiffusionOperator.from_graph(Graph.from_affinity(affinity[order][:, order])), True, 1e-8)
     pairs = zip(plain.diffuse(measures.T, SCALES), mixed.diffuse(measures[:, order].T, SCALES), strict=True)
     for scale, (here, there) in enumerate(pairs):
