@@ -1,4 +1,4 @@
-"""Where tasks run: dask's threads in this process, or a dask cluster. Both take the same graph."""
+"""Where tasks run: threads of this process or a dask cluster; and stages, whose finished pieces are kept."""
 
 from __future__ import annotations
 
@@ -18,15 +18,12 @@ from typing import Any, final
 
 from threadpoolctl import threadpool_limits
 
+from heatmover._progress import Progress
 from heatmover._validation import check_threads, import_extra
 from heatmover.errors import HeatmoverError, InvalidInputError, argument
-from heatmover.scale.checkpoint import Arrays
+from heatmover.scale.checkpoint import Arrays, Checkpoint
 
-__all__ = ["Executor", "Task", "connected", "executor"]
-
-# Called with what all tasks share; everything else is bound already.
-Task = Callable[[Any], Arrays]
-Consumer = Callable[[int, Arrays], None]
+__all__ = ["Executor", "Stages", "Task", "connected", "executor"]
 
 # Seconds between the attempts at a task whose fault may pass. A drive or a network that hiccups is back within a tenth
 # of a second or two seconds; growing pauses wait for both without asking a busy server at a high rate. A fault that
@@ -45,6 +42,11 @@ WORKERS_WITHIN = 600
 # Tasks per thread of a cluster that are under way: one to do and one to do next.
 AHEAD = 2
 RESUME = f"with a checkpoint, run again with {argument('resume', True)}: what was finished is kept"
+
+
+# Called with what all tasks share; everything else is bound already.
+Task = Callable[[Any], Arrays]
+Consumer = Callable[[int, Arrays], None]
 
 
 class Executor(ABC):
@@ -296,3 +298,82 @@ class Cluster(Executor):
             if self._client.status == "running" and not isinstance(error, CancelledError):
                 raise
             raise InvalidInputError("a Dask scheduler that stays", "that it went away", RESUME) from error
+
+
+def _nothing() -> None:
+    """Make nothing, for tasks that share nothing."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """Runs stages.
+
+    Attributes
+    ----------
+    executor
+        Where tasks run.
+    checkpoint
+        What is finished already.
+    progress
+        Told of every finished piece.
+    """
+
+    executor: Executor
+    checkpoint: Checkpoint
+    progress: Progress
+
+    def each(
+        self,
+        name: str,
+        tasks: Mapping[int, Task],
+        weights: Mapping[int, int],
+        fold: Callable[[int, Arrays], None],
+        shared: Callable[[], Any] = _nothing,
+    ) -> None:
+        """Call ``fold(number, result)`` for every task, in any order: the fold must not depend on it.
+
+        Parameters
+        ----------
+        name
+            Of the stage, also in the checkpoint.
+        tasks
+            By number.
+        weights
+            Steps of progress of each task.
+        fold
+            Takes a result in.
+        shared
+            Makes what all tasks share; not called if none is left to do.
+        """
+        self.progress.stage(name, sum(weights[number] for number in tasks))
+        left = {}
+        for number, task in tasks.items():
+            found = self.checkpoint.load(_place(name, number))
+            if found is None:
+                left[number] = task
+            else:
+                fold(number, found)
+                self.progress.advance(weights[number])
+
+        def consume(number: int, result: Arrays) -> None:
+            self.checkpoint.save(_place(name, number), result)
+            fold(number, result)
+            self.progress.advance(weights[number])
+
+        if left:
+            self.executor.run(name, left, consume, shared)
+
+    def once(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+        """Return the result of a stage of one piece that runs here."""
+        self.progress.stage(name, 1)
+        found = self.checkpoint.load(_place(name, 0))
+        if found is None:
+            found = make()
+            self.checkpoint.save(_place(name, 0), found)
+        self.progress.advance()
+        return found
+
+
+def _place(name: str, number: int) -> str:
+    return f"{name.replace(' ', '-')}/{number:06d}"

@@ -30,7 +30,7 @@ from heatmover.scale.chunks import (
     draw_cells,
     sum_cells,
 )
-from heatmover.scale.stages import Stages
+from heatmover.scale.execute import Stages
 
 __all__ = ["Draw", "Drawn", "Histogrammed", "Tally", "count", "draw", "find_centers"]
 

@@ -29,9 +29,8 @@ from heatmover.graphs import Graph, Landmarks
 from heatmover.measures import Measures, measures_from_weights
 from heatmover.scale.checkpoint import Arrays, check_place, describe_input, digest, open_checkpoint
 from heatmover.scale.chunks import AGREEMENT_POINTS, make_plan, seekable
-from heatmover.scale.execute import executor
+from heatmover.scale.execute import Stages, executor
 from heatmover.scale.landmarks import Draw, Histogrammed, count, draw, find_centers
-from heatmover.scale.stages import Stages
 from heatmover.scale.tiles import SAMPLES_AT_ONCE, embedding_tasks, same
 
 __all__ = ["InPieces", "Request", "compare_cohort", "compare_samples", "counted", "histograms", "study_cohort"]

@@ -27,8 +27,7 @@ from heatmover.embedding.preparation import Preparation
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import Measures
 from heatmover.scale.checkpoint import Arrays, Marks, NoCheckpoint, explain_full_disk, open_checkpoint
-from heatmover.scale.execute import Task, executor
-from heatmover.scale.stages import Stages
+from heatmover.scale.execute import Stages, Task, executor
 
 __all__ = [
     "SAMPLES_AT_ONCE",
