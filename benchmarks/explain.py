@@ -75,12 +75,12 @@ def simulate(effect: float, n_permutations: int, seed: int) -> tuple[float, ...]
         )
     changed = (branch == BRANCH) if effect else np.zeros(branch.size, dtype=bool)
     sign = np.sign(effect)
-    kinds = np.array([name == str(BRANCH) for name in found.kinds.names]) & (effect != 0)
+    kinds = np.array([name == str(BRANCH) for name in found.types.names]) & (effect != 0)
     area_found = area(sign * found.scores, changed) if effect else np.nan
     return (
         area_found,
         *rates(found.scores, found.q_values, changed, sign),
-        rates(found.kinds.scores, found.kinds.q_values, kinds, sign)[0],
+        rates(found.types.scores, found.types.q_values, kinds, sign)[0],
     )
 
 

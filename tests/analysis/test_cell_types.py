@@ -58,11 +58,11 @@ def test_without_landmarks_it_is_the_explanation_of_the_groups(comparison, data,
     parts = plain.explanation.by(branch).table()
     assert (found.group, found.reference, found.n_samples) == ("case", "control", (10, 10))
     assert found.distance == pytest.approx(plain.distance)
-    for i, name in enumerate(plain.kinds.names):
+    for i, name in enumerate(plain.types.names):
         kind = by_name(found)[name]
-        assert kind.score == pytest.approx(plain.kinds.scores[i])
-        assert kind.log_ratio == pytest.approx(plain.kinds.log_ratios[i])
-        assert (kind.p_value, kind.q_value) == (plain.kinds.p_values[i], plain.kinds.q_values[i])
+        assert kind.score == pytest.approx(plain.types.scores[i])
+        assert kind.log_ratio == pytest.approx(plain.types.log_ratios[i])
+        assert (kind.p_value, kind.q_value) == (plain.types.p_values[i], plain.types.q_values[i])
         assert kind.contribution == pytest.approx(parts.loc[name, "contribution"])
         assert kind.cells == (branch == name).sum()
     assert [kind.name for kind in found.types] == list(parts.index)
@@ -106,7 +106,7 @@ def test_samples_of_a_block_in_one_group_are_averaged(comparison, data, branch):
     )
     assert (found.n_samples, found.blocks) == ((5, 5), "whole")
     np.testing.assert_allclose(
-        [by_name(found)[name].score for name in plain.kinds.names], plain.kinds.scores, rtol=1e-9, atol=1e-12
+        [by_name(found)[name].score for name in plain.types.names], plain.types.scores, rtol=1e-9, atol=1e-12
     )
     within = contrast_cells(
         comparison, annotate("branch", branch, 1200), data.annotations["condition"],

@@ -222,15 +222,15 @@ def test_the_enriched_branch_is_found(cohort):
     assert called[branch == 4].mean() > 0.7
     assert (branch[called] == 4).mean() > 0.9
     assert (found.group, found.reference, found.n_samples) == ("case", "control", (8, 8))
-    assert found.kinds.names[int(np.argmin(found.kinds.q_values))] == "4"
-    assert found.kinds.q_values[4] < 0.1 < np.delete(found.kinds.q_values, 4).min()
+    assert found.types.names[int(np.argmin(found.types.q_values))] == "4"
+    assert found.types.q_values[4] < 0.1 < np.delete(found.types.q_values, 4).min()
     case = data.annotations["condition"] == "case"
     means = measures.toarray()[case].mean(axis=0), measures.toarray()[~case].mean(axis=0)
     assert found.distance == pytest.approx(distance(model, *means), rel=1e-4)
     assert found.explanation.contributions.sum() == pytest.approx(found.distance)
     assert "case (8 samples)" in str(found)
     assert len(found.table()) == len(branch)
-    assert len(found.kinds.table()) == 5
+    assert len(found.types.table()) == 5
 
 
 def test_exchanging_the_groups_changes_the_signs(cohort):

@@ -247,7 +247,7 @@ def test_explanations_sorted_back(cells):
     for name in ("scores", "p_values", "q_values"):
         np.testing.assert_array_equal(getattr(contrast, name)[order], getattr(contrast_2, name))
     np.testing.assert_array_equal(parts.contributions, parts_2.contributions)
-    np.testing.assert_array_equal(contrast.kinds.p_values, contrast_2.kinds.p_values)
+    np.testing.assert_array_equal(contrast.types.p_values, contrast_2.types.p_values)
 
 
 def test_barycentres_sorted_back(cells):

@@ -69,9 +69,9 @@ def test_scores_are_those_of_explain_groups(adata):
     assert stored["params"]["group"] == "case"
     assert stored["params"]["reference"] == "control"
     assert stored["distance"] == pytest.approx(found.distance)
-    kinds = stored["kinds"]
+    kinds = stored["types"]
     assert kinds["share"].sum() == pytest.approx(1)
-    np.testing.assert_allclose(kinds.loc[list(found.kinds.names), "score"], found.kinds.scores, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(kinds.loc[list(found.types.names), "score"], found.types.scores, rtol=1e-6, atol=1e-9)
 
 
 def test_the_reference_turns_the_signs(adata):
@@ -110,7 +110,7 @@ def test_through_landmarks_cells_have_the_values_of_their_landmark(fresh):
     shares = pd.crosstab(adata.obs["sample"], adata.obs["branch"], normalize="index")
     case = shares[shares.index.astype(str).str.startswith("case")].mean()
     pd.testing.assert_series_equal(
-        adata.uns["heatmover"]["explain"]["kinds"]["in_group"].loc[case.index], case, check_names=False
+        adata.uns["heatmover"]["explain"]["types"]["in_group"].loc[case.index], case, check_names=False
     )
 
 
@@ -134,7 +134,7 @@ def test_settings_are_taken_from_the_stored_parameters_also_of_a_file(fresh, set
     read.write_h5ad(tmp_path / "again.h5ad")
     again = anndata.read_h5ad(tmp_path / "again.h5ad")
     pd.testing.assert_frame_equal(
-        again.uns["heatmover"]["explain"]["kinds"], adata.uns["heatmover"]["explain"]["kinds"], check_index_type=False
+        again.uns["heatmover"]["explain"]["types"], adata.uns["heatmover"]["explain"]["types"], check_index_type=False
     )
 
 

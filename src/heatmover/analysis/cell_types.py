@@ -15,7 +15,7 @@ from heatmover._validation import LabelNames, as_array, check_random_state, impo
 from heatmover._words import quoted
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.examination import label
-from heatmover.attribution.cell_types import Composition, Kinds, contrast_kinds
+from heatmover.attribution.cell_types import CellTypes, Composition, contrast_types
 from heatmover.attribution.contrast import Design, framed, set_up
 from heatmover.attribution.witness import Breakdown, break_down, explain_masses
 from heatmover.cohort.annotation import encode
@@ -303,7 +303,7 @@ def contrast_cells(
     nodes = np.arange(rows.shape[1]) if cells is None else cells.nodes
     modes = framed(comparison.model, design, rows, rng).modes
     each = np.ones(len(nodes), dtype=np.int64) if cells is None or cells.counts is None else cells.counts
-    tests = contrast_kinds(design, _composition(annotation, own, each), modes)
+    tests = contrast_types(design, _composition(annotation, own, each), modes)
     witness = explain_masses(comparison.model, design.means(rows), design.names).witness
     parts = _parts(annotation, design, own, witness[nodes])
     types = tuple(_types(tests, parts, dict(zip(annotation.types, _totals(annotation, each), strict=True))))
@@ -332,7 +332,7 @@ def _parts(annotation: Annotation, design: Design, masses: sp.csr_array, witness
     return break_down(contributions, annotation.codes.astype(np.int64), annotation.types, means, design.names)
 
 
-def _types(tests: Kinds, parts: Breakdown, totals: Mapping[str, int]) -> list[CellType]:
+def _types(tests: CellTypes, parts: Breakdown, totals: Mapping[str, int]) -> list[CellType]:
     place = {name: i for i, name in enumerate(tests.names)}
     found = []
     for row, name in enumerate(parts.names):

@@ -1,4 +1,4 @@
-"""Kinds of points, such as cell types: what samples consist of, and which kinds differ between two groups of them."""
+"""Types of points, such as cell types: what samples consist of, and which types differ between two groups of them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from heatmover.attribution.contrast import Design, two_frames
 from heatmover.attribution.witness import check_annotation
 from heatmover.statistics import false_discovery
 
-__all__ = ["Composition", "Kinds", "composition_of", "contrast_kinds"]
+__all__ = ["CellTypes", "Composition", "composition_of", "contrast_types"]
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Kinds(ReadOnlyArrays):
-    """The same test for kinds of points, such as cell types, by the mass that samples have in each.
+class CellTypes(ReadOnlyArrays):
+    """The same test for types of points, such as cell types, by the mass that samples have in each.
 
     Attributes
     ----------
     names
-        Of the kinds, sorted.
+        Of the types, sorted.
     points
-        ``(n_kinds,)``: number of points of each.
+        ``(n_types,)``: number of points of each.
     scores, log_ratios, p_values, q_values
-        ``(n_kinds,)``: as in `GroupContrast`.
+        ``(n_types,)``: as in `GroupContrast`.
     """
 
     names: tuple[str, ...]
@@ -41,16 +41,16 @@ class Kinds(ReadOnlyArrays):
     q_values: Float64
 
     def table(self) -> Any:
-        """Return a pandas DataFrame with one row for each kind."""
+        """Return a pandas DataFrame with one row for each type."""
         pandas = import_extra("pandas", package="pandas", extra="cohort")
         columns = {name: getattr(self, name) for name in ("points", "scores", "log_ratios", "p_values", "q_values")}
-        return pandas.DataFrame(columns, index=pandas.Index(self.names, name="kind"))
+        return pandas.DataFrame(columns, index=pandas.Index(self.names, name="cell_type"))
 
 
 class Composition(NamedTuple):
-    """The share of each kind of cell in each sample, where a point of the graph may stand for cells of several kinds.
+    """The share of each cell type in each sample, where a point of the graph may stand for cells of several types.
 
-    ``names`` of the kinds, sorted; ``points``, how many cells of each; ``shares``, ``(n_samples, n_kinds)``.
+    ``names`` of the types, sorted; ``points``, how many cells of each; ``shares``, ``(n_samples, n_types)``.
     """
 
     names: tuple[str, ...]
@@ -59,13 +59,13 @@ class Composition(NamedTuple):
 
 
 def composition_of(annotation: Any, rows: Any) -> Composition:
-    """Return what the samples ``(n_samples, n_points)`` consist of, from the kind of each point, ``(n_points,)``."""
+    """Return what the samples ``(n_samples, n_points)`` consist of, from the type of each point, ``(n_points,)``."""
     codes, names = check_annotation(annotation, rows.shape[1])
     membership = sp.csr_array((np.ones(codes.size), (np.arange(codes.size), codes)), shape=(codes.size, len(names)))
     return Composition(names, np.bincount(codes, minlength=len(names)), (sp.csr_array(rows) @ membership).toarray())
 
 
-def contrast_kinds(design: Design, kinds: Composition, modes: Float64) -> Kinds:
-    """Test every kind by the share that samples have of it, in both frames of reference (see `two_frames`)."""
-    tested = two_frames(design.average @ kinds.shares[design.chosen], modes, design.members, design.blocks)
-    return Kinds(kinds.names, kinds.points, *tested, false_discovery(tested.p_values))
+def contrast_types(design: Design, types: Composition, modes: Float64) -> CellTypes:
+    """Test every type by the share that samples have of it, in both frames of reference (see `two_frames`)."""
+    tested = two_frames(design.average @ types.shares[design.chosen], modes, design.members, design.blocks)
+    return CellTypes(types.names, types.points, *tested, false_discovery(tested.p_values))

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64
 from heatmover._validation import RandomState, check_random_state
-from heatmover.attribution.cell_types import Kinds, composition_of, contrast_kinds
+from heatmover.attribution.cell_types import CellTypes, composition_of, contrast_types
 from heatmover.attribution.contrast import TestedColumns, framed, set_up, two_frames
 from heatmover.attribution.witness import Explanation, check_coordinates, check_model, draw_points, explain_masses
 from heatmover.embedding.estimator import DiffusionEMD
@@ -48,8 +48,8 @@ class GroupContrast(ReadOnlyArrays):
         Densities are compared after ``2**scale`` steps of diffusion.
     n_permutations, complete
         Permutations looked at, and whether these are all that exist.
-    kinds
-        The same for kinds of points, if an annotation was given.
+    types
+        The same for types of points, if an annotation was given.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class GroupContrast(ReadOnlyArrays):
     scale: int
     n_permutations: int
     complete: bool
-    kinds: Kinds | None = None
+    types: CellTypes | None = None
 
     @property
     def distance(self) -> float:
@@ -139,7 +139,7 @@ def explain_groups(
 
     A sample's density around a point, after a short diffusion, is compared with the mean of all samples as a
     log-ratio; the mean log-ratios of the groups are compared by a studentised difference, and that with what
-    permutations of the samples give. A kind of cell that grows makes all others shrink in proportion: a
+    permutations of the samples give. A cell type that grows makes all others shrink in proportion: a
     point counts as different only if it is both in proportion and relative to the change that is commonest among cells.
 
     Parameters
@@ -159,7 +159,7 @@ def explain_groups(
         mapping or a DataFrame. If every block is of one group its samples are averaged, else samples are compared
         within blocks.
     annotation
-        Kind of each point, such as its cell type, ``(n_points,)``: kinds are tested too.
+        Type of each point, such as its cell type, ``(n_points,)``: types are tested too.
     n_permutations
         Permutations to compare with; all of them if there are no more. The smallest p-value is one over their
         number plus one: a region of one cell in a thousand needs 10,000 to be found at a rate of 0.1.
@@ -181,13 +181,13 @@ def explain_groups(
     >>> contrast = explain_groups(
     ...     model, measures, data.annotations["condition"], group="case", annotation=branch
     ... )
-    >>> contrast.kinds.names[int(contrast.kinds.scores.argmax())]
+    >>> contrast.types.names[int(contrast.types.scores.argmax())]
     '4'
     """
     check_model(model)
     rows = check_measures(measures, n_points=model.n_features_in_, normalize=model.normalize)
     rng = check_random_state(random_state)
-    kinds = None if annotation is None else composition_of(annotation, rows)
+    types = None if annotation is None else composition_of(annotation, rows)
     design = set_up(
         groups, rows.shape[0], group=group, reference=reference, blocks=blocks,
         n_permutations=n_permutations, rng=rng,
@@ -205,5 +205,5 @@ def explain_groups(
         scale,
         len(design.members) - 1,
         design.complete,
-        None if kinds is None else contrast_kinds(design, kinds, modes),
+        None if types is None else contrast_types(design, types, modes),
     )

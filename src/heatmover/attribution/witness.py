@@ -56,20 +56,20 @@ SATURATED = 0.99
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Breakdown(ReadOnlyArrays):
-    """What every kind of point contributes to a distance, largest first; ``print`` it.
+    """What every type of point contributes to a distance, largest first; ``print`` it.
 
     Attributes
     ----------
     names
-        Of the kinds.
+        Of the types.
     contributions
-        ``(n_kinds,)``: they sum to the distance.
+        ``(n_types,)``: they sum to the distance.
     shares
-        ``(n_kinds,)``: contributions divided by the distance; zeros if that is zero.
+        ``(n_types,)``: contributions divided by the distance; zeros if that is zero.
     points
-        ``(n_kinds,)``: number of points of each kind.
+        ``(n_types,)``: number of points of each type.
     masses
-        ``(n_kinds, 2)``: mass that the first and the second measure have in each kind.
+        ``(n_types, 2)``: mass that the first and the second measure have in each type.
     between
         Names of the two measures.
 
@@ -94,7 +94,7 @@ class Breakdown(ReadOnlyArrays):
     between: tuple[str, str]
 
     def table(self) -> Any:
-        """Return a pandas DataFrame with one row for each kind."""
+        """Return a pandas DataFrame with one row for each type."""
         pandas = import_extra("pandas", package="pandas", extra="cohort")
         first, second = self.between
         columns = {
@@ -104,12 +104,12 @@ class Breakdown(ReadOnlyArrays):
             f"mass in {first}": self.masses[:, 0],
             f"mass in {second}": self.masses[:, 1],
         }
-        return pandas.DataFrame(columns, index=pandas.Index(self.names, name="kind"))
+        return pandas.DataFrame(columns, index=pandas.Index(self.names, name="type"))
 
     def __str__(self) -> str:
         first, second = self.between
         width = max(4, *(len(name) for name in self.names[:SHOWN]))
-        lines = [f"{'kind':<{width}}  contribution  share  points  {first}  {second}"]
+        lines = [f"{'type':<{width}}  contribution  share  points  {first}  {second}"]
         for i, name in enumerate(self.names[:SHOWN]):
             lines.append(
                 f"{name:<{width}}  {self.contributions[i]:12.4g}  {self.shares[i]:5.0%}  {self.points[i]:6d}  "
@@ -120,7 +120,7 @@ class Breakdown(ReadOnlyArrays):
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"Breakdown({len(self.names)} kinds, {self.between[0]} against {self.between[1]})"
+        return f"Breakdown({len(self.names)} types, {self.between[0]} against {self.between[1]})"
 
 
 @final
@@ -189,7 +189,7 @@ class Explanation(ReadOnlyArrays):
         return np.asarray(self.differences.sum(axis=0))
 
     def by(self, annotation: Any, *, of: Literal["contributions", "local"] = "contributions") -> Breakdown:
-        """Return what every kind of point, such as a cell type, contributes to the distance.
+        """Return what every type of point, such as a cell type, contributes to the distance.
 
         Parameters
         ----------
@@ -368,7 +368,7 @@ def break_down(
     masses: Float64,
     between: tuple[str, str],
 ) -> Breakdown:
-    """Sum contributions ``(n_points,)`` and masses ``(2, n_points)`` over kinds of points."""
+    """Sum contributions ``(n_points,)`` and masses ``(2, n_points)`` over types of points."""
     order = np.argsort(codes, kind="stable")
     cuts = np.searchsorted(codes[order], np.arange(1, len(names)))
 
@@ -378,12 +378,12 @@ def break_down(
 
     sums = summed(contributions)
     total = math.fsum(contributions)
-    per_kind = np.column_stack([summed(row) for row in masses])
+    per_type = np.column_stack([summed(row) for row in masses])
     order = np.argsort(-sums, kind="stable")
     shares = sums / total if total else np.zeros_like(sums)
     points = np.bincount(codes, minlength=len(names))
     return Breakdown(
-        tuple(names[i] for i in order), sums[order], shares[order], points[order], per_kind[order], between
+        tuple(names[i] for i in order), sums[order], shares[order], points[order], per_type[order], between
     )
 
 
@@ -494,7 +494,7 @@ def find_name(name: str, known: Sequence[str], what: str) -> str:
 
 
 def check_annotation(annotation: Any, n_points: int) -> tuple[Int64, tuple[str, ...]]:
-    """Return the kind of each point as a whole number ``(n_points,)``, and the names of the kinds, sorted."""
+    """Return the type of each point as a whole number ``(n_points,)``, and the names of the types, sorted."""
     return check_labels("annotation", annotation, n_points, of="point")
 
 

@@ -62,8 +62,8 @@ def explain(
         The group to explain, and the one to compare it with. Default: of two groups the first by name against the
         other; of more, ``group`` must be named, and ``reference`` is all other samples.
     annotation
-        Column of ``.obs`` with the kind of each cell, such as its type: test kinds too. Cells without one are a
-        kind of their own.
+        Column of ``.obs`` with the type of each cell: test types too. Cells without one are a
+        type of their own.
     sample_key
         Column with the sample of each cell; default that of `sample_distances`, and it can be no other.
     blocks
@@ -90,7 +90,7 @@ def explain(
 
         Where landmarks stood for the cells, a cell has the values of its landmark. ``.uns[key]["explain"]``, or
         ``.uns[key][key_added]`` if that was given, holds ``"params"``, ``"distance"`` between the means of the groups
-        and, with ``annotation``, ``"kinds"``: a DataFrame with a row for each kind, see `heatmover.analysis.CellKind`.
+        and, with ``annotation``, ``"types"``: a DataFrame with a row for each type, see `heatmover.analysis.CellKind`.
 
     See Also
     --------
@@ -111,7 +111,7 @@ def explain(
     >>> explain(adata, "condition", group="case", annotation="branch")
     >>> adata.obs.groupby("branch")["heatmover_log_ratio"].mean().idxmax()
     '4'
-    >>> adata.uns["heatmover"]["explain"]["kinds"].index[0]
+    >>> adata.uns["heatmover"]["explain"]["types"].index[0]
     '4'
     """
     check_anndata(adata)
@@ -125,14 +125,14 @@ def explain(
     groups = _of_samples(adata, samples, groupby, "groupby")
     tied = None if blocks is None else _blocks(_of_samples(adata, samples, blocks, "blocks"), blocks)
     names = _check_groups(groups, groupby, group, reference)
-    kinds = None if annotation is None else _annotation(adata, annotation)
+    annotated = None if annotation is None else _annotation(adata, annotation)
     result, cells = _again(adata, stored)
     design: dict[str, Any] = {"n_permutations": n_permutations, "random_state": random_state}
     design |= {"group": names[0], "reference": names[1]}
     points = _contrast(result, groups, tied, design)
     types = None
-    if kinds is not None:
-        types = contrast_cells(result, kinds, groups, variable=groupby, blocks=tied, cells=cells, **design)
+    if annotated is not None:
+        types = contrast_cells(result, annotated, groups, variable=groupby, blocks=tied, cells=cells, **design)
     asked = {"groupby": groupby, "annotation": annotation, "blocks": blocks, "key_added": prefix, **design}
     columns = _columns(points, None if cells is None else cells.nodes, prefix)
     target = adata.copy() if copy else adata
@@ -287,7 +287,7 @@ def _packed(found: GroupContrast, types: CellContrast | None, asked: Mapping[str
         "n_samples": np.array(found.n_samples),
         "scale": int(found.scale),
     }
-    return packed if types is None else packed | {"kinds": types.table()}
+    return packed if types is None else packed | {"types": types.table()}
 
 
 def _write(adata: Any, key: str, place: str, columns: Mapping[str, Any], packed: dict[str, Any]) -> None:
