@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
-from heatmover._progress import SILENT
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Bool, Float64
 from heatmover._validation import as_array, check_integer, check_number, check_threads
@@ -212,7 +211,7 @@ class _Problem:
     def __init__(self, model: DiffusionEMD, rows: Any, shares: Float64, allowed: Bool) -> None:
         self._model, self._shares, self.allowed = model, shares, allowed
         self._n_threads = check_threads(model.n_jobs)
-        self._embedding = model.prepared_.embed(rows, n_threads=self._n_threads, progress=SILENT)
+        self._embedding = model.prepared_.embed(rows, n_threads=self._n_threads)
         columns = np.ascontiguousarray(self._embedding.T)
         order = np.argsort(columns, axis=1, kind="stable")
         self._kinks = np.take_along_axis(columns, order, axis=1)
@@ -224,7 +223,7 @@ class _Problem:
 
     def embed(self, masses: Float64) -> Float64:
         """Return A x."""
-        rows = self._model.prepared_.embed(masses[None], n_threads=self._n_threads, progress=SILENT)
+        rows = self._model.prepared_.embed(masses[None], n_threads=self._n_threads)
         return np.asarray(rows[0], dtype=np.float64)
 
     def pull_back(self, dual: Float64) -> Float64:

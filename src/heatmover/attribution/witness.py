@@ -18,7 +18,6 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
-from heatmover._progress import SILENT
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, Int64, Intp
 from heatmover._validation import as_array, check_option, check_threads, import_extra
@@ -319,7 +318,7 @@ def explain_masses(model: DiffusionEMD, masses: Float64, names: tuple[str, str])
 
 
 def _embedded(model: DiffusionEMD, row: Float64) -> Float64:
-    rows = model.prepared_.embed(row[None], n_threads=check_threads(model.n_jobs), progress=SILENT)
+    rows = model.prepared_.embed(row[None], n_threads=check_threads(model.n_jobs))
     return np.asarray(rows[0], dtype=np.float64)
 
 

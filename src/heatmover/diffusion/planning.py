@@ -190,7 +190,7 @@ def plan_diffusion(work: Workload, max_scale: int, earlier: DiffusionPlan | None
     >>> operator = DiffusionOperator.from_graph(Graph.from_grid((32, 32)))
     >>> work = Workload(operator, "auto", 1000, 1e-3, np.random.default_rng(0), n_threads=1)
     >>> plan_diffusion(work, 3).reason
-    'polynomials of degree 7 reach 2^3 steps at little cost'
+    'polynomials of degree 6 reach 2^3 steps at little cost'
     >>> plan_diffusion(work, 16).method
     'spectral'
     """
