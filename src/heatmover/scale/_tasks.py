@@ -14,9 +14,8 @@ from heatmover._typing import Float64, FloatArray, Int32, Int64, Intp
 from heatmover._words import quoted_path, readable
 from heatmover.cohort import Cohort
 from heatmover.cohort.hashes import cell_hashes
-from heatmover.cohort.kept import KeptReader
 from heatmover.cohort.projection import Projection
-from heatmover.cohort.reader import Block, Reader
+from heatmover.cohort.reader import Block, KeptReader, Reader
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.search.assignment import CenterSearch
 from heatmover.scale._fixed import FixedPoint
