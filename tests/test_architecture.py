@@ -397,3 +397,10 @@ def test_every_name_of_the_face_has_one_home():
     (block,) = [node for node in page.body if isinstance(node, ast.If)]
     told = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert told == set(heatmover.__all__) - {"__version__"}
+
+
+def test_names_that_changed_still_work_and_say_so():
+    for old, new in vars(heatmover)["_FORMER"].items():
+        with pytest.warns(FutureWarning, match=f"{old} is called {new} now"):
+            assert getattr(heatmover, old) is getattr(heatmover, new)
+        assert old not in heatmover.__all__

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 from heatmover._handed import hand_in
 from heatmover._version import __version__
@@ -94,6 +95,8 @@ _HOMES = {
     "measures": ("Measures", "measures_from_labels", "measures_from_weights"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+# Names that changed; the old ones still work.
+_FORMER = {"landmark_loss": "landmark_agreement"}
 
 
 # A comparison writes its report, which it must not know.
@@ -101,6 +104,9 @@ hand_in("report_comparison", lambda: import_module("heatmover.report").report_co
 
 
 def __getattr__(name: str) -> Any:
+    if name in _FORMER:
+        warn(f"heatmover.{name} is called {_FORMER[name]} now.", FutureWarning, stacklevel=2)
+        name = _FORMER[name]
     if name in _HOME_OF:
         return getattr(import_module(f"heatmover.{_HOME_OF[name]}"), name)
     if name in __all__:

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from heatmover.cohort import read_cohort
-from heatmover.cohort.kept import KeptReader
+from heatmover.cohort.reader import KeptReader
 from heatmover.errors import InvalidInputError
 
 BAD = [0, 3, 4, 5, 19, 39]

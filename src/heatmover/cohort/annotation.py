@@ -10,8 +10,7 @@ import numpy as np
 
 from heatmover._typing import Int32
 from heatmover._words import find, quoted
-from heatmover.cohort.kept import KeptReader
-from heatmover.cohort.reader import Reader
+from heatmover.cohort.reader import KeptReader, Reader
 from heatmover.cohort.samples import factorize, spell
 from heatmover.errors import InvalidInputError, argument
 

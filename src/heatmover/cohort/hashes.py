@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._typing import Int32
-from heatmover.cohort.reader import Block
+from heatmover.cohort.reader import Block, without_copies
 
 __all__ = ["cell_hashes"]
 
@@ -45,7 +43,7 @@ def cell_hashes(block: Block, codes: Int32, seed: int) -> npt.NDArray[np.uint64]
     columns = generator.integers(2**64, size=block.shape[1], dtype=np.uint64)
     hashes = np.empty(block.shape[0], dtype=np.uint64)
     if sp.issparse(block):
-        matrix = _canonical(block)
+        matrix = without_copies(sp.csr_array(block))
         values = np.ascontiguousarray(matrix.data, dtype=np.float64)
         hash_sparse(values, values.view(np.uint64), matrix.indices, matrix.indptr, columns, hashes)
     else:
@@ -53,11 +51,3 @@ def cell_hashes(block: Block, codes: Int32, seed: int) -> npt.NDArray[np.uint64]
         hash_dense(values, values.view(np.uint64), columns, hashes)
     salt_hashes(hashes, np.ascontiguousarray(codes), salt)
     return hashes
-
-
-def _canonical(block: Any) -> sp.csr_array:
-    matrix = sp.csr_array(block)
-    if not matrix.has_canonical_format:
-        matrix = matrix.copy()
-        matrix.sum_duplicates()
-    return matrix

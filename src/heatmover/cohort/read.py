@@ -19,9 +19,8 @@ from heatmover.cohort.formats.choose import Opened, open_reader
 from heatmover.cohort.formats.parquet import NESTED
 from heatmover.cohort.formats.table import NAMED, TEXT
 from heatmover.cohort.formats.text import not_a_number
-from heatmover.cohort.kept import KeptReader
 from heatmover.cohort.projection import Moments, Projection, principal_components
-from heatmover.cohort.reader import Block, NotFeatures, Reader
+from heatmover.cohort.reader import Block, KeptReader, NotFeatures, Reader
 from heatmover.cohort.samples import Mixture, SampleTable, check_variable, factorize, from_text, table_of
 from heatmover.errors import InvalidInputError, Sentence, argument
 

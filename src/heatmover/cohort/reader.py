@@ -1,17 +1,33 @@
-"""What every format gives: labels and annotations in blocks, and the values of any range of cells."""
+"""What every format gives: labels and annotations in blocks, and the values of any range of cells.
+
+And a reader that leaves some cells of another out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
-from heatmover._typing import Float64, FloatArray
+from heatmover._typing import Float64, FloatArray, Int64
 from heatmover._validation import as_array
 
-__all__ = ["LABEL_ROWS", "Block", "Columns", "NotFeatures", "Numbers", "Reader", "as_float", "spans"]
+__all__ = [
+    "LABEL_ROWS",
+    "Block",
+    "Columns",
+    "KeptReader",
+    "NotFeatures",
+    "Numbers",
+    "Reader",
+    "as_float",
+    "spans",
+    "without_copies",
+]
 
 # A dense float array or a SciPy CSR array, one row per cell.
 Block = Any
@@ -69,6 +85,77 @@ class Reader(Protocol):
         """Return a reader of these features only."""
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class KeptReader:
+    """The cells of another reader but for a few, counted as if these were not there.
+
+    Attributes
+    ----------
+    inner
+        Reads all cells.
+    dropped
+        ``(n_dropped,)``: ascending rows of ``inner`` to leave out.
+    notes
+        What the user should know about this file.
+    """
+
+    inner: Reader
+    dropped: Int64
+    notes: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """What the file is, in words."""
+        return self.inner.kind
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Name of each column of the values."""
+        return self.inner.features
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a feature may turn out to be a variable of the samples."""
+        return self.inner.undecided
+
+    @property
+    def decimal(self) -> str:
+        """Mark of decimals if the file has no types; or empty."""
+        return self.inner.decimal
+
+    @property
+    def unused(self) -> Mapping[str, str]:
+        """Columns that are neither features nor annotations, and why."""
+        return self.inner.unused
+
+    def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
+        """Yield the labels of all cells, also of those left out; `read_cohort` has done with them before."""
+        return self.inner.label_blocks()
+
+    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+        """Yield the values of a range of the cells that are kept."""
+        if start >= stop:
+            return
+        done = self._row(start)
+        for block in self.inner.blocks(done, self._row(stop - 1) + 1, size):
+            first, last = np.searchsorted(self.dropped, [done, done + block.shape[0]])
+            kept = np.ones(block.shape[0], dtype=bool)
+            kept[self.dropped[first:last] - done] = False
+            done += block.shape[0]
+            if kept.any():
+                yield block if first == last else block[kept]
+
+    def choose(self, features: tuple[str, ...]) -> KeptReader:
+        """Return a reader of these features only."""
+        return KeptReader(self.inner.choose(features), self.dropped, self.notes)
+
+    def _row(self, kept: int) -> int:
+        """Return the row of the cell that is at place ``kept`` among those kept."""
+        before = self.dropped - np.arange(self.dropped.size)
+        return kept + int(np.searchsorted(before, kept, side="right"))
+
+
 def spans(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
     """Yield the borders of consecutive pieces of at most ``size`` rows."""
     for first in range(start, stop, size):
@@ -82,3 +169,12 @@ def as_float(values: npt.ArrayLike) -> FloatArray:
         raise TypeError(f"values of type {array.dtype.name} are not numbers")
     single = array.dtype in (np.dtype(np.float32), np.dtype(np.float16))
     return np.ascontiguousarray(array, dtype=np.float32 if single else np.float64)
+
+
+def without_copies(block: sp.csr_array) -> sp.csr_array:
+    """Return a matrix in which no place is stored twice: values of one place are added, as SciPy means it."""
+    if block.has_canonical_format:
+        return block
+    result = block.copy()
+    result.sum_duplicates()
+    return result

@@ -18,6 +18,7 @@ import zarr
 from heatmover import tl
 from heatmover.cohort import read_cohort
 from heatmover.cohort.formats.hdf5 import HEAP
+from heatmover.cohort.formats.stored import read_columns, read_rows
 from heatmover.errors import InvalidInputError
 
 LARGE = 10**9
@@ -405,3 +406,33 @@ def test_rows_of_many_values_are_read_a_few_at_a_time(monkeypatch, frame, make, 
     cohort = read_cohort(tmp_path / "cells.h5ad", sample_key="sample")
     assert max(len(points) for points, _ in cohort.chunks(50)) == 2
     np.testing.assert_array_equal(cohort.points(), adata.X.toarray())
+
+
+def in_memory(matrix, kind):
+    """A group of an HDF5 file in memory that holds a sparse matrix, its indices of the given type."""
+    root = h5py.File("sparse.h5", "w", driver="core", backing_store=False)
+    anndata.io.write_elem(root, "X", matrix)
+    group, indices = root["X"], root["X/indices"][...]
+    del group["indices"]
+    group["indices"] = indices.astype(kind)
+    return group
+
+
+@pytest.mark.parametrize("kind", ["i4", "i8", "u4"])
+def test_sparse_matrices_take_no_wider_integers_than_they_need(kind):
+    rng = np.random.default_rng(0)
+    dense = rng.random((50, 7)) * (rng.random((50, 7)) < 0.4)
+    blocks = list(read_rows(in_memory(sp.csr_matrix(dense), kind), "X", 0, 50))
+    turned = read_columns(in_memory(sp.csc_matrix(dense), kind), "X")
+    np.testing.assert_array_equal(sp.vstack(blocks).toarray(), dense)
+    np.testing.assert_array_equal(turned.toarray(), dense)
+    assert {each.dtype for block in (*blocks, turned) for each in (block.indices, block.indptr)} == {np.dtype("i4")}
+
+
+def test_a_very_wide_matrix_keeps_its_places():
+    group = in_memory(sp.csr_matrix(np.eye(2)), "u4")
+    group.attrs["shape"] = [2, 2**31 + 5]
+    del group["indices"]
+    group["indices"] = np.array([1, 2**31 + 1], dtype="u4")
+    (block,) = read_rows(group, "X", 0, 2)
+    assert block.indices.tolist() == [1, 2**31 + 1]

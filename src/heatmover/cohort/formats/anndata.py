@@ -21,10 +21,14 @@ from heatmover.cohort.formats.stored import (
     read_columns,
     read_rows,
     told,
-    without_copies,
 )
+<<<<<<< HEAD
 from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, as_float, spans
 from heatmover.errors import InvalidInputError, argument
+=======
+from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, as_float, spans, without_copies
+from heatmover.errors import InvalidInputError
+>>>>>>> hc
 
 __all__ = ["DEFAULT_REPRESENTATION", "AnnDataReader", "columns_of_cells", "open_anndata"]
 
@@ -227,7 +231,7 @@ def _opened(path: str, format: str, adata: Any) -> AbstractContextManager[Any]:
     if adata is not None:
         return nullcontext(adata)
     if format == "h5ad":
-        h5py = import_extra("h5py", package="anndata", extra="cohort")
+        h5py = import_extra("h5py", package="h5py", extra="cohort")
         return h5py.File(path, "r")  # type: ignore[no-any-return]
     zarr = import_extra("zarr", package="zarr", extra="cohort")
     return nullcontext(zarr.open_group(path, mode="r"))

@@ -61,7 +61,7 @@ def _check_heap(content: mmap.mmap, start: int, path: str) -> None:
 
 def check_text(array: Any) -> None:
     """Raise if a text of a dataset claims to be longer than the file."""
-    h5py = import_extra("h5py", package="anndata", extra="cohort")
+    h5py = import_extra("h5py", package="h5py", extra="cohort")
     kind = array.id.get_type()
     if not isinstance(kind, h5py.h5t.TypeVlenID) and not (
         isinstance(kind, h5py.h5t.TypeStringID) and kind.is_variable_str()
@@ -95,7 +95,7 @@ def check_object(element: Any) -> None:
 
     Headers of the newer layout have a checksum; those of the older one are followed here.
     """
-    h5py = import_extra("h5py", package="anndata", extra="cohort")
+    h5py = import_extra("h5py", package="h5py", extra="cohort")
     if element.file.userblock_size:
         return
     with Path(element.file.filename).open("rb") as stream:
