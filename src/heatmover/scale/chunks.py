@@ -19,9 +19,8 @@ from heatmover._words import quoted_path, readable
 from heatmover.cohort import Cohort
 from heatmover.cohort.formats.text import DelimitedReader
 from heatmover.cohort.hashes import cell_hashes
-from heatmover.cohort.kept import KeptReader
 from heatmover.cohort.projection import Projection
-from heatmover.cohort.reader import Block, Columns, Numbers, Reader, spans
+from heatmover.cohort.reader import Block, Columns, KeptReader, Numbers, Reader, spans
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs.search.kmeans import PER_LANDMARK, CenterSearch

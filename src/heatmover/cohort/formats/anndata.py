@@ -22,13 +22,8 @@ from heatmover.cohort.formats.stored import (
     read_rows,
     told,
 )
-<<<<<<< HEAD
-from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, as_float, spans
-from heatmover.errors import InvalidInputError, argument
-=======
 from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, as_float, spans, without_copies
-from heatmover.errors import InvalidInputError
->>>>>>> hc
+from heatmover.errors import InvalidInputError, argument
 
 __all__ = ["DEFAULT_REPRESENTATION", "AnnDataReader", "columns_of_cells", "open_anndata"]
 
