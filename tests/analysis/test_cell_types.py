@@ -153,9 +153,9 @@ def test_cells_without_a_kind_are_a_kind(branch):
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        (["a", "b"], "one kind for each of the 4 points of the graph, found 2"),
+        (["a", "b"], "one type for each of the 4 points of the graph, found 2"),
         (["a"] * 4, "2 to 1,000 cell types, found 1 in 'x', only 'a'"),
-        ([["a", "b"]] * 4, "one kind for each cell, found an array of shape"),
+        ([["a", "b"]] * 4, "one type for each cell, found an array of shape"),
     ],
 )
 def test_bad_annotations_are_refused(values, sentence):

@@ -117,7 +117,7 @@ def test_many_points_on_few_places_are_joined_as_they_are(monkeypatch):
 @pytest.mark.parametrize(
     ("landmarks", "message"),
     [
-        ("many", "None or 'auto'"),
+        ("many", "'auto' or none"),
         (0, "at least 1"),
         (2.5, "whole number"),
         (5000, "use at most 1200"),

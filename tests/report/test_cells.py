@@ -17,8 +17,8 @@ def contrast(plain_study):
     return plain_study.contrast
 
 
-def with_kinds(study, kinds):
-    return replace(study, contrast=replace(study.contrast, kinds=tuple(kinds)))
+def with_types(study, types):
+    return replace(study, contrast=replace(study.contrast, types=tuple(types)))
 
 
 def test_the_section_stands_behind_the_statistics(plain_study, data_of):
@@ -31,13 +31,13 @@ def test_without_a_contrast_there_is_no_section(plain_study):
     assert cell_sections(without) == []
     page = render(without)
     assert "Which cells differ" not in page
-    assert "Kinds of cells" not in page
+    assert "Cell types" not in page
 
 
 def test_numbers_and_words_are_those_of_the_contrast(plain_study, contrast, parsed):
     text = " ".join("".join(parsed(render(plain_study)).texts).split())
     assert contrast.describe() in text
-    assert f"Kinds of cells (branch) were compared between {contrast.n_samples[0]}" in text
+    assert f"Cell types (branch) were compared between {contrast.n_samples[0]}" in text
     for kind in contrast.types:
         assert kind.name in text
         assert _percent(kind.share) in text
@@ -50,7 +50,7 @@ def test_numbers_and_words_are_those_of_the_contrast(plain_study, contrast, pars
 def test_direction_is_a_sign_a_word_and_a_class(plain_study, contrast, parsed, score, q_value, mark, words):
     changed = replace(contrast.types[0], score=score, q_value=q_value)
     quiet = [replace(kind, q_value=1.0) for kind in contrast.types[1:]]
-    page = parsed(cell_sections(with_kinds(plain_study, [changed, *quiet]))[0].html)
+    page = parsed(cell_sections(with_types(plain_study, [changed, *quiet]))[0].html)
     classes = [attributes.get("class", "") for _, attributes in page.tags]
     wanted = {"▲": "more", "▼": "less", "\u2013": "same"}[mark]
     assert f"bar-fill {wanted}" in classes
@@ -61,7 +61,7 @@ def test_direction_is_a_sign_a_word_and_a_class(plain_study, contrast, parsed, s
 
 def test_a_share_below_zero_has_no_bar_and_a_minus(plain_study, contrast, parsed):
     below = replace(contrast.types[-1], share=-0.042)
-    page = parsed(cell_sections(with_kinds(plain_study, [*contrast.types[:-1], below]))[0].html)
+    page = parsed(cell_sections(with_types(plain_study, [*contrast.types[:-1], below]))[0].html)
     assert "\u22124.2 %" in page.texts
     widths = [attributes["style"] for _, attributes in page.tags if attributes.get("class", "").startswith("bar-fill")]
     assert widths[-1] == "width:0.0%"
@@ -70,15 +70,15 @@ def test_a_share_below_zero_has_no_bar_and_a_minus(plain_study, contrast, parsed
 
 def test_many_kinds_are_added_up(plain_study, contrast, parsed):
     many = [replace(contrast.types[0], name=f"kind {i}", share=0.01) for i in range(100)]
-    text = "".join(parsed(cell_sections(with_kinds(plain_study, many))[0].html).texts)
-    assert "70 further kinds add 70 % together." in text
+    text = "".join(parsed(cell_sections(with_types(plain_study, many))[0].html).texts)
+    assert "70 further types add 70 % together." in text
     assert "kind 29" in text
     assert "kind 30" not in text
 
 
 def test_groups_that_are_the_same_have_a_page(plain_study, contrast):
     equal = [replace(kind, share=0.0, contribution=0.0, q_value=1.0) for kind in contrast.types]
-    study = with_kinds(plain_study, equal)
+    study = with_types(plain_study, equal)
     study = replace(study, contrast=replace(study.contrast, distance=0.0))
     assert "are the same" in cell_sections(study)[0].html
 
