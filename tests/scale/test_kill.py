@@ -10,18 +10,12 @@ import sys
 
 import pytest
 
-<<<<<<< HEAD
-RUN = """
-import hashlib, sys
-from heatmover.scale import chunks
-=======
 # In the middle of the draw, of the counting, and after the samples have been embedded.
 STEPS = (3, 24, 36)
 # Imports once what a run needs, and forks for every run before anything is computed: a start takes longer than a run.
 RUNS = """
 import hashlib, json, os, signal, sys
 import pandas, pyarrow.parquet, sklearn.neighbors, zarr
->>>>>>> ha
 from heatmover.cohort import read_cohort
 from heatmover.scale import chunks, compare_cohort
 
@@ -31,14 +25,8 @@ class Lines:
     def advance(self, steps=1):
         print("advance", flush=True)
 
-<<<<<<< HEAD
-chunks.MOST_CELLS, chunks.LEAST_CELLS, chunks.PIECES = 250, 1, 1
-cohort = read_cohort(sys.argv[1], sample_key="sample")
-result = compare_cohort(cohort, landmarks=60, n_jobs=2, checkpoint=sys.argv[2], resume=True, progress=Lines())
-print(hashlib.sha256(result.distances.tobytes()).hexdigest())
-=======
 def compare(place):
-    _plan.MOST_CELLS, _plan.LEAST_CELLS, _plan.PIECES = 250, 1, 1
+    chunks.MOST_CELLS, chunks.LEAST_CELLS, chunks.PIECES = 250, 1, 1
     cohort = read_cohort(sys.argv[1], sample_key="sample")
     result = compare_cohort(cohort, landmarks=60, n_jobs=2, checkpoint=place, resume=True, progress=Lines())
     print(hashlib.sha256(result.distances.tobytes()).hexdigest(), flush=True)
@@ -73,7 +61,6 @@ for step in map(int, sys.argv[3:]):
     place = f"{folder}/{step}.zarr"
     found[step] = killed(place, step), whole(place)
 print(json.dumps(found))
->>>>>>> ha
 """
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatmover.errors import InvalidInputError
-from heatmover.scale.chunks import FixedPoint, Tally, make_plan
+from heatmover.scale.chunks import FixedPoint, make_plan
+from heatmover.scale.landmarks import Tally
 
 MB = 1_000_000
 
