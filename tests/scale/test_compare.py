@@ -148,7 +148,7 @@ def test_points_in_place_of_a_cohort_are_refused(data):
 
 
 def test_too_many_samples_for_all_pairs_are_sent_to_nearest(cohort, monkeypatch):
-    monkeypatch.setattr("heatmover.scale.pieces.MOST_SAMPLES", 7)
+    monkeypatch.setattr("heatmover.analysis.comparison.MOST_SAMPLES", 7)
     with pytest.raises(InvalidInputError, match=r"at most 7 samples .*heatmover.scale find the nearest"):
         compare_cohort(cohort)
 

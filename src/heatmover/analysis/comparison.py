@@ -29,10 +29,13 @@ from heatmover.statistics.samples import by_name
 from heatmover.statistics.separation import Separation, separate
 from heatmover.tables import write_table
 
-__all__ = ["MOST_SAMPLES", "Comparison", "Separation", "check_all_pairs", "check_model", "compare"]
+__all__ = ["Comparison", "Separation", "check_all_pairs", "check_model", "compare"]
 
 # Their distances take 3 GB; of more samples one wants the nearest, not all pairs.
 MOST_SAMPLES = 20_000
+NEAREST_INSTEAD = (
+    "in Python, embed them with DiffusionEMD(graph).fit_transform and ask hm.nearest for the nearest of each"
+)
 # Columns sorted at a time, so that a copy of a large embedding is never needed.
 COLUMNS_AT_ONCE = 4_096
 
@@ -382,13 +385,13 @@ def _check_samples(labels: npt.ArrayLike | Measures) -> Measures:
     return measures
 
 
-def check_all_pairs(n_samples: int) -> None:
-    """Raise if the distances of all pairs of so many samples would take too much memory."""
+def check_all_pairs(n_samples: int, instead: str = NEAREST_INSTEAD) -> None:
+    """Raise if the distances of all pairs of so many samples would take too much memory; say what to do instead."""
     if n_samples > MOST_SAMPLES:
         raise InvalidInputError(
             f"at most {MOST_SAMPLES:,} samples for the distances of all pairs",
             f"{n_samples:,}, whose distances would take {8 * n_samples**2 / 1e9:,.0f} GB",
-            "in Python, embed them with DiffusionEMD(graph).fit_transform and ask hm.nearest for the nearest of each",
+            instead,
         )
 
 

@@ -19,7 +19,7 @@ from heatmover._version import __version__
 from heatmover.analysis import study
 from heatmover.analysis.cell_types import Annotation
 from heatmover.analysis.comparers import Compared
-from heatmover.analysis.comparison import MOST_SAMPLES, Comparison, check_model
+from heatmover.analysis.comparison import Comparison, check_all_pairs, check_model
 from heatmover.analysis.landmarking import LANDMARKS, LandmarkAgreement, landmark_agreement
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.cohort import Cohort
@@ -376,7 +376,9 @@ def compare_cohort(
     watcher = SILENT if progress is None else progress
     request = Request(cohort, pieces, landmarks, n_neighbors, random_state, watcher, min_cells, settings)
     kept = np.flatnonzero(cohort.sizes >= min_cells)
-    _check_pairs(len(kept), min_cells)
+    if len(kept) < 2:
+        raise InvalidInputError("at least two samples to compare", f"{len(kept)} of at least {min_cells} cells")
+    check_all_pairs(len(kept), "histograms, embed and nearest of heatmover.scale find the nearest of each")
     with counted(request) as (stages, drawn, found):
         return compare_samples(cohort, kept, found, drawn, stages, settings, n_neighbors, random_state)
 
@@ -477,14 +479,3 @@ def histograms(
     watcher = SILENT if progress is None else progress
     with counted(Request(cohort, pieces, landmarks, 1, random_state, watcher)) as (_, _, found):
         return found.landmarks, measures_from_weights(found.counts.astype(np.float64), names=cohort.names)
-
-
-def _check_pairs(n_samples: int, min_cells: int) -> None:
-    if n_samples < 2:
-        raise InvalidInputError("at least two samples to compare", f"{n_samples} of at least {min_cells} cells")
-    if n_samples > MOST_SAMPLES:
-        raise InvalidInputError(
-            f"at most {MOST_SAMPLES:,} samples for the distances of all pairs",
-            f"{n_samples:,}, whose distances would take {8 * n_samples**2 / 1e9:,.0f} GB",
-            "histograms, embed and nearest of heatmover.scale find the nearest of each",
-        )
