@@ -172,7 +172,7 @@ def test_another_seed_gives_other_cells_and_nearly_the_same_distances(cloud, row
 def test_names_of_features_are_those_of_the_centres(cloud, rows):
     import pandas as pd
 
-    frame = pd.DataFrame(rows, columns=[f"region{i}" for i in range(N_POINTS)])
+    frame = pd.DataFrame(rows, columns=[f"cell{i}" for i in range(N_POINTS)])
     model = hm.DiffusionEMD(cloud, compress=0.1, max_scale=7, n_scales=2).set_output(transform="pandas").fit(frame)
     names = model.get_feature_names_out()
     assert len(names) == len(set(names)) == model.n_regions_.sum()
