@@ -13,9 +13,14 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
+import scipy.linalg  # noqa: F401 - its BLAS is another one than numpy's
 import scipy.sparse as sp
+from threadpoolctl import threadpool_limits
 
 from heatmover.graphs import Graph
+
+# A plugin of pytest may have loaded numpy before the lines above.
+threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), user_api="blas")
 
 
 def path(n=40):
