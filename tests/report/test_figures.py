@@ -12,7 +12,8 @@ import pytest
 import heatmover as hm
 from heatmover.analysis.study import study_comparison
 from heatmover.report import figures, render
-from heatmover.report.figures import cluster_order, heatmap, maps, nearest, scale_shares, scaled
+from heatmover.report.figures import cluster_order, heatmap, maps, scale_shares, scaled
+from heatmover.report.page import shared_data
 
 
 def unpacked(data):
@@ -61,9 +62,9 @@ def test_many_samples_are_placed_by_their_distances_to_a_part(monkeypatch):
 
 def test_the_nearest_sample_is_that_of_the_comparison(plain_study):
     distances, indices = plain_study.comparison.nearest(1)
-    found = nearest(plain_study.comparison.distances)
-    np.testing.assert_array_equal(found[0], distances[:, 0])
-    np.testing.assert_array_equal(found[1], indices[:, 0])
+    found = shared_data(plain_study)
+    np.testing.assert_allclose(found["nearest_distance"], distances[:, 0], rtol=1e-4)
+    assert found["nearest"] == indices[:, 0].tolist()
 
 
 def test_shares_of_scales_are_those_of_the_mean_distance(plain_study):

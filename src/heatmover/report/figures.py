@@ -18,7 +18,7 @@ from heatmover.manifold import classical_scaling, diffusion_map
 from heatmover.measures import is_missing
 from heatmover.report.markup import packed, rounded
 
-__all__ = ["cluster_order", "colorings", "first_coloring", "heatmap", "maps", "nearest", "scale_shares", "scaled"]
+__all__ = ["cluster_order", "colorings", "first_coloring", "heatmap", "maps", "scale_shares", "scaled"]
 
 # With more no eye tells the colours apart; the smallest groups become one.
 MOST_GROUPS = 30
@@ -121,14 +121,6 @@ def scaled(distances: Float64) -> tuple[Float64, Float64]:
     lengths = (coordinates**2).sum(axis=0)
     directions = coordinates / np.where(lengths > 0, lengths, 1.0)
     return (squares[chosen].mean(axis=0) - squares) @ directions / 2, shares
-
-
-def nearest(distances: Float64) -> tuple[Float64, Int64]:
-    """Return the distance of every sample to its nearest, and which that is, both ``(n_samples,)``."""
-    others = distances.copy()
-    np.fill_diagonal(others, np.inf)
-    indices = others.argmin(axis=1)
-    return others[np.arange(len(others)), indices], indices
 
 
 def heatmap(comparison: Comparison) -> dict[str, Any]:

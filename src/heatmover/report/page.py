@@ -17,7 +17,7 @@ from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.study import Study, study_comparison
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
-from heatmover.report.figures import colorings, first_coloring, heatmap, maps, nearest, scale_shares
+from heatmover.report.figures import colorings, first_coloring, heatmap, maps, scale_shares
 from heatmover.report.findings import cautions, row
 from heatmover.report.markup import digest, fill, legal_script, rounded, script_json, shortened, static
 from heatmover.report.methods import methods, references
@@ -65,13 +65,13 @@ class Section:
 def shared_data(study: Study) -> dict[str, Any]:
     """Return what several figures of the page share: the samples, and what to colour them by."""
     comparison = study.comparison
-    distances, indices = nearest(comparison.distances)
+    distances, indices = comparison.nearest(1)
     choices = colorings(study)
     return {
         "names": list(comparison.names),
         "cells": comparison.sizes.tolist(),
-        "nearest": indices.tolist(),
-        "nearest_distance": rounded(distances),
+        "nearest": indices[:, 0].tolist(),
+        "nearest_distance": rounded(distances[:, 0]),
         "colorings": choices,
         "first": first_coloring(study, choices),
     }
