@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy.spatial.distance import cdist
 import heatmover as hm
 from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError
-from heatmover.scale import chunks, compare_cohort, landmarks
+from heatmover.scale import chunks, compare_cohort, execute, landmarks
 from heatmover.scale.chunks import Wanted
 
 LANDMARKS = 60
@@ -186,10 +187,11 @@ def test_a_read_that_fails_three_times_is_tried_again(cohort, whole, monkeypatch
     def flaky(self, start, stop, size):
         attempts.append(start)
         if len(attempts) <= 3:
-            raise OSError("the drive hiccups")
+            raise OSError(errno.EIO, "the drive hiccups")
         return original(self, start, stop, size)
 
     monkeypatch.setattr(type(reader), "blocks", flaky)
+    monkeypatch.setattr(execute, "PAUSES", (0.0, 0.0, 0.0))
     result = compare_cohort(cohort, landmarks=LANDMARKS, n_jobs=1)
     np.testing.assert_array_equal(result.distances, whole.distances)
 

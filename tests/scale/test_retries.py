@@ -29,6 +29,8 @@ TRANSIENT = [
     ConnectionResetError("the server hung up"),
     CommClosedLike("no number"),
     TimeoutError("no answer"),
+    # As HDF5 says it: the number of the fault is in the text alone.
+    OSError("Can't read data (file read failed: time = now, errno = 5, error message = 'Input/output error')"),
 ]
 FINAL = [
     InvalidInputError("points without NaN", "3 NaN", "remove them"),
@@ -40,6 +42,8 @@ FINAL = [
     OSError("the file is damaged"),
     MemoryError(),
     ZeroDivisionError("wrong"),
+    OSError("Can't open file (truncated file: eof = 96, stored_eof = 2144)"),
+    OSError("Can't write data (file write failed: errno = 28, error message = 'No space left on device')"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sys
 import threading
 import time
@@ -172,13 +173,19 @@ def passes(error: BaseException | None) -> bool:
     """Tell whether a fault, or the one that caused it, may be gone at the next attempt."""
     if error is None:
         return False
-    if isinstance(error, ConnectionError | TimeoutError) or (isinstance(error, OSError) and error.errno in PASSING):
+    if isinstance(error, ConnectionError | TimeoutError) or (isinstance(error, OSError) and _number(error) in PASSING):
         return True
     # Where distributed is not loaded, it has not lost a connection.
     communication = getattr(sys.modules.get("distributed"), "comm", None)
     if communication is not None and isinstance(error, communication.CommClosedError):
         return True
     return passes(error.__cause__)
+
+
+def _number(error: OSError) -> int | None:
+    """Return the system's number of a fault; HDF5 writes it into its message only."""
+    told = re.search(r"\berrno = (\d+)", str(error)) if error.errno is None else None
+    return error.errno if told is None else int(told[1])
 
 
 @final
