@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from types import SimpleNamespace
 
 import numpy as np
@@ -186,7 +187,7 @@ def test_a_read_that_fails_three_times_is_tried_again(cohort, whole, monkeypatch
     def flaky(self, start, stop, size):
         attempts.append(start)
         if len(attempts) <= 3:
-            raise OSError("the drive hiccups")
+            raise OSError(errno.EIO, "the drive hiccups")
         return original(self, start, stop, size)
 
     monkeypatch.setattr(type(reader), "blocks", flaky)
