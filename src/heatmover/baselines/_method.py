@@ -224,8 +224,8 @@ class IterativeMethod(Method[P]):
     Examples
     --------
     >>> from heatmover.baselines import sinkhorn
-    >>> sinkhorn.solve([[0.0], [1.0]], [[0.9, 0.1], [0.1, 0.9]]).marginal_errors.max() <= 1e-3
-    np.True_
+    >>> bool(sinkhorn.solve([[0.0], [1.0]], [[0.9, 0.1], [0.1, 0.9]]).marginal_errors.max() <= 1e-3)
+    True
     """
 
     def __call__(self, *args: P.args, **options: P.kwargs) -> Float64:

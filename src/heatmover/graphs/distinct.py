@@ -138,8 +138,8 @@ def draw_by_mass(masses: npt.NDArray[Any], count: int, rng: np.random.Generator)
 
     Examples
     --------
-    >>> draw_by_mass(np.array([1, 1, 2]), 2, np.random.default_rng(0)).sum()
-    np.int64(2)
+    >>> int(draw_by_mass(np.array([1, 1, 2]), 2, np.random.default_rng(0)).sum())
+    2
     """
     if masses.size <= count:
         return masses.astype(np.int64)
