@@ -274,7 +274,7 @@ def against_full(folder: Path, options: argparse.Namespace) -> None:
         pairs = spearmanr(full.distances[upper], result.distances[upper]).statistic
         print(
             f"  {passes} passes: Spearman of all pairs {pairs:.4f}, per sample "
-            f"{hm.metrics.spearman(full.distances, result.distances):.4f}, as told by the loss "
+            f"{hm.metrics.spearman(full.distances, result.distances):.4f}, as the run itself measured "
             f"{result.landmark_agreement.spearman:.4f}; distortion {result.landmarks.distortion:.6f}, of cells drawn "
             f"{result.landmarks.how['distortion_of_drawn']:.6f}; scales up to {full.model.max_scale_} and "
             f"{result.model.max_scale_}",

@@ -2,8 +2,8 @@
 
 Under equal spread a good test at 5 % is right in 95 % of runs, whatever the shape of the data: with tails so heavy that
 one sample outweighs the rest, with most samples equal, skewed, in groups of unequal size, far apart, in batches, and
-with several samples of a patient. Where nearly all samples are equal, few arrangements differ, and no test by
-rearrangement can reach 5 %: 10 against 10 with four samples that differ from the rest have a smallest p of 0.09.
+with several samples of a patient. Where nearly all samples are equal, few permutations differ, and no test by
+permutation can reach 5 %: 10 against 10 with four samples that differ from the rest have a smallest p of 0.09.
 """
 
 from __future__ import annotations
@@ -112,14 +112,14 @@ def simulate(job: Job) -> tuple[Places, npt.NDArray[np.int64], dict[str, Any]]:
     if job.design == "batches":
         # Unequal shares of the groups in two batches, the second shifted.
         batch = (rng.random(codes.size) < np.where(codes == 0, 0.3, 0.6)).astype(int)
-        places, options = places + 3.0 * batch[:, None], {"within": batch}
+        places, options = places + 3.0 * batch[:, None], {"blocks": batch}
     elif job.design == "pairs":
         patient = np.concatenate([np.arange(size) for size in job.sizes])
-        places, options = places + 3.0 * rng.normal(size=(codes.size, 1))[patient], {"within": patient}
-    elif job.design == "units":
-        unit = np.repeat(np.arange(codes.size), 1 + rng.integers(3, size=codes.size))
-        places, codes = places[unit], codes[unit]
-        places, options = places + 0.2 * rng.normal(size=places.shape), {"units": unit}
+        places, options = places + 3.0 * rng.normal(size=(codes.size, 1))[patient], {"blocks": patient}
+    elif job.design == "patients":
+        patient = np.repeat(np.arange(codes.size), 1 + rng.integers(3, size=codes.size))
+        places, codes = places[patient], codes[patient]
+        places, options = places + 0.2 * rng.normal(size=places.shape), {"blocks": patient}
     places[:, 0] += job.shift * codes
     return cdist(places, places, job.metric), codes, options
 
@@ -141,7 +141,7 @@ def designs() -> list[tuple[str, dict[str, Any]]]:
             for sizes in ("10/10", "6/20"):
                 options = {"shape": name, "sizes": SIZES[sizes], "shift": SHIFTS[shift]}
                 found.append((f"{name}; {sizes}, {shift}", options))
-    for design in ("batches", "pairs", "units"):
+    for design in ("batches", "pairs", "patients"):
         for name in ("Gaussian, 2-D", "one outlier, 1e6", "Cauchy, 2-D", "exponential, 3-D"):
             options = {"shape": name, "sizes": (15, 15), "design": design, "shift": 2.0}
             found.append((f"{name}; 15/15 in {design}, shifted", options))

@@ -50,13 +50,13 @@ def study(points: np.ndarray, labels: np.ndarray, full: np.ndarray, count: int, 
     graph = landmarks.graph(random_state=seed)
     result = hm.compare(graph, measures, random_state=seed)
     compared = time.perf_counter()
-    loss = hm.landmark_agreement(landmarks, points, labels, graph=graph, random_state=seed)
+    measured = hm.landmark_agreement(landmarks, points, labels, graph=graph, random_state=seed)
     judged = time.perf_counter()
     heavy = hm.compare(weighed(graph, landmarks.counts), measures, random_state=seed)
     pairs, per_sample = agreement(full, result.distances)
     print(
         f"{count:9,} {n_iterations:5d} {seed:4d} {pairs:8.4f} {per_sample:10.4f} "
-        f"{agreement(full, heavy.distances)[0]:8.4f} {loss.spearman:7.4f} {loss.unexplained:11.3f} "
+        f"{agreement(full, heavy.distances)[0]:8.4f} {measured.spearman:7.4f} {measured.unexplained:11.3f} "
         f"{result.model.max_scale_:3d} {found - start:7.1f} {compared - found:8.1f} {judged - compared:6.1f}",
         flush=True,
     )
@@ -80,7 +80,7 @@ def main() -> None:
         name = "simulated cohort" if path is None else path.stem
         print(f"\n{name}: {len(points):,} points of {len(full.names)} samples; all points: {took:.1f} s, "
               f"K = {full.model.max_scale_}")  # fmt: skip
-        print("landmarks moves seed    pairs per sample  weighed    loss unexplained   K    find  compare   loss")
+        print("landmarks moves seed    pairs per sample  weighed     own unexplained   K    find  compare  judge")
         for count in counts:
             for n_iterations in args.iterations:
                 for seed in range(seeds):

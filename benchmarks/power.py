@@ -1,8 +1,9 @@
 """How often the tests find an effect that is there, and how often one that is not, on simulated cohorts.
 
-Three designs of about 30 samples of 40 cells: independent samples; two samples of each patient (`units`); two batches
-that shift all cells and hold unequal shares of cases (`within`). In the last two PERMANOVA is also run as if samples
-were independent, to show what the restriction prevents. The level is 5 %, with 199 rearrangements.
+Three designs of about 30 samples of 40 cells: independent samples; two samples of each patient, which are
+permuted together; two batches that shift all cells and hold unequal shares of cases. Patients and batches are the
+`blocks` of the tests. With them PERMANOVA is also run as if samples were independent, to show what blocks prevent. The
+level is 5 %, with 199 permutations.
 """
 
 from __future__ import annotations
@@ -34,13 +35,12 @@ class Study(NamedTuple):
     points: np.ndarray
     labels: np.ndarray
     condition: np.ndarray
-    units: np.ndarray | None
-    within: np.ndarray | None
+    blocks: np.ndarray | None
 
 
 def independent(effect: Effect, seed: int) -> Study:
     data = hm.datasets.cohort(30, cells_per_sample=CELLS, effect=effect, random_state=seed)
-    return Study(data.points, data.labels, data.annotations["condition"], None, None)
+    return Study(data.points, data.labels, data.annotations["condition"], None)
 
 
 def patients(effect: Effect, seed: int) -> Study:
@@ -48,7 +48,7 @@ def patients(effect: Effect, seed: int) -> Study:
     data = hm.datasets.cohort(16, cells_per_sample=2 * CELLS, effect=effect, random_state=seed)
     half = np.arange(len(data.labels)) % 2
     labels = np.array([f"{label}-{part}" for label, part in zip(data.labels, half, strict=True)])
-    return Study(data.points, labels, np.repeat(data.annotations["condition"], 2), np.arange(32) // 2, None)
+    return Study(data.points, labels, np.repeat(data.annotations["condition"], 2), np.arange(32) // 2)
 
 
 def batches(effect: Effect, seed: int) -> Study:
@@ -60,7 +60,7 @@ def batches(effect: Effect, seed: int) -> Study:
     direction = np.random.default_rng([seed, 1]).normal(size=data.points.shape[1])
     shift = 0.3 * direction / np.linalg.norm(direction)
     points = data.points + batch[sample][:, None] * shift
-    return Study(points, data.labels, data.annotations["condition"], None, batch)
+    return Study(points, data.labels, data.annotations["condition"], batch)
 
 
 DESIGNS: dict[str, Callable[[Effect, int], Study]] = {
@@ -79,7 +79,7 @@ def p_values(job: tuple[str, float, int]) -> dict[str, float]:
         # Not the seed of the cohort: labels shuffled by the numbers that made the cells would depend on them.
         options: dict[str, Any] = {"n_permutations": 199, "random_state": seed + 1_000_000}
         naive = partial(statistics.permanova, distances, study.condition, **options)
-        options |= {"units": study.units, "within": study.within}
+        options["blocks"] = study.blocks
         coded = study.condition == "case"
         found = {
             "PERMANOVA": statistics.permanova(distances, study.condition, **options),

@@ -2,7 +2,7 @@
 
 Every cohort has 12 samples of 100 cells, whose features are counts (Poisson, one rate) or rounded numbers; the first
 six samples are one group. The cells are compared as the file has them, sorted by sample, and in a random order: both
-must give the same distances to the bit. The level is 5 %; all 462 arrangements of the groups are looked at.
+must give the same distances to the bit. The level is 5 %; all 462 permutations of the groups are looked at.
 """
 
 from __future__ import annotations

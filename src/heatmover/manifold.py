@@ -77,7 +77,7 @@ def diffusion_map(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 1
     n_components
         Number of coordinates, at most ``n_samples - 1``.
     k
-        Neighbours of each sample, as in `sample_graph`. Parts of the graph that are not joined lie apart in the
+        Neighbours of each sample, as in `sample_graph`. Components of the graph lie apart in the
         first coordinates; more neighbours join them.
 
     Returns
@@ -101,7 +101,7 @@ def diffusion_map(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 1
     walk, degree = normalise(sp.csr_array(sample_graph(matrix, k=k) + sp.eye_array(len(matrix), format="csr")), 1.0)
     top = np.sqrt(degree / degree.sum())
     # The constant mode says nothing. Moved from 1 to -2, below all others, it does not mix with the further modes of
-    # eigenvalue 1 that a graph in several parts has.
+    # eigenvalue 1 that a graph with several components has.
     values, vectors = np.linalg.eigh(walk.toarray() - 3 * np.outer(top, top))
     slowest = np.argsort(-np.abs(values[1:]), kind="stable")[:count] + 1
     return _turned(vectors[:, slowest] / top[:, None] * values[slowest])
@@ -259,7 +259,7 @@ def smoothness(
     -------
     TestResult
         ``statistic``: sum over edges of squared differences, `heatmover.metrics.laplacian_smoothness`, over what a
-        shuffled signal has on average: about 1 for a signal that has nothing to do with the distances, less if it is
+        permuted signal has on average: about 1 for a signal that has nothing to do with the distances, less if it is
         smooth. ``effect``: 1 minus that.
 
     Examples
@@ -289,7 +289,7 @@ def smoothness(
 
 
 def _edges_between_labels(matrix: Float64, rows: Int64, n_labels: int, k: int) -> Float64:
-    """Return the smoothness of labels ``(n_rows, n_samples)``, summed over labels, over its mean when shuffled."""
+    """Return the smoothness of labels ``(n_rows, n_samples)``, summed over labels, over its mean when permuted."""
     first, second = sp.triu(sample_graph(matrix, k=k)).nonzero()
     n_samples = rows.shape[1]
     sizes = np.stack([(rows == label).sum(axis=1) for label in range(n_labels)], axis=1)

@@ -109,7 +109,7 @@ def laplacian_smoothness(
     k
         Number of neighbours, 1 to n_measures - 1.
     normalize
-        Divide by what a signal shuffled over the measures has on average, which is twice the number of edges times
+        Divide by what a signal permuted over the measures has on average, which is twice the number of edges times
         its variance (with n_measures - 1 in the denominator): the result, known as Geary's C, is about 1
         for a signal that has nothing to do with the distances, whatever its unit and the number of measures.
         A constant signal has 0.

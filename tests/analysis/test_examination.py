@@ -70,7 +70,7 @@ def test_numbers_are_tested_as_the_tests_do():
 
 
 def test_explained_share_by_brute_force():
-    """R squared from sums over all pairs, and the p-value from all rearrangements."""
+    """R squared from sums over all pairs, and the p-value from all permutations."""
     distances, groups = line(6, shift=1.0, seed=5), list("abbaab")
     pairs = list(itertools.combinations(range(6), 2))
 
@@ -201,7 +201,7 @@ def test_blocks_with_missing_values():
     same(found.answer, permanova(distances[1:, 1:], groups[1:], blocks=patients[known], **SETTINGS))
 
 
-def test_blocks_that_leave_nothing_to_rearrange():
+def test_blocks_that_leave_nothing_to_permute():
     found = only(line(8), ["a", "b"] * 4, blocks=[*range(7), 6])
     assert found.blocks in ("whole", "within")
     assert found.describe()

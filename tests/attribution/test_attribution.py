@@ -254,7 +254,7 @@ def test_the_picture_hides_what_may_be_chance(cohort):
 
 
 def brute_force(densities, members, blocks, modes):
-    """Welch statistics in both frames, column by column and arrangement by arrangement."""
+    """Welch statistics in both frames, column by column and permutation by permutation."""
     logs = np.log(densities / densities.mean(axis=0) + 0.1)
     for block in set(blocks):
         logs[blocks == block] -= logs[blocks == block].mean(axis=0)
@@ -326,7 +326,7 @@ def test_identical_samples_are_no_difference(cohort):
 
 def test_samples_of_one_unit_are_averaged(cohort):
     data, measures, model = cohort
-    few = np.r_[0:4, 8:12]  # so few that all rearrangements are looked at
+    few = np.r_[0:4, 8:12]  # so few that all permutations are looked at
     labels = data.annotations["condition"][few]
     alone = explain_groups(model, measures.masses[few], labels)
     twice = np.repeat(np.arange(8), 2)

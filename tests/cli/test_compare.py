@@ -297,7 +297,7 @@ def test_parts_may_be_allowed(make, tmp_path, cli, plain_report):
     path = make.h5ad(change(make.frame(), "apart"), tmp_path / "cells.h5ad")
     result = cli.run("compare", path, "-s", "sample", "--allow-components", "-o", tmp_path / "out", "--permutations", 9)
     assert result.exit_code == 0, result.output
-    assert "2 parts are not joined" in " ".join(result.stdout.split())
+    assert "2 components have several points" in " ".join(result.stdout.split())
 
 
 def test_too_many_samples_are_refused_with_the_alternative(tmp_path, cli):

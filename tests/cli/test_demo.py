@@ -237,7 +237,7 @@ def test_a_disconnected_graph_is_diagnosed_not_warned_about(tmp_path, monkeypatc
     result = demo(tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "2 components" in result.stdout
-    assert "2 parts are not joined" in " ".join(result.stdout.split())
+    assert "2 components have several points" in " ".join(result.stdout.split())
 
 
 @pytest.mark.parametrize("package", ["plotly", "jinja2", "anndata"])

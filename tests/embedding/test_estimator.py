@@ -231,7 +231,7 @@ def test_an_uneven_graph_is_not_walked_for_ever():
 
 def test_a_stationary_law_beyond_all_floats_is_refused():
     weights = np.array([1e290, 1e90, 1e-110, 1e-300])
-    with pytest.raises(InvalidInputError, match="within a connected part that float64 can hold"):
+    with pytest.raises(InvalidInputError, match="within a component that float64 can hold"):
         hm.DiffusionEMD(hm.Graph.from_affinity(np.diag(weights, 1) + np.diag(weights, -1))).fit()
 
 

@@ -82,7 +82,7 @@ def test_isolated_points():
 def test_several_parts():
     result = Graph.from_affinity(np.kron(np.eye(2), np.ones((3, 3)))).diagnose()
     assert (result.n_isolated, result.n_components, result.largest_component) == (0, 2, 0.5)
-    assert result.advice[0].startswith("2 parts are not joined (the largest holds 50.0% of the points)")
+    assert result.advice[0].startswith("2 components have several points (the largest holds 50.0% of all points)")
 
 
 def test_parts_and_isolated_points_together():
@@ -138,7 +138,7 @@ def test_copies_are_one_node():
 
 def test_parts_mix_each_for_itself():
     text = str(Graph.from_affinity(np.kron(np.eye(2), np.ones((4, 4)))).diagnose())
-    assert "the largest part mixes" in text
+    assert "the largest component mixes" in text
 
 
 @pytest.mark.parametrize(("recall", "warned"), [(1.0, False), (0.9, False), (0.89, True)])

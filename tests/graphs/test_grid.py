@@ -119,7 +119,7 @@ def test_one_axis_in_any_form(shape):
         ((5, 5), {"reach": 1.5}, "reach to be a whole number of at least 1"),
         ((5, 5), {"periodic": "no"}, "periodic to be True or False, found 'no'"),
         ((5, 5), {"periodic": 1}, "periodic to be True or False, found 1"),
-        ((5, 4), {"periodic": True}, r"periodic axes longer than 4 cells, found shape \(5, 4\); use a smaller reach"),
+        ((5, 4), {"periodic": True}, r"periodic axes longer than 4 nodes, found shape \(5, 4\); use a smaller reach"),
     ],
 )
 def test_bad_grids(shape, options, words):

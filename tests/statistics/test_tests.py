@@ -88,7 +88,7 @@ def test_permanova_of_non_euclidean_distances_may_be_negative_and_counts_right()
     assert result.p_value == 1.0
 
 
-def test_the_null_holds_the_statistic_of_every_rearrangement():
+def test_the_null_holds_the_statistic_of_every_permutation():
     distances, labels = apart(coordinates(6)), np.array(list("aabbbb"))
     result = permanova(distances, labels)
     assert result.complete

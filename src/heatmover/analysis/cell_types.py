@@ -122,7 +122,7 @@ class CellContrast:
     types
         The cell types, those that add most to the distance first.
     n_permutations
-        Rearrangements of the samples that were looked at.
+        Permutations of the samples that were tried.
 
     Examples
     --------
@@ -230,7 +230,7 @@ def annotate(name: str, values: Any, n_cells: int) -> Annotation:
         codes, types = np.where(codes < 0, len(types), codes).astype(np.int32), (*types, unknown)
     if not 2 <= len(types) <= MOST_TYPES:
         found = f"{len(types):,} in {quoted(name)}" + (f", only {quoted(types[0])}" if len(types) == 1 else "")
-        raise InvalidInputError(f"cells: 2 to {MOST_TYPES:,} cell types", found, "choose an annotation like a type")
+        raise InvalidInputError(f"cells: 2 to {MOST_TYPES:,} cell types", found, "choose an annotation such as the cell type")
     return Annotation(name, codes, types)
 
 
@@ -244,7 +244,7 @@ def _column(values: Any) -> Any:
 
 
 def choose_group(counts: Mapping[str, int]) -> str:
-    """Return the group to compare with the others: of two the first by name, of more the largest."""
+    """Return the group to compare with the others: the first by name of two, the largest of more."""
     names = sorted(counts)
     return names[0] if len(names) == 2 else max(names, key=lambda name: counts[name])
 
@@ -278,7 +278,7 @@ def contrast_cells(
     variable
         What the groups are called.
     group, reference
-        Names; default of two groups the first by name, of more the largest, against all others.
+        Names; by default the first by name of two groups, or the largest of more against all others.
     blocks
         ``(n_samples,)``: what ties samples together. If every block is of one group, its samples are averaged, else
         samples are compared within their block.

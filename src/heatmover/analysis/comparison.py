@@ -31,7 +31,7 @@ from heatmover.tables import write_table
 
 __all__ = ["Comparison", "Separation", "check_all_pairs", "check_model", "compare"]
 
-# Their distances take 3 GB; of more samples one wants the nearest, not all pairs.
+# Their distances take 3 GB; with more samples one wants the nearest, not all pairs.
 MOST_SAMPLES = 20_000
 NEAREST_INSTEAD = (
     "in Python, embed them with DiffusionEMD(graph).fit_transform and ask hm.nearest for the nearest of each"
@@ -98,7 +98,7 @@ class Comparison(ReadOnlyArrays):
 
     @cached_property
     def scale_shares(self) -> Float64:
-        """``(n_scales,)``: what part of the mean distance between samples each scale makes, finest first."""
+        """``(n_scales,)``: the share of the mean distance between samples that each scale makes, finest first."""
         edges = np.cumsum([0, *self.model.n_cells_])
         sums = np.array([_sum_of_distances(self.embedding[:, low:high]) for low, high in pairwise(edges)])
         return sums / (sums.sum() or 1.0)
@@ -109,7 +109,7 @@ class Comparison(ReadOnlyArrays):
         Parameters
         ----------
         k
-            How many; at most ``n_samples - 1``, for a sample is not its own neighbour.
+            How many; at most ``n_samples - 1``, because a sample is not its own neighbour.
 
         Returns
         -------
@@ -265,7 +265,7 @@ class Comparison(ReadOnlyArrays):
             raise InvalidInputError(
                 f"one group per sample ({len(self.names)})",
                 f"shape {values.shape}",
-                "of one group per point take the first of each sample: pd.Series(groups).groupby(labels).first()",
+                "from one group per point, take the first of each sample: pd.Series(groups).groupby(labels).first()",
             )
         missing = [name for name, value in zip(self.names, values, strict=True) if is_missing(value)]
         if missing:

@@ -204,7 +204,7 @@ def _check_landmarks(landmarks: object, points: Any) -> int:
     count = check_integer("landmarks", landmarks, minimum=1)
     if isinstance(points, Graph):
         raise InvalidInputError(
-            "points, for landmarks are found among them",
+            "points, because landmarks are found among them",
             "a Graph",
             f"give the points, or leave {argument('landmarks')} out",
         )

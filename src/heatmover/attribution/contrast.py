@@ -235,9 +235,9 @@ def two_frames(
     densities
         ``(n_units, n_columns)``, not negative.
     modes
-        The commonest difference in each arrangement, ``(1 + n_permutations,)``; see `commonest`.
+        The commonest difference in each permutation, ``(1 + n_permutations,)``; see `commonest`.
     members
-        Which units are in the group, ``(1 + n_permutations, n_units)``, the observed arrangement first.
+        Which units are in the group, ``(1 + n_permutations, n_units)``, the observed groups first.
     blocks
         Block of each unit, ``(n_units,)``.
     """
@@ -256,7 +256,7 @@ def two_frames(
 
 
 def commonest(densities: npt.NDArray[np.floating], members: Bool, blocks: Int64) -> Float64:
-    """Return the mode of the columns' differences in each arrangement, ``(1 + n_permutations,)``.
+    """Return the mode of the columns' differences in each permutation, ``(1 + n_permutations,)``.
 
     Parameters
     ----------
@@ -271,7 +271,7 @@ def commonest(densities: npt.NDArray[np.floating], members: Bool, blocks: Int64)
 def _differences(logs: Float64, members: Bool) -> tuple[Float64, Float64]:
     """Return how far the group's mean is from the others', and its standard error (Welch).
 
-    Both ``(n_arrangements, n_columns)``.
+    Both ``(1 + n_permutations, n_columns)``.
     """
     inside = members.astype(np.float64)
     n, n_others = inside.sum(axis=1)[:, None], (1 - inside).sum(axis=1)[:, None]

@@ -355,7 +355,7 @@ def _check_grid_depth(name: str, depth: object) -> int:
     levels = check_integer(name, depth, minimum=1)
     if levels > DEEPEST_GRID:
         raise InvalidInputError(
-            f"{name} of at most {DEEPEST_GRID}", f"{levels}", "finer cells cannot tell any two numbers apart"
+            f"{name} of at most {DEEPEST_GRID}", f"{levels}", "finer grids cannot tell any two numbers apart"
         )
     return levels
 

@@ -86,7 +86,7 @@ class DiffusionOperator:
         operator = cls(symmetric, order, degree, component, int(n_components), _lowest_eigenvalue(symmetric))
         if not operator.evenness > UNHELD:
             raise InvalidInputError(
-                "affinities within a connected part that float64 can hold",
+                "affinities within a component that float64 can hold",
                 f"a stationary law whose root varies by more than {1 / UNHELD:.0e}",
                 "remove the faintest points, or give every point an affinity to itself",
             )

@@ -238,7 +238,7 @@ def _check_method(operator: DiffusionOperator, method: str) -> None:
     if operator.is_uneven and method != "auto":
         raise InvalidInputError(
             f"a graph that is even enough for method={method!r}",
-            f"a stationary law whose root varies by {1 / operator.evenness:.0e} within a connected part",
+            f"a stationary law whose root varies by {1 / operator.evenness:.0e} within a component",
             "method='auto' takes such a walk step by step; or remove the faintest points",
         )
 

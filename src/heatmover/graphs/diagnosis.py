@@ -109,7 +109,7 @@ class Diagnosis:
             f"Neighbours per point: {low} to {high}, median {median:g}.",
         ]
         if self.mixing_steps is not None:
-            what = "everything" if self.n_components == 1 else "the largest part"
+            what = "everything" if self.n_components == 1 else "the largest component"
             steps = f"{self.mixing_steps:.0f}" if self.mixing_steps < 1e6 else f"{self.mixing_steps:.1e}"
             if self.converged:
                 lines.append(f"Spectral gap about {1 / self.mixing_steps:.2g}: {what} mixes in about {steps} steps.")
@@ -167,9 +167,9 @@ def _advice(
         )
     if others > 1:
         lines.append(
-            f"{others} parts are not joined (the largest holds {largest_component:.1%} of the points): measures in "
-            "different parts are infinitely far apart in truth and at the largest possible distance here. Use more "
-            "neighbours to join them, or leave it if the groups are real."
+            f"{others} components have several points (the largest holds {largest_component:.1%} of all points): measures "
+            "in different components are infinitely far apart in truth and at the largest possible distance here. Use "
+            "more neighbours to join them, or leave it if the groups are real."
         )
     if n_weak:
         lines.append(

@@ -181,7 +181,7 @@ class Graph:
         affinity
             ``(n_points, n_points)``, dense or SciPy sparse. The diagonal is taken as given: a graph without loops
             keeps none, and a point without any affinity keeps its mass forever. A common factor of all affinities of a
-            connected part changes nothing. Distances are refused where they can be told from affinities: they have
+            component changes nothing. Distances are refused where they can be told from affinities: they have
             zeros on the diagonal, and small values lie together as the triangle inequality wants it.
 
         Examples
@@ -201,20 +201,20 @@ class Graph:
         bandwidth: float = 1.5,
         reach: int | None = None,
     ) -> Graph:
-        """Join the cells of a regular grid, such as the pixels of an image, in any dimension.
+        """Join the nodes of a regular grid, such as the pixels of an image, in any dimension.
 
         Parameters
         ----------
         shape
-            Cells along each axis; points are numbered as ``np.ravel`` numbers them.
+            Nodes along each axis; points are numbered as ``np.ravel`` numbers them.
         spacing
-            Distance between neighbouring cells, one number or one per axis.
+            Distance between neighbouring nodes, one number or one per axis.
         periodic
             Let every axis wrap around.
         bandwidth
             Width of the Gaussian kernel in units of the smallest spacing.
         reach
-            Cells to join with in each direction along each axis; default 2 in one or two dimensions, else 1.
+            Nodes to join with in each direction along each axis; default 2 in one or two dimensions, else 1.
 
         Examples
         --------

@@ -33,7 +33,7 @@ def grid_affinity(
     span = (2 if len(sizes) <= 2 else 1) if reach is None else check_integer("reach", reach, minimum=1)
     if periodic and min(sizes) <= 2 * span:
         # A shorter ring would meet the same neighbour from both sides.
-        raise InvalidInputError(f"periodic axes longer than {2 * span} cells", f"shape {sizes}", "use a smaller reach")
+        raise InvalidInputError(f"periodic axes longer than {2 * span} nodes", f"shape {sizes}", "use a smaller reach")
     coordinates = np.indices(sizes).reshape(len(sizes), -1)
     offsets = [np.array(offset) for offset in product(range(-span, span + 1), repeat=len(sizes))]
     pieces = [_edges(coordinates, offset, sizes, periodic=periodic) for offset in offsets]
@@ -61,7 +61,7 @@ def _edges(
     *,
     periodic: bool,
 ) -> tuple[Int64, Int64]:
-    """Return all cells that have a neighbour at ``offset``, and those neighbours."""
+    """Return all nodes that have a neighbour at ``offset``, and those neighbours."""
     target = coordinates + offset[:, None]
     limits = np.array(sizes)[:, None]
     if periodic:

@@ -212,9 +212,9 @@ def smoothness(
 ) -> Any:
     """Draw how smooth variables are over near samples: less than 1 is smoother than chance.
 
-    A bar is the Laplacian smoothness of a variable over what it has on average when shuffled over the samples
-    (`heatmover.manifold.smoothness`), a grey band where 95 % of the shuffled ones lie, beside it the p-value of the
-    permutation test. P-values are of each variable by itself; of many look at `heatmover.statistics.false_discovery`.
+    A bar is the Laplacian smoothness of a variable over what it has on average when permuted over the samples
+    (`heatmover.manifold.smoothness`), a grey band where 95 % of the permuted ones lie, beside it the p-value of the
+    permutation test. P-values are of each variable by itself; with many, see `heatmover.statistics.false_discovery`.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def _draw(axes: Any, tests: list[Tested]) -> None:
     low, high = np.array([np.quantile(tested.result.null, [0.025, 0.975]) for tested in tests]).T
     values = np.array([tested.result.statistic for tested in tests])
     axes.barh(rows, values, height=0.42, color=picture.COLOURS[0], zorder=2, label="observed")
-    axes.barh(rows, high - low, left=low, height=0.78, color=FAINT, zorder=1, label="95 % of shuffled")
+    axes.barh(rows, high - low, left=low, height=0.78, color=FAINT, zorder=1, label="95 % of permutations")
     axes.axvline(1.0, color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)), zorder=3)
     right = max(float(values.max()), float(high.max())) * 1.02
     for row, tested in enumerate(tests):

@@ -266,7 +266,8 @@ def _places(restriction: Restriction, unit_of: Int64, first: Int64) -> list[Int6
         raise InvalidInputError(
             "blocks that lie within each other",
             f"{varying.size} of {len(first)} blocks that reach across others",
-            "name fewer of them: what is constant in some can only be permuted within others that hold them whole",
+            "name fewer of them: a variable that is constant within a block can only be permuted in larger blocks that "
+            "contain this one as a whole",
         )
     order = np.argsort(block_of[first], kind="stable")
     return np.split(order, np.cumsum(np.bincount(block_of[first]))[:-1])

@@ -290,7 +290,7 @@ def test_a_column_of_an_unknown_kind_is_left_out_and_told(stored):
     cohort = read_cohort(stored, sample_key="sample")
     assert "were not read: 'age'" in cohort.warnings[0]
     assert "age" not in cohort.samples
-    refused(stored, "obs column 'age' of a known kind", annotations=["age"])
+    refused(stored, "obs column 'age' of a known type", annotations=["age"])
 
 
 @pytest.mark.parametrize("version", [2, 3])

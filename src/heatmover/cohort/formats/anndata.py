@@ -112,12 +112,12 @@ def open_anndata(
         missing = list(_check(root, key, element))
         notes: tuple[str, ...] = ()
         if _in_file(root):
-            # A column of a kind that anndata may come to write is no reason to refuse the others.
+            # A column of a type that anndata may write in the future is no reason to refuse the others.
             odd = [name for name in wanted if annotations is None and not _known(root["obs"][name])]
             wanted = [name for name in wanted if name not in frozenset(odd)]
             for name in (sample_key, *wanted):
                 missing += _check_column(root, name)
-            notes = (f"Columns of obs of a kind that is not known, and were not read: {listed(odd)}.",) if odd else ()
+            notes = (f"Columns of obs that were not read, because their type is not known: {listed(odd)}.",) if odd else ()
             notes += told(missing)
         features = _feature_names(root, key, element)
         if positions is not None:
@@ -166,7 +166,7 @@ def _check_column(root: Any, name: str) -> tuple[str, ...]:
     """Raise if a column of obs is no list, or of another length than obs; return which parts of it are not stored."""
     element, n_cells, shown = root["obs"][name], _length(root, "obs"), f"obs column {quoted(name)}"
     if not _known(element):
-        raise InvalidInputError(f"{shown} of a known kind", quoted(_encoding(element) or "a group"))
+        raise InvalidInputError(f"{shown} of a known type", quoted(_encoding(element) or "a group"))
     parts = _parts(element)
     if _encoding(element) == "categorical":
         complete(element["categories"], f"the categories of {shown}")
