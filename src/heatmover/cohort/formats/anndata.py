@@ -117,7 +117,9 @@ def open_anndata(
             wanted = [name for name in wanted if name not in frozenset(odd)]
             for name in (sample_key, *wanted):
                 missing += _check_column(root, name)
-            notes = (f"Columns of obs that were not read, because their type is not known: {listed(odd)}.",) if odd else ()
+            notes = (
+                (f"Columns of obs that were not read, because their type is not known: {listed(odd)}.",) if odd else ()
+            )
             notes += told(missing)
         features = _feature_names(root, key, element)
         if positions is not None:
