@@ -108,11 +108,11 @@ def test_tasks_that_fail_twice_are_tried_again(client, tmp_path):
 
 
 def slow_first(_shared, number, folder):
-    """The first task waits until three others are done."""
+    """The first task waits until four others are done, so that three of them have been told."""
     if number == 0:
         waiting = threading.Event()
         for _ in range(1000):  # not for ever, or a failure would never end
-            if len(list(Path(folder).iterdir())) >= 3:
+            if len(list(Path(folder).iterdir())) >= 4:
                 break
             waiting.wait(0.02)
     (Path(folder) / str(number)).touch()
