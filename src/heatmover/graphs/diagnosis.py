@@ -167,9 +167,9 @@ def _advice(
         )
     if others > 1:
         lines.append(
-            f"{others} components have several points (the largest holds {largest_component:.1%} of all points): measures "
-            "in different components are infinitely far apart in truth and at the largest possible distance here. Use "
-            "more neighbours to join them, or leave it if the groups are real."
+            f"{others} components have several points (the largest holds {largest_component:.1%} of all points): "
+            "measures in different components are infinitely far apart in truth and at the largest possible distance "
+            "here. Use more neighbours to join them, or leave it if the groups are real."
         )
     if n_weak:
         lines.append(
