@@ -164,7 +164,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON knows it: NaN becomes null, infinity text, what is unknown its name.
+    """Return a value as JSON knows it: NaN becomes null, infinity becomes text, anything unknown its name.
 
     Examples
     --------

@@ -48,7 +48,7 @@ def find(name: str, known: Collection[str], what: str) -> str:
 
 
 def unknown_parameter(name: str, known: Collection[str]) -> InvalidInputError:
-    """Return the error for a parameter of a study that is none, in Python as on the command line."""
+    """Return the error for a name that is no parameter of a study, in Python as on the command line."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     found = f"{quoted(name)}{f' (did you mean {quoted(near[0])}?)' if near else ''}"
     return InvalidInputError("a parameter of a study", found, "" if near else f"there are {listed(known, most=30)}")

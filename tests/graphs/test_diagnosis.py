@@ -85,11 +85,11 @@ def test_several_parts():
     assert result.advice[0].startswith("2 components have several points (the largest holds 50.0% of all points)")
 
 
-def test_parts_and_isolated_points_together():
+def test_components_and_isolated_points_together():
     affinity = np.zeros((7, 7))
     affinity[:3, :3] = affinity[3:6, 3:6] = 1
     result = Graph.from_affinity(affinity).diagnose()
-    assert [line.split()[0] + line.split()[1] for line in result.advice] == ["1points", "2parts"]
+    assert [line.split()[0] + line.split()[1] for line in result.advice] == ["1points", "2components"]
     assert result.largest_component == pytest.approx(3 / 7)
 
 

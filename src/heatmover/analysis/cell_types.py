@@ -66,7 +66,7 @@ class CellType:
     Attributes
     ----------
     name
-        Of the cell_type.
+        Of the cell type.
     cells
         How many there are, in all samples.
     contribution, share
@@ -231,7 +231,7 @@ def annotate(name: str, values: Any, n_cells: int) -> Annotation:
     if not 2 <= len(types) <= MOST_TYPES:
         found = f"{len(types):,} in {quoted(name)}" + (f", only {quoted(types[0])}" if len(types) == 1 else "")
         raise InvalidInputError(
-            f"cells: 2 to {MOST_TYPES:,} cell types", found, "choose an annotation such as the cell type"
+            f"cells: 2 to {MOST_TYPES:,} cell types", found, "choose an annotation such as a cell type"
         )
     return Annotation(name, codes, types)
 

@@ -227,7 +227,7 @@ class Comparison(ReadOnlyArrays):
         cells
             Type of each point of the graph, ``(n_points,)``: tell which types differ, see `heatmover.study_comparison`.
         title, extra_sections
-            Heading of the page, and sections of one's own, see `heatmover.report.render`.
+            Heading of the page, and further sections, see `heatmover.report.render`.
         n_permutations, random_state
             Permutations of every test and their seed.
 

@@ -25,12 +25,12 @@ class StudyParameters:
     block
         Name of the variable that ties samples together, such as the patient or the batch; see `heatmover.examine`.
     cells
-        Name of an annotation of the cells, such as their types: tell which of them differ between the groups of the
+        Name of an annotation of the cells, such as their types: which of them differ between the groups of the
         first variable that has groups, see `heatmover.analysis.contrast_cells`.
     min_cells
         Leave out samples with fewer cells. None: refuse a cohort in which a sample has a single cell.
     allow_components
-        Go on even if the graph falls into components, with more than 5 % of the cells outside the largest.
+        Go on even if more than 5 % of the cells are outside the largest component of the graph.
     n_neighbors
         Neighbours of each cell, or landmark, in the graph.
     landmarks

@@ -36,7 +36,7 @@ from heatmover.graphs import Diagnosis, Graph
 
 __all__ = ["Checkup", "Estimate", "check_up", "diagnose_file", "estimate"]
 
-# Enough to see parts, copies and scales of features; the graph over them takes seconds.
+# Enough to see components, copies and scales of features; the graph over them takes seconds.
 MOST_CELLS = 20_000
 # A raw measurement with more than this share of the variance decides the neighbours nearly alone: the area of
 # glomeruli in pixels has 57 % of that of 14 features, of which most have less than a millionth.

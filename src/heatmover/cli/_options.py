@@ -84,21 +84,21 @@ SampleKey = Annotated[
     str | None,
     typer.Option(
         "--sample-key", "-s", metavar="COLUMN", rich_help_panel=INPUT,
-        help="Column that tells the sample of each cell; of FCS files, that of the sample sheet with their names.",
+        help="Column with the sample of each cell; for FCS files, the column of the sample sheet that names them.",
     ),
 ]  # fmt: skip
 Rep = Annotated[
     list[str] | None,
     typer.Option(
         "--rep", "-r", metavar="NAMES", rich_help_panel=INPUT,
-        help="Where cells are near: a key of obsm or X; or columns, channels or genes, with commas between them.",
+        help="What tells how near cells are: a key of obsm, X, or columns, channels or genes with commas between them.",
     ),
 ]  # fmt: skip
 AnnotationColumn = Annotated[
     list[str] | None,
     typer.Option(
         "--annotation", metavar="COLUMN", rich_help_panel=INPUT, show_default=False,
-        help="Column of a table that is no feature, whatever it holds; again for more.",
+        help="Column of a table that is no feature, whatever it holds; may be given again.",
     ),
 ]  # fmt: skip
 SampleSheet = Annotated[
@@ -127,7 +127,7 @@ Color = Annotated[
     list[str] | None,
     typer.Option(
         "--color", "-c", metavar="COLUMN", rich_help_panel=TESTS, show_default="all that can be tested",
-        help="Variable of samples to test and to colour by; again for more, the most important first.",
+        help="Variable of samples to test and to colour by; may be given again, the most important first.",
     ),
 ]  # fmt: skip
 Block = Annotated[
@@ -141,7 +141,7 @@ Cells = Annotated[
     str | None,
     typer.Option(
         metavar="COLUMN", rich_help_panel=TESTS,
-        help="Annotation of cells, such as their type: tell which differ between the groups of the first --color.",
+        help="Annotation of cells, such as the cell type: which differ between the groups of the first --color?",
     ),
 ]  # fmt: skip
 # Numbers come as text: the value that takes them says what it expected, as it does to Python.
@@ -237,7 +237,7 @@ def _option(name: str, value: str | None) -> str:
 
 
 def number(text: str | None, words: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """Return the number that was typed, or what a word means; other text as it is, for whom it concerns to refuse.
+    """Return the number that was typed, or what a word means; other text as it is: whoever takes it refuses it.
 
     Examples
     --------

@@ -22,7 +22,7 @@ NAME_POINTS = 8
 # Where a name may stand around its sample, best first: horizontally, vertically.
 SIDES = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1))
 GAP_POINTS = 6.0
-# Of more names few would find room, and the search for it grows with the square of their number.
+# Few of more names would find room, and the search for it grows with the square of their number.
 MOST_NAMES = 100
 # Area of a marker, in square points, up to so many samples. Beyond it shrinks with the root of their number: in full
 # proportion the 634 samples of a real cohort were specks without a shape.

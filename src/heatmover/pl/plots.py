@@ -39,7 +39,7 @@ def sample_map(
     Parameters
     ----------
     data
-        The AnnData of `heatmover.tl._samples`, one of cells after `heatmover.tl.sample_distances`, or a `Comparison`.
+        The AnnData of `heatmover.tl.samples`, one of cells after `heatmover.tl.sample_distances`, or a `Comparison`.
     color
         A column of ``.obs``; or values in the order of the samples, or a mapping or Series from their names. Numbers
         get a colour bar, anything else colours and shapes; where values are missing the sample is grey.

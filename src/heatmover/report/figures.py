@@ -25,7 +25,7 @@ MOST_GROUPS = 30
 OTHER = "other"
 # A screen has hardly more pixels for the rows.
 MOST_ROWS = 1_000
-# The tree of more samples takes minutes and gigabytes; its order is then that of an even part of them.
+# A tree of more samples takes minutes and gigabytes; then an evenly drawn part of them gives the order.
 MOST_CLUSTERED = 5_000
 # All eigenvectors of 2,000 samples take 5 s, of 5,000 more than a minute.
 MOST_MAPPED = 2_000
@@ -110,8 +110,8 @@ def maps(comparison: Comparison) -> list[dict[str, Any]]:
 def scaled(distances: Float64) -> tuple[Float64, Float64]:
     """Return classical scaling, ``(n_samples, 2)``, and the share of each axis.
 
-    Of too many samples an even part is scaled, and the others find their place by their distances to it (de Silva and
-    Tenenbaum 2004); the shares are then those of that part.
+    If there are too many samples, an evenly drawn part is scaled, and the others are placed by their distances to it
+    (de Silva and Tenenbaum 2004); the shares are then those of that part.
     """
     chosen = _evenly(np.arange(len(distances)), MOST_MAPPED)
     coordinates, shares = classical_scaling(distances[np.ix_(chosen, chosen)], 2)

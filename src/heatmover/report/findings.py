@@ -9,7 +9,7 @@ import numpy as np
 
 from heatmover.analysis.examination import LEVEL, Finding
 from heatmover.analysis.study import Study
-from heatmover.report.markup import shortened
+from heatmover.report.markup import counted, shortened
 from heatmover.statistics.permutations import TestResult
 
 __all__ = ["cautions", "row"]
@@ -54,7 +54,7 @@ def cautions(study: Study) -> tuple[str, ...]:
 def _graph(study: Study) -> Iterator[str]:
     advice = study.comparison.diagnosis.advice
     if advice:
-        yield f"The graph that carries the distances is not perfect ({_count(len(advice), 'remark')} below)."
+        yield f"The graph that carries the distances is not perfect ({counted(len(advice), 'remark')} below)."
 
 
 def _few(study: Study) -> Iterator[str]:
@@ -75,7 +75,7 @@ def _doubts(finding: Finding, answer: TestResult) -> Iterator[str]:
     possible = len(answer.null)
     if possible < FEW_PERMUTATIONS:
         yield (
-            f"only {_count(possible, 'permutation')} could be tried, so that p cannot fall below "
+            f"only {counted(possible, 'permutation')} could be tried, so that p cannot fall below "
             f"{1 / (possible + 1):.2g}."
         )
     spread = finding.tests.get("dispersion")
@@ -126,7 +126,3 @@ def _smooth(finding: Finding) -> str:
     if test is None or not np.isfinite(test.statistic):
         return ""
     return f"{test.statistic:.2f} of what chance gives (p = {test.p_value:.2g})"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -295,7 +295,7 @@ def _write_cell_types(contrast: CellContrast, path: Path) -> None:
 
 
 def _write_samples(study: Study, path: Path) -> None:
-    """Write an AnnData of the samples, as `heatmover.tl._samples` makes it."""
+    """Write an AnnData of the samples, as `heatmover.tl.samples` makes it."""
     from heatmover.tl.layout import assemble, pack
 
     h5py = import_extra("h5py", package="anndata", extra="cohort")

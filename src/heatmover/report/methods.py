@@ -9,7 +9,7 @@ import numpy as np
 from heatmover._words import listed, unused
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.study import Study
-from heatmover.report.markup import shortened
+from heatmover.report.markup import counted, shortened
 
 __all__ = ["methods", "references"]
 
@@ -80,7 +80,7 @@ def _samples(study: Study) -> str:
     dimensions = ""
     if source:
         named = listed(source["dimensions"])
-        dimensions = f", described by {_count(len(source['dimensions']), 'feature')} ({named}),"
+        dimensions = f", described by {counted(len(source['dimensions']), 'feature')} ({named}),"
     left = f" Other columns were {unused(source['unused'])}." if source and source.get("unused") else ""
     return (
         f"{len(comparison.names):,} samples with {int(comparison.sizes.sum()):,} cells in total{dimensions} were "
@@ -182,10 +182,6 @@ def _contrast(study: Study) -> Iterator[str]:
         "false discovery rate (Benjamini and Hochberg, 1995). The distance between the means of the two groups was "
         "divided among cell types by the witness function of the distance times the difference of masses."
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _listed(words: list[str]) -> str:

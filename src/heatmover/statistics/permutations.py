@@ -166,7 +166,7 @@ def _named(blocks: Any) -> dict[str, Any]:
 
 
 def _joined(several: list[Int64]) -> Int64 | None:
-    """Return codes that are equal wherever samples are tied by any of several blocks, or by a chain of them."""
+    """Return codes that are equal where a chain of blocks, each of any of several variables, joins two samples."""
     if len(several) < 2:
         return several[0] if several else None
     n_samples = len(several[0])

@@ -59,7 +59,7 @@ def explain(
         Column of ``.obs`` with the group of each sample, the same in all its cells. Samples without one do not take
         part.
     group, reference
-        The group to explain, and the one to compare it with. Default: of two groups the first by name against the
+        The group to explain, and the one to compare it with. Default: the first by name of two groups against the
         other; of more, ``group`` must be named, and ``reference`` is all other samples.
     annotation
         Column of ``.obs`` with the type of each cell: test types too. Cells without one are a
@@ -90,7 +90,7 @@ def explain(
 
         Where landmarks stood for the cells, a cell has the values of its landmark. ``.uns[key]["explain"]``, or
         ``.uns[key][key_added]`` if that was given, holds ``"params"``, ``"distance"`` between the means of the groups
-        and, with ``annotation``, ``"types"``: a DataFrame with a row for each type, see `heatmover.analysis.CellKind`.
+        and, with ``annotation``, ``"types"``: a DataFrame with a row for each type, see `heatmover.analysis.CellType`.
 
     See Also
     --------

@@ -283,7 +283,7 @@ def test_a_column_that_obs_lists_and_does_not_have(stored):
     refused(stored, "every column that obs lists, found no 'age'")
 
 
-def test_a_column_of_an_unknown_kind_is_left_out_and_told(stored):
+def test_a_column_of_an_unknown_type_is_left_out_and_told(stored):
     with h5py.File(stored, "a") as file:
         del file["obs/age"]
         file.create_group("obs/age").attrs["encoding-type"] = "awkward-array"

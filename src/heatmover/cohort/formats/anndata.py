@@ -20,6 +20,7 @@ from heatmover.cohort.formats.stored import (
     missing_chunks,
     read_columns,
     read_rows,
+    text_of,
     told,
 )
 from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, as_float, spans, without_copies
@@ -117,9 +118,7 @@ def open_anndata(
             wanted = [name for name in wanted if name not in frozenset(odd)]
             for name in (sample_key, *wanted):
                 missing += _check_column(root, name)
-            notes = (
-                (f"Columns of obs that were not read, because their type is not known: {listed(odd)}.",) if odd else ()
-            )
+            notes = (f"Columns of obs whose type is not known were not read: {listed(odd)}.",) if odd else ()
             notes += told(missing)
         features = _feature_names(root, key, element)
         if positions is not None:
@@ -153,7 +152,7 @@ def _check(root: Any, key: str, element: Any) -> tuple[str, ...]:
         check_stored(element, key)
         parts = {f"{part} of {key}": element[part] for part in ("data", "indices", "indptr")}
     elif encoding == "dataframe":
-        parts = {f"{name} of {key}": element[name] for name in map(_text, element.attrs["column-order"])}
+        parts = {f"{name} of {key}": element[name] for name in map(text_of, element.attrs["column-order"])}
         for name, part in parts.items():
             check_length(part, n_cells, name, "obs has")
     elif hasattr(element, "attrs"):
@@ -213,9 +212,9 @@ def _index(root: Any, table: str) -> Any:
     if hasattr(group, "dtype"):  # as anndata before 0.7 wrote it
         raise InvalidInputError(f"{table} as anndata 0.7 and later write it", "one array", "write the file again")
     name = _attributes(group).get("_index")
-    if name is None or _text(name) not in group:
+    if name is None or text_of(name) not in group:
         raise InvalidInputError(f"{table} with the names of its rows", "none", CONTRADICTION)
-    found = group[_text(name)]
+    found = group[text_of(name)]
     if hasattr(found, "keys"):  # nullable strings
         found = found["values"]
     if len(found.shape) != 1:
@@ -247,7 +246,7 @@ def _obs_columns(root: Any) -> list[str]:
             "an AnnData file with a table of cells (obs) as anndata 0.7 and later write it",
             f"{listed(sorted(root)) or 'nothing'} at the top of {quoted_path(str(_place(root)))}",
         )
-    columns = [_text(name) for name in obs.attrs["column-order"]]
+    columns = [text_of(name) for name in obs.attrs["column-order"]]
     absent = [name for name in columns if name not in obs]
     if absent:
         raise InvalidInputError("every column that obs lists", f"no {listed(absent)}", CONTRADICTION)
@@ -256,10 +255,6 @@ def _obs_columns(root: Any) -> list[str]:
 
 def _place(root: Any) -> object:
     return getattr(root, "filename", None) or getattr(root, "store", "")
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _choose_representation(root: Any, representation: str | Sequence[str] | None) -> tuple[str, tuple[int, ...] | None]:
@@ -293,7 +288,7 @@ def _element(root: Any, key: str) -> Any:
 
 
 def _encoding(element: Any) -> str:
-    return _text(_attributes(element).get("encoding-type", ""))
+    return text_of(_attributes(element).get("encoding-type", ""))
 
 
 def _attributes(element: Any) -> Any:
@@ -310,7 +305,7 @@ def _matrix_shape(element: Any) -> tuple[int, ...]:
     if encoding in SPARSE:
         return check_stored(element, "X" if element.name == "/X" else quoted(element.name))
     if encoding == "dataframe":
-        index = element[_text(element.attrs["_index"])]
+        index = element[text_of(element.attrs["_index"])]
         return int(index.shape[0]), len(element.attrs["column-order"])
     return tuple(element.shape)
 
@@ -320,9 +315,9 @@ def _feature_names(root: Any, key: str, element: Any) -> tuple[str, ...]:
     if key == "X":
         if not _in_file(root):
             return tuple(str(name) for name in root.var_names)
-        return tuple(_text(name) for name in complete(_index(root, "var"), "the names of the variables")[:])
+        return tuple(text_of(name) for name in complete(_index(root, "var"), "the names of the variables")[:])
     if _encoding(element) == "dataframe":
-        return tuple(_text(name) for name in element.attrs["column-order"])
+        return tuple(text_of(name) for name in element.attrs["column-order"])
     if hasattr(element, "columns"):
         return tuple(str(name) for name in element.columns)
     return tuple(f"{key} {number}" for number in range(1, _matrix_shape(element)[1] + 1))
@@ -353,7 +348,7 @@ def _column(root: Any, name: str, start: int, stop: int) -> Any:
 def _decoded(element: Any, start: int, stop: int | None) -> Any:
     values = element[start:stop]
     if values.dtype.kind in "STO":
-        return np.asarray([_text(value) if isinstance(value, bytes) else value for value in values], dtype=object)
+        return np.asarray([text_of(value) if isinstance(value, bytes) else value for value in values], dtype=object)
     return values
 
 
@@ -370,7 +365,7 @@ def _rows(matrix: Any, key: str, start: int, stop: int) -> Iterator[Block]:
         yield from read_rows(matrix, key, start, stop)
         return
     if encoding == "dataframe":
-        names = [_text(name) for name in matrix.attrs["column-order"]]
+        names = [text_of(name) for name in matrix.attrs["column-order"]]
         yield np.column_stack([as_float(matrix[name][start:stop]) for name in names])
         return
     rows = matrix.iloc[start:stop].to_numpy() if hasattr(matrix, "iloc") else matrix[start:stop]

@@ -29,6 +29,7 @@ __all__ = [
     "missing_chunks",
     "read_columns",
     "read_rows",
+    "text_of",
     "told",
 ]
 
@@ -55,7 +56,7 @@ def check_length(element: Any, length: int, name: str, of: str) -> None:
 
 def check_stored(group: Any, name: str) -> tuple[int, int]:
     """Return the shape of a sparse matrix in a file, after what can be checked without reading all of it."""
-    by_rows = _text(group.attrs["encoding-type"]) == "csr_matrix"
+    by_rows = text_of(group.attrs["encoding-type"]) == "csr_matrix"
     shape = tuple(int(side) for side in np.asarray(group.attrs["shape"]).ravel())
     data, indices, pointers = (group[part] for part in ("data", "indices", "indptr"))
     if len(shape) != 2 or min(shape) < 0:
@@ -171,7 +172,7 @@ def missing_chunks(array: Any, name: str) -> tuple[str, ...]:
         return ()
     places = " and ".join(_extent(array, place) for place in absent[:EXTENTS_SHOWN])
     more = " and more" if len(absent) > EXTENTS_SHOWN else ""
-    fill = _text(array.fillvalue if hasattr(array, "fillvalue") else array.fill_value)
+    fill = text_of(array.fillvalue if hasattr(array, "fillvalue") else array.fill_value)
     return (f"{name}, {places}{more} ({_counted(array, absent)}, as {fill or quoted(fill)})",)
 
 
@@ -287,5 +288,6 @@ def _extent(array: Any, place: tuple[int, ...]) -> str:
     return ", ".join(sides)
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return text, whether it was stored as text or as bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
