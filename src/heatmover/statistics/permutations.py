@@ -166,7 +166,7 @@ def _named(blocks: Any) -> dict[str, Any]:
 
 
 def _joined(several: list[Int64]) -> Int64 | None:
-    """Return codes that are equal wherever samples share a block of any of several variables, or are joined by a chain of such blocks."""
+    """Return codes that are equal for samples that share a block of any variable or are joined by a chain of blocks."""
     if len(several) < 2:
         return several[0] if several else None
     n_samples = len(several[0])
