@@ -25,6 +25,7 @@ __all__ = [
     "Measures",
     "MissingExtraError",
     "__version__",
+    "analysis",
     "barycenter",
     "baselines",
     "cohort",
@@ -35,6 +36,7 @@ __all__ = [
     "examine",
     "explain",
     "explain_groups",
+    "graphs",
     "landmark_agreement",
     "manifold",
     "measures_from_labels",
@@ -54,11 +56,13 @@ __all__ = [
 
 if TYPE_CHECKING:
     from heatmover import (
+        analysis,
         baselines,
         cohort,
         datasets,
         differentiable,
         errors,
+        graphs,
         manifold,
         metrics,
         pl,

@@ -1,4 +1,4 @@
-"""`heatmover doctor`: what it says is so, it says whether compare would go, and it writes nothing."""
+"""`heatmover doctor`: what it says is so, it says whether compare would run, and it writes nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_healthy_file(cells, doctor):
     assert "cluster of cells varies within 10 samples" in text
     assert "300 points" in text
     assert re.search(r"about \d+ seconds and \d\.\d GB of memory here", text)
-    assert text.endswith("heatmover compare would go.")
+    assert text.endswith("heatmover compare would run.")
     assert before == (cells.read_bytes(), sorted(cells.parent.iterdir()))
 
 
@@ -79,7 +79,7 @@ def test_every_reason_is_told(make, tmp_path, doctor):
         errors, ["--min-cells 2", "'cluster' to be constant", "'center' to differ", "'patients'"], strict=True
     ):
         assert sentence in error
-    assert "would go" not in result.stdout
+    assert "would run" not in result.stdout
     assert "1 of a single cell" in flowing(result.stdout)
     assert [found.name for found in tmp_path.iterdir()] == ["cells.h5ad"]
 
@@ -101,7 +101,7 @@ def test_advice(make, tmp_path, doctor):
     frame = pd.concat([frame, frame.iloc[:60]])
     path = make.h5ad(frame, tmp_path / "cells.h5ad")
     text = flowing(doctor(path, "-s", "sample").stdout)
-    assert "'CD4' has 100% of the variance and decides nearly alone who is near: use --standardize" in text
+    assert "'CD4' has 100% of the variance and decides nearly alone which cells are near: use --standardize" in text
     assert "1 constant, 60 copies of another cell" in text
     assert "copies of another and share its node" in text
     assert "decides nearly alone" not in flowing(doctor(path, "-s", "sample", "--standardize").stdout)

@@ -162,7 +162,7 @@ def test_an_archive_with_a_damaged_array(tmp_path):
     content = bytearray((tmp_path / "mnist.npz").read_bytes())
     content[80:100] = b"\xff" * 20
     (tmp_path / "mnist.npz").write_bytes(bytes(content))
-    with pytest.raises(InvalidInputError, match=r"plain arrays in 'mnist\.npz', found what cannot be read"):
+    with pytest.raises(InvalidInputError, match=r"plain arrays in 'mnist\.npz', found something that cannot be read"):
         load_mnist(tmp_path / "mnist.npz")
 
 

@@ -503,7 +503,7 @@ def nearly_cut_roll():
 def test_a_nearly_cut_graph_is_warned_of_with_numbers():
     data, graph = nearly_cut_roll()
     with pytest.warns(
-        GraphWarning, match=r"2 parts \(401 points, 20.1% of the measures' mass\) on the rest by a thread"
+        GraphWarning, match=r"2 parts \(401 points, 20.1% of the measures' mass\) that hang on the rest by a thread"
     ):
         model = hm.DiffusionEMD(graph).fit(data.measures())
     with pytest.warns(GraphWarning, match=r"5.0e-06 in sum join the largest \(201 points\), and at most 2.8e-04"):

@@ -204,7 +204,7 @@ def test_distances_must_be_there_and_of_these_cells(fresh, adata):
         explain(adata[1:].copy(), "condition")
     moved = adata.copy()
     moved.X = np.random.default_rng(0).normal(size=moved.shape).astype(np.float32)
-    with pytest.raises(InvalidInputError, match="the cells from which the distances were computed, found others"):
+    with pytest.raises(InvalidInputError, match="the cells from which the distances were computed, found other cells"):
         explain(moved, "condition")
 
 

@@ -206,7 +206,7 @@ def enough_steps(walk: Walk, supports: list[Support], steps: int | None, *, fewe
     if number == 0 and (steps is None or count == steps):
         return count
     raise InvalidInputError(
-        "steps in which every point of a measure can reach some point of each other",
+        "enough steps for every point of a measure to reach some point of every other measure",
         f"{missing[wanted]} pairs of measures that cannot in {wanted} steps",
         f"use steps={count}, or 'auto'" if number == 0 else "no number of steps would do; give the graph loops",
     )

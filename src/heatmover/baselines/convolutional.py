@@ -112,7 +112,7 @@ def convolutional_sinkhorn(
         each connected component of the graph.
     steps
         t. Heat moves by one edge in a step: ``"auto"`` takes 50, or as many as it takes for every point of a measure
-        to reach some point of each other. Take fewer on a small or densely joined graph: once the walk has mixed,
+        to reach some point of every other. Take fewer on a small or densely joined graph: once the walk has mixed,
         heat has forgotten where it came from, and distances vanish in rounding.
     max_iterations
         Iterations of a pair at most.

@@ -66,7 +66,7 @@ class Checkup:
     diagnosis
         Of the graph over the cells drawn; None if there is none.
     refusals
-        Why `compare` would refuse, in sentences; empty if it would go.
+        Why `compare` would refuse, in sentences; empty if it would run.
     advice
         What to do, in sentences.
     """
@@ -179,7 +179,10 @@ def _dominant(cohort: Cohort, settings: Settings, spread: Float64) -> tuple[str,
 def _advice(cohort: Cohort, settings: Settings, dominant: tuple[str, float] | None, copied: float) -> Iterator[str]:
     if dominant is not None:
         name, share = dominant
-        yield f"{quoted(name)} has {share:.0%} of the variance and decides nearly alone who is near: use --standardize."
+        yield (
+            f"{quoted(name)} has {share:.0%} of the variance and decides nearly alone which cells are near: "
+            "use --standardize."
+        )
     timed = [name for name in cohort.features if name.lower() == "time"]
     if timed:
         yield f"{quoted(timed[0])} tells when a cell was measured, not what it is: name the other features in --rep."
@@ -322,7 +325,7 @@ def _show(console: Console, cohort: Cohort, checkup: Checkup, cost: Estimate | N
         console.print(hanging("-", clean(in_options(sentence)), width=1))
     console.print()
     if not checkup.refusals:
-        console.print(Text("heatmover compare would go.", style="bold"))
+        console.print(Text("heatmover compare would run.", style="bold"))
 
 
 def _facts(cohort: Cohort, checkup: Checkup) -> Iterator[tuple[str, str]]:

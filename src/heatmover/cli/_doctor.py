@@ -45,7 +45,7 @@ def doctor(
 ) -> None:
     """Look at samples, variables and graph before a long run; nothing is written.
 
-    Takes the options of `heatmover compare` and ends with exit code 0 if that would go, with 2 and the reasons if it
+    Takes the options of `heatmover compare` and ends with exit code 0 if that would run, with 2 and the reasons if it
     would refuse. Without --sample-key it lists the columns that could be it.
     """
     asked = locals() | {"allow_components": allow_components or allow_parts}

@@ -220,6 +220,7 @@ def in_options(sentence: str) -> str:
 
     Examples
     --------
+    >>> from heatmover.errors import argument
     >>> in_options(Sentence(f"{argument('n_components', 50)} reduces, {argument('n_components', 'all')} keeps them"))
     '--components 50 reduces, --components all keeps them'
     >>> in_options(Sentence(f"raise {argument('n_neighbors')}, or {argument('allow_components', True)}"))

@@ -105,7 +105,7 @@ def _from_bunch(bunch: Mapping[str, Any]) -> tuple[npt.NDArray[Any], npt.NDArray
 
 def _from_archive(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     if not zipfile.is_zipfile(path):
-        raise InvalidInputError("an .npz archive", f"{path.name!r}, which is none or is cut short")
+        raise InvalidInputError("an .npz archive", f"{path.name!r}, which is no archive or is cut short")
     try:
         with np.load(path, allow_pickle=False) as archive:
             absent = {"images", "labels"} - set(archive)
@@ -118,7 +118,7 @@ def _from_archive(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         raise
     # NumPy refuses pickled objects with a ValueError.
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InvalidInputError(f"plain arrays in {path.name!r}", f"what cannot be read: {error}") from error
+        raise InvalidInputError(f"plain arrays in {path.name!r}", f"something that cannot be read: {error}") from error
 
 
 def _from_folder(folder: Path) -> tuple[Bytes, Bytes]:
@@ -172,7 +172,7 @@ def _content(path: Path) -> bytes:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInputError(
-            f"a whole gzip file in {path.name!r}", f"what cannot be unpacked: {error}", "fetch it again"
+            f"a whole gzip file in {path.name!r}", f"something that cannot be unpacked: {error}", "fetch it again"
         ) from error
 
 

@@ -484,7 +484,7 @@ def warn_of_near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_
     described = dict(cuts.describe(affinity, operator.symmetric, operator.degree))
     parts = [described[int(part)] for part in np.flatnonzero(noticed)]
     largest = max(parts, key=lambda part: part.n_points)
-    count = "a part" if len(parts) == 1 else f"{len(parts)} parts"
+    count, hangs = ("a part", "hangs") if len(parts) == 1 else (f"{len(parts)} parts", "hang")
     leaves = largest.conductance * 2**max_scale
     meaning = (
         f", and at most {leaves:.1e} of its heat leaves in 2^{max_scale} steps. Measures on different sides look about "
@@ -494,7 +494,7 @@ def warn_of_near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_
     )
     warnings.warn(
         f"Expected a graph that holds together, found {count} ({sum(part.n_points for part in parts)} points, "
-        f"{shares[noticed].sum():.1%} of the measures' mass) on the rest by a thread: affinities of "
+        f"{shares[noticed].sum():.1%} of the measures' mass) that {hangs} on the rest by a thread: affinities of "
         f"{largest.affinity:.1e} in sum join the largest ({largest.n_points} points){meaning}. Use more neighbours, "
         "kernel='adaptive' or a larger bandwidth; see graph.diagnose().",
         GraphWarning,

@@ -403,7 +403,7 @@ def _check_kind(matrix: sp.csr_array) -> None:
     if verdict == "surely":
         raise InvalidInputError(
             "affinities, which are large between near points",
-            "what must be distances: zero on the diagonal, and small where two points are near to a third",
+            "values that must be distances: zero on the diagonal, and small where two points are near to a third",
             AFFINITY_OF_DISTANCES,
         )
     if verdict == "probably":

@@ -397,7 +397,7 @@ def _check_manifest(place: Path, manifest: Mapping[str, Any]) -> str:
     if attributes.get("checksum") != _seal(stored):
         raise InvalidInputError(
             "a checkpoint as it was written",
-            f"that what {quoted_path(str(place))} says of its input and settings was changed or damaged",
+            f"that the record of input and settings in {quoted_path(str(place))} was changed or damaged",
             "begin anew with another checkpoint",
         )
     changes = [

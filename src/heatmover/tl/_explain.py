@@ -239,7 +239,7 @@ def _again(adata: Any, stored: Mapping[str, Any]) -> tuple[Comparison, CellMasse
     before = np.asarray(stored["distances"], dtype=np.float64)
     if not np.allclose(result.distances[np.ix_(order, order)], before, rtol=SAME, atol=SAME * float(before.max())):
         raise InvalidInputError(
-            "the cells from which the distances were computed", "others, or others near them",
+            "the cells from which the distances were computed", "other cells, or other cells near them",
             "call hm.tl.sample_distances again",
         )  # fmt: skip
     marks = result.landmarks
