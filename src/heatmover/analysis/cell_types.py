@@ -76,6 +76,12 @@ class CellType:
         Mean share of the cells of a sample.
     score, log_ratio, p_value, q_value
         As in `GroupContrast`.
+
+    Examples
+    --------
+    >>> found = CellType("B", 120, 0.02, 0.4, 0.1, 0.05, score=3.1, log_ratio=0.7, p_value=0.002, q_value=0.01)
+    >>> found.direction, round(found.ratio, 2)
+    ('more', 2.01)
     """
 
     name: str
@@ -217,6 +223,11 @@ def annotate(name: str, values: Any, n_cells: int) -> Annotation:
         ``(n_cells,)``: words, numbers or categories; or codes with -1 for none, and names, as in `Cohort.annotation`.
     n_cells
         How many there must be.
+
+    Examples
+    --------
+    >>> annotate("type", ["B", "T", None], 3).types
+    ('B', 'T', 'not annotated')
     """
     codes, types = values if isinstance(values, tuple) else encode([_column(values)])
     if codes.size != n_cells:
@@ -288,6 +299,14 @@ def contrast_cells(
         The cells for which landmarks stand.
     n_permutations, random_state
         As in `explain_groups`.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(8, cells_per_sample=30, effect=6.0)
+    >>> branch = annotate("branch", data.coordinates[:, 0].astype(int), 240)
+    >>> contrast_cells(hm.compare(data.points, data.labels), branch, data.annotations["condition"], n_permutations=19)
+    CellContrast(case against control, 5 types of branch)
     """
     known = [i for i, value in enumerate(groups) if not is_missing(value)]
     if not known:

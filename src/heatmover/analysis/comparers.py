@@ -32,6 +32,13 @@ class Compared(NamedTuple):
         The type of each cell, or of each group of equal cells; None if none was asked for.
     cells
         The cells, or groups of cells, for which the points of the graph stand; None if they are the points.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.gaussians(4, points_per_measure=30)
+    >>> Compared(hm.compare(data.points, data.labels, n_neighbors=8)).annotation is None
+    True
     """
 
     comparison: Comparison
@@ -40,7 +47,22 @@ class Compared(NamedTuple):
 
 
 class Comparer(Protocol):
-    """Compares samples; a study calls `check` before anything is read and `compare` once."""
+    """Compares samples; a study calls `check` before anything is read and `compare` once.
+
+    Examples
+    --------
+    Whatever has the three methods is a comparer. This one allows few landmarks only:
+
+    >>> class Few:
+    ...     def check(self, parameters):
+    ...         if parameters.landmarks == "auto" or parameters.landmarks > 1000:
+    ...             raise ValueError("at most 1,000 landmarks")
+    ...     def compare(self, *given):
+    ...         return InMemory().compare(*given)
+    ...     def record(self):
+    ...         return {"how": "with few landmarks"}
+    >>> comparer: Comparer = Few()
+    """
 
     def check(self, parameters: StudyParameters) -> None:
         """Raise if this comparer cannot do what is asked for."""
@@ -82,6 +104,11 @@ class InMemory:
     ----------
     n_jobs
         Threads; None for all cores. The result does not depend on it.
+
+    Examples
+    --------
+    >>> InMemory(n_jobs=2).record()
+    {'how': 'in memory'}
     """
 
     n_jobs: int | None = None

@@ -35,6 +35,11 @@ class StudyRecord:
         That each stage took, by its name.
     versions
         Of Python and of packages, by name.
+
+    Examples
+    --------
+    >>> StudyRecord(None, {"random_state": 0}, {"how": "before"}, {}, versions()).parameters["random_state"]
+    0
     """
 
     input: Mapping[str, Any] | None
