@@ -66,13 +66,13 @@ def test_names_that_are_no_text_can_be_written(tmp_path):
     assert read(tmp_path / "x.csv") == [["a"], ["\\udc80"], [""], ["a\0b"]]
 
 
-def test_kinds_of_cells_are_inert_too(tmp_path):
+def test_cell_types_are_inert_too(tmp_path):
     from types import SimpleNamespace
 
     contrast = SimpleNamespace(
         group="=case",
         reference="@control",
-        kinds=[SimpleNamespace(name="-kind", ratio=-0.5)],
+        types=[SimpleNamespace(name="-kind", ratio=-0.5)],
         rows=lambda: [{"p": 0.1}],
     )
     assert CellContrast.rows  # what stands in for one has the same names
