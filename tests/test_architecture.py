@@ -21,7 +21,7 @@ SOURCE = ROOT / "src" / "heatmover"
 # Every module and package at the top, the lowest first; names on one line do not know each other. A name stands for the
 # module and everything below it. What is imported comes from an earlier line, or from the same package.
 LAYERS: list[set[str]] = [
-    {"errors", "_handed", "_progress", "_readonly", "_typing", "_version"},
+    {"errors", "_handed", "_progress", "_readonly", "_threads", "_typing", "_version"},
     {"_compiled", "_files", "_validation", "_words"},
     {"measures", "tables"},
     {"graphs", "metrics", "transport"},

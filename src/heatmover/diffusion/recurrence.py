@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._threads import in_threads
 from heatmover._typing import Float64
 from heatmover.diffusion.base import LANES, Block
 from heatmover.diffusion.operator import DiffusionOperator
@@ -182,5 +183,4 @@ def in_columns(
     count = max(1, min(rounds * n_threads, units))
     edges = [LANES * (units * i // count) for i in range(1, count)]
     parts = [np.ascontiguousarray(part) for part in np.split(block, edges, axis=1)]
-    with ThreadPoolExecutor(n_threads) as pool:
-        return np.concatenate(list(pool.map(function, parts)), axis=1)
+    return np.concatenate(in_threads(function, parts, n_threads), axis=1)

@@ -13,7 +13,6 @@ matrix: its rows are the blocks of the embedding, its columns the densities.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, final
@@ -23,6 +22,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._progress import SILENT, Progress
+from heatmover._threads import in_threads
 from heatmover._typing import Float64, FloatArray
 from heatmover.diffusion.base import LANES, Block, Diffuser
 from heatmover.diffusion.recurrence import WIDEST_BLOCK
@@ -162,8 +162,7 @@ def embed(
         _check_held(embedding[block])
         progress.advance(block.stop - block.start)
 
-    with ThreadPoolExecutor(n_threads) as pool:
-        list(pool.map(fill, _blocks(rows.shape[0], n_threads)))
+    in_threads(fill, _blocks(rows.shape[0], n_threads), n_threads)
     return embedding
 
 
@@ -190,8 +189,7 @@ def embed_transposed(
         result[block] = diffuser.collect(_per_density(features[block], layout), layout.scales).T
         _check_held(result[block])
 
-    with ThreadPoolExecutor(n_threads) as pool:
-        list(pool.map(fill, _blocks(len(features), n_threads)))
+    in_threads(fill, _blocks(len(features), n_threads), n_threads)
     return result
 
 

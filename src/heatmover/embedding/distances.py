@@ -178,7 +178,7 @@ def _sparse_distances(embedding: Any, other: Any | None, *, n_threads: int, out:
             lower = np.tril_indices(last - first, -1)
             square[lower] = square.T[lower]
 
-    _in_threads(work, edges, n_threads)
+    _in_threads(work, edges, min(n_threads, -(-shape[0] // SPARSE_ROWS)))
     return result
 
 

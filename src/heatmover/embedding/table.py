@@ -7,7 +7,6 @@ measures follow. A sparse measure then costs its number of points times the numb
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, final
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._progress import SILENT, Progress
+from heatmover._threads import in_threads
 from heatmover._typing import Intp
 from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.recurrence import WIDEST_BLOCK
@@ -72,8 +72,7 @@ class FeatureTable:
             for position, regions in enumerate(layout.regions)
             for start, stop in pairwise([*range(0, regions.count, WIDEST_BLOCK), regions.count])
         ]
-        with ThreadPoolExecutor(n_threads) as pool:
-            list(pool.map(fill, jobs))
+        in_threads(fill, jobs, n_threads)
 
     @property
     def nbytes(self) -> int:
@@ -112,8 +111,7 @@ class FeatureTable:
                 result[start:stop, begin : begin + GROUP] = part[:, : self.n_features - begin]
             progress.advance(stop - start)
 
-        with ThreadPoolExecutor(n_threads) as pool:
-            list(pool.map(fill, range(0, n_measures, MEASURES)))
+        in_threads(fill, range(0, n_measures, MEASURES), n_threads)
         return result
 
     def transposed(self, features: Block) -> Block:

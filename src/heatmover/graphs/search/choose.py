@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,6 +11,7 @@ import scipy.sparse as sp
 from scipy.spatial import cKDTree
 from threadpoolctl import threadpool_limits
 
+from heatmover import _threads
 from heatmover._typing import Bool, Float64, Int64, Intp
 from heatmover._validation import check_threads
 from heatmover.graphs.search.descent import descend
@@ -307,10 +307,7 @@ def _in_threads(work: Callable[[Task], Result], tasks: list[Task], n_threads: in
     # A product's last bits depend on the threads of the linear algebra library, and so would the choice among
     # duplicates; with a core for each task it has no use for more than one.
     with threadpool_limits(1, user_api="blas"):
-        if n_threads == 1:  # memory that a thread of a pool has freed would stay with the process
-            return [work(task) for task in tasks]
-        with ThreadPoolExecutor(n_threads) as pool:
-            return list(pool.map(work, tasks))
+        return _threads.in_threads(work, tasks, n_threads)
 
 
 def _blocks(indices: Intp, size: int) -> list[Intp]:

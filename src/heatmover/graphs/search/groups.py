@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from heatmover._threads import in_threads
 from heatmover._typing import Bool, Float64, Int64
 from heatmover.graphs.search.lloyd import move_centers
 
@@ -90,8 +90,7 @@ class Groups:
             places = row[self.order[slice(*run)]]
             distances[places], indices[places] = np.sqrt(squares), names
 
-        with ThreadPoolExecutor(n_threads) as pool:
-            list(pool.map(write, _runs(wanted[self.order])))
+        in_threads(write, _runs(wanted[self.order]), n_threads)
         return distances, indices
 
     def share_in_reach(self, k: int, n_probes: int) -> float:

@@ -5,7 +5,6 @@ Both are exact where they claim to be, and have the same bits for any blocks and
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from heatmover._threads import in_threads
 from heatmover._typing import Bool, Float64, FloatArray, Int64
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import draw_by_mass
@@ -99,14 +99,8 @@ class CenterSearch:
             indices[start : start + size] = nearest
             squares[start : start + size] = np.square(block - self.centers[nearest]).sum(axis=1)
 
-        starts = range(0, len(points), size)
         with threadpool_limits(1, user_api="blas"):
-            if n_threads == 1 or len(starts) == 1:
-                for start in starts:
-                    work(start)
-            else:
-                with ThreadPoolExecutor(n_threads) as pool:
-                    list(pool.map(work, starts))
+            in_threads(work, range(0, len(points), size), n_threads)
         return indices, squares
 
     def _saves(self, groups: Groups, points: npt.NDArray[Any]) -> bool:

@@ -1,0 +1,29 @@
+"""Work in threads: the order of the tasks, and no thread where none is needed."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from heatmover._threads import in_threads
+
+
+@pytest.mark.parametrize(("tasks", "n_threads", "others"), [(9, 3, True), (9, 1, False), (1, 3, False), (0, 3, False)])
+def test_results_in_order_and_threads_only_where_they_help(tasks, n_threads, others):
+    meeting = threading.Barrier(n_threads if others else 1)
+
+    def work(number):
+        # All threads meet, so that each has done some of the work.
+        meeting.wait(10)
+        return number, threading.current_thread() is threading.main_thread()
+
+    found = in_threads(work, iter(range(tasks)), n_threads)
+    assert [number for number, _ in found] == list(range(tasks))
+    assert all(main is not others for _, main in found)
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_an_error_comes_out(n_threads):
+    with pytest.raises(ZeroDivisionError):
+        in_threads(lambda number: 1 // number, [1, 0, 2], n_threads)
