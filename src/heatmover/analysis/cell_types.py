@@ -178,7 +178,7 @@ class CellContrast:
             )
         most = self.different[0]
         count = len(self.different)
-        others = "no other type does" if count == 1 else f"{count} of {len(self.types)} types differ"
+        others = "no other type surely differs" if count == 1 else f"{count} of {len(self.types)} types differ"
         return (
             f"{quoted(most.name)} differs most between {group} and {reference}: {group} has {most.ratio:.2g} times as "
             f"many, relative to most cells (q = {most.q_value:.2g}), and it makes {100 * most.share:.0f} % of the "
