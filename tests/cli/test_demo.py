@@ -268,7 +268,8 @@ def test_as_a_module_with_ascii_output(tmp_path, cli):
     assert sorted(cli.contents(tmp_path / "out")) == sorted(EVERY)
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 2
-    assert again.stderr.startswith("Error: Expected no results in ")
+    # Some versions of numcodecs say something of their own before.
+    assert again.stderr.splitlines()[-1].startswith("Error: Expected no results in ")
 
 
 def test_bars_in_a_terminal(tmp_path):

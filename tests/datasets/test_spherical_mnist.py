@@ -153,7 +153,9 @@ def test_emd_agrees_with_a_linear_program():
 def test_emd_of_some_images_in_their_order():
     data = spherical_mnist(np.random.default_rng(0).random((5, 3, 3)))
     everything = data.exact_emd(n_jobs=1)
-    np.testing.assert_array_equal(data.exact_emd([4, 0, 2], n_jobs=2), everything[np.ix_([4, 0, 2], [4, 0, 2])])
+    # A pair may come the other way round, which with some versions of POT rounds otherwise.
+    some = everything[np.ix_([4, 0, 2], [4, 0, 2])]
+    np.testing.assert_allclose(data.exact_emd([4, 0, 2], n_jobs=2), some, rtol=1e-14)
     with pytest.raises(InvalidInputError, match=r"rows in 0\.\.4, found indices 5\.\.5"):
         data.exact_emd([5])
     with pytest.raises(InvalidInputError, match="at least one image, found none"):
