@@ -6,7 +6,7 @@ VENV ?= .venv
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
 # Processes that share the tests, file by file: one for each core, and one more, because many tests wait for a process
-# that they have started (two cores: 6.2 instead of 7 minutes).
+# that they have started.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 BIN := $(VENV)/bin
