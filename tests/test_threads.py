@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from heatmover._threads import in_threads
+from heatmover._threads import in_threads, one_blas_thread
 
 
 @pytest.mark.parametrize(("tasks", "n_threads", "others"), [(9, 3, True), (9, 1, False), (1, 3, False), (0, 3, False)])
@@ -27,3 +27,17 @@ def test_results_in_order_and_threads_only_where_they_help(tasks, n_threads, oth
 def test_an_error_comes_out(n_threads):
     with pytest.raises(ZeroDivisionError):
         in_threads(lambda number: 1 // number, [1, 0, 2], n_threads)
+
+
+def test_one_blas_thread_holds_for_numpy_and_scipy_and_ends():
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    def threads():
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    with threadpool_limits(2, user_api="blas"):
+        assert len(threads()) >= 2
+        assert set(threads()) == {2}
+        with one_blas_thread():
+            assert set(threads()) == {1}
+        assert set(threads()) == {2}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any, TypeVar
 
-__all__ = ["in_threads"]
+__all__ = ["in_threads", "one_blas_thread"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -29,3 +31,28 @@ def in_threads(work: Callable[[Task], Result], tasks: Iterable[Task], n_threads:
         return [work(task) for task in listed]
     with ThreadPoolExecutor(min(n_threads, len(listed))) as pool:
         return list(pool.map(work, listed))
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """Return a context in which numpy's and scipy's products use one thread: for thin ones, where more only wait.
+
+    `threadpoolctl.threadpool_limits` looks through all libraries of the process at every use, which takes 8 ms beside
+    PyTorch and pandas, longer than a small graph. Those of numpy and scipy are there from the first use on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> with one_blas_thread():
+    ...     product = np.ones((1, 2)) @ np.ones((2, 1))
+    >>> product
+    array([[2.]])
+    """
+    return _blas().limit(limits=1)
+
+
+@cache
+def _blas() -> Any:
+    import scipy.linalg  # noqa: F401 - brings a BLAS of its own, which must be loaded to be found
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")

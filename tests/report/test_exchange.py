@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 import os
 import signal
+import subprocess
 import sys
-from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -20,64 +24,37 @@ from heatmover.report.folder import EVERY, FILES, result_folder
 if sys.platform == "win32":
     pytest.skip("needs fork and kill", allow_module_level=True)
 
-# What changes a file system, or orders its changes.
-OPERATIONS = ("open", "close", "write", "fsync", "mkdir", "rename", "replace", "symlink", "link", "unlink", "rmdir")
+SCRIPT = Path(__file__).with_name("exchange_runs.py")
 OLD, NEW = FILES, (*FILES[:2], *EVERY[3:])
 OWN = {"thesis.tex": "years", "run.json.bak": "mine"}
+
+specification = importlib.util.spec_from_file_location("exchange_runs", SCRIPT)
+runs = importlib.util.module_from_spec(specification)
+sys.modules[specification.name] = runs  # where dataclasses look for it
+specification.loader.exec_module(runs)
+OPERATIONS, Run, at_operation = runs.OPERATIONS, runs.Run, runs.at_operation
+
+
+def deliver(out, text, names=NEW, *, force=True):
+    runs.deliver(out, text, names, force=force)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Synchronising takes most of the time and changes nothing for a process that is killed."""
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 
-def deliver(out, text, names=NEW, *, force=True):
-    with result_folder(out, force=force) as folder:
-        for name in names:
-            (folder / name).write_text(text)
+@pytest.fixture(scope="module")
+def processes():
+    """Return a function that begins runs at the same time, each in a process, and tells how they ended."""
+    with subprocess.Popen([sys.executable, SCRIPT], stdin=PIPE, stdout=PIPE, text=True) as server:
 
+        def run(*wanted):
+            server.stdin.write(json.dumps([asdict(one) for one in wanted]) + "\n")
+            server.stdin.flush()
+            return json.loads(server.stdout.readline())
 
-def forked(action):
-    """Run an action in a child without ceremony; return the signal that ended it, or minus its exit code."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            action()
-            code = 0
-        except InvalidInputError:
-            code = 2
-        finally:
-            os._exit(code)
-    return child
-
-
-def ended(child):
-    status = os.waitpid(child, 0)[1]
-    return os.waitstatus_to_exitcode(status)
-
-
-@contextmanager
-def at_operation(number, act, operations=OPERATIONS):
-    """Act before one operation on the file system, counted from 1."""
-    real, count = {name: getattr(os, name) for name in operations}, iter(range(1, 10_000))
-
-    def counted(name):
-        def operation(*arguments, **options):
-            if next(count) == number:
-                act()
-            return real[name](*arguments, **options)
-
-        return operation
-
-    try:
-        for name in operations:
-            setattr(os, name, counted(name))
-        yield count
-    finally:
-        for name, function in real.items():
-            setattr(os, name, function)
+        yield run
 
 
 def visible(out):
@@ -103,7 +80,7 @@ def without_links(monkeypatch):
 
 
 @pytest.mark.parametrize(("start", "links"), [("fresh", True), ("own files", True), ("old", True), ("old", False)])
-def test_killed_at_every_step_the_folder_is_of_one_run(tmp_path, monkeypatch, start, links):
+def test_killed_at_every_step_the_folder_is_of_one_run(tmp_path, monkeypatch, processes, start, links):
     if not links:
         without_links(monkeypatch)
     number, seen = 0, []
@@ -111,12 +88,7 @@ def test_killed_at_every_step_the_folder_is_of_one_run(tmp_path, monkeypatch, st
         out = tmp_path / str(number) / "out"
         out.parent.mkdir()
         old, new = begin(out, start), dict.fromkeys(NEW, "new")
-
-        def killed(number=number, out=out):
-            with at_operation(number, lambda: os.kill(os.getpid(), signal.SIGKILL)):
-                deliver(out, "new")
-
-        code = ended(forked(killed))
+        (code,) = processes(Run(str(out), "new", list(NEW), killed_at=number, links=links))
         found = visible(out)
         if links:
             assert found in (old, new), number
@@ -174,25 +146,21 @@ def test_an_operation_that_fails_leaves_the_old_files_or_the_new_ones(tmp_path, 
 
 
 @pytest.mark.parametrize("start", ["fresh", "own files", "old"])
-def test_of_runs_at_the_same_time_the_folder_is_one_of_them(tmp_path, start):
+def test_of_runs_at_the_same_time_the_folder_is_one_of_them(tmp_path, processes, start):
     for attempt in range(10):
         out = tmp_path / str(attempt) / "out"
         begin(out, start)
-        children = [
-            forked(lambda text=text, out=out: deliver(out, text, NEW if text == "b" else OLD)) for text in "abc"
-        ]
-        assert [ended(child) for child in children] == [0, 0, 0]
+        assert processes(*(Run(str(out), text, list(NEW if text == "b" else OLD)) for text in "abc")) == [0, 0, 0]
         found = visible(out)
         assert len(set(found.values())) == 1
         assert set(found) == set(NEW if found["run.json"] == "b" else OLD)
         assert not [path for path in out.iterdir() if path.name.startswith(".")]
 
 
-def test_without_force_one_of_several_runs_wins_and_the_others_are_told(tmp_path):
+def test_without_force_one_of_several_runs_wins_and_the_others_are_told(tmp_path, processes):
     for attempt in range(10):
         out = tmp_path / str(attempt) / "out"
-        children = [forked(lambda text=text, out=out: deliver(out, text, force=False)) for text in "abc"]
-        assert sorted(ended(child) for child in children) == [0, 2, 2]
+        assert sorted(processes(*(Run(str(out), text, list(NEW), force=False) for text in "abc"))) == [0, 2, 2]
         assert len(set(visible(out).values())) == 1
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from threadpoolctl import threadpool_limits
 
+from heatmover._threads import one_blas_thread
 from heatmover._typing import Float64, Int32
 
 __all__ = ["SlowMode", "lanczos", "normalise", "relative", "slowest_mode"]
@@ -138,7 +138,7 @@ def lanczos(
     """
     # Products of a few long vectors: several threads wait for each other longer than they work (24,000 points and 120
     # steps on two busy cores: 4.5 s of computing with two threads, 0.7 s with one).
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         return _lanczos(symmetric, steps, deflate, ends_only)
 
 
@@ -163,7 +163,7 @@ def slowest_mode(symmetric: sp.csr_array, degree: Float64, guesses: Float64 | No
         values, vectors = np.linalg.eigh(symmetric.toarray() - 3 * top * top.T)  # moves the constant mode to -2
         rounding = degree.size * float(np.finfo(float).eps)
         return SlowMode(max(float(1 - values[-1]), 0.0), rounding, float(values[1]), vectors[:, -1])
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         values, vectors, _ = _ritz(symmetric, STEPS, top, False)
         mode = np.zeros(degree.size)
         for (unit, _, _), share in zip(

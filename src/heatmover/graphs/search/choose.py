@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import scipy.sparse as sp
 from scipy.spatial import cKDTree
-from threadpoolctl import threadpool_limits
 
 from heatmover import _threads
 from heatmover._typing import Bool, Float64, Int64, Intp
@@ -306,7 +305,7 @@ def _in_threads(work: Callable[[Task], Result], tasks: list[Task], n_threads: in
     """Return the result of every task; its bits depend on the task alone."""
     # A product's last bits depend on the threads of the linear algebra library, and so would the choice among
     # duplicates; with a core for each task it has no use for more than one.
-    with threadpool_limits(1, user_api="blas"):
+    with _threads.one_blas_thread():
         return _threads.in_threads(work, tasks, n_threads)
 
 

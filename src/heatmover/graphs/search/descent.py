@@ -13,8 +13,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
-from threadpoolctl import threadpool_limits
 
+from heatmover._threads import one_blas_thread
 from heatmover._typing import Float64, Int32, Intp
 from heatmover._validation import check_threads
 
@@ -70,7 +70,7 @@ def _settled_lists(points: npt.NDArray[np.float32], k: int, rng: np.random.Gener
     nearby = np.empty((n_points, k + REVERSE), dtype=np.int32)
     edges = np.linspace(0, n_points, PIECES + 1).astype(int)
     # The last bits of a rotation depend on the threads of the linear algebra library, and with them the cells.
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(n_threads) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(n_threads) as pool:
         _first_lists(points, squares, lists, rng, pool)
         for _ in range(MOST_ROUNDS):
             with_reverse(lists, nearby)

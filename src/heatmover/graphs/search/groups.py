@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from heatmover._threads import in_threads
+from heatmover._threads import in_threads, one_blas_thread
 from heatmover._typing import Bool, Float64, Int64
 from heatmover.graphs.search.lloyd import move_centers
 
@@ -128,7 +127,7 @@ def _nearest(points: Float64, middles: Float64) -> Int64:
     norms = np.einsum("ij,ij->i", there, there)
     nearest = np.empty(len(points), dtype=np.int64)
     size = max(1, MOST_PRODUCTS // len(middles))
-    with threadpool_limits(1, user_api="blas"):  # thin products, for which more threads only wait
+    with one_blas_thread():  # thin products, for which more threads only wait
         for start in range(0, len(points), size):
             here = (np.asarray(points[start : start + size], dtype=np.float64) - origin) / unit
             nearest[start : start + size] = (norms - 2 * (here @ there.T)).argmin(axis=1)

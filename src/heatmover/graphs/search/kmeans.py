@@ -10,9 +10,8 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
-from heatmover._threads import in_threads
+from heatmover._threads import in_threads, one_blas_thread
 from heatmover._typing import Bool, Float64, FloatArray, Int64
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import draw_by_mass
@@ -99,7 +98,7 @@ class CenterSearch:
             indices[start : start + size] = nearest
             squares[start : start + size] = np.square(block - self.centers[nearest]).sum(axis=1)
 
-        with threadpool_limits(1, user_api="blas"):
+        with one_blas_thread():
             in_threads(work, range(0, len(points), size), n_threads)
         return indices, squares
 
