@@ -33,7 +33,7 @@ def in_threads(work: Callable[[Task], Result], tasks: Iterable[Task], n_threads:
         return list(pool.map(work, listed))
 
 
-def one_blas_thread() -> AbstractContextManager[Any]:
+def one_blas_thread() -> AbstractContextManager[object]:
     """Return a context in which numpy's and scipy's products use one thread: for thin ones, where more only wait.
 
     `threadpoolctl.threadpool_limits` looks through all libraries of the process at every use, which takes 8 ms beside
@@ -47,7 +47,8 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     >>> product
     array([[2.]])
     """
-    return _blas().limit(limits=1)
+    limit: AbstractContextManager[object] = _blas().limit(limits=1)
+    return limit
 
 
 @cache

@@ -333,9 +333,13 @@ def test_results_are_replaced_only_by_force(finished, cells, tmp_path, cli, plai
 
 FULL_DISKS = """
 import os, resource, sys
-import anndata, pandas, plotly.graph_objects, sklearn.neighbors  # once, for all
+import anndata, pandas, plotly.graph_objects, sklearn.neighbors  # once, for all, and the compiled kernels
+import numpy as np
+import heatmover as hm
 import heatmover.cli
 from heatmover.__main__ import main
+
+hm.compare(np.random.default_rng(0).normal(size=(300, 3)), np.repeat(np.arange(10), 30), n_jobs=1)
 
 for limit in (1024, 20 * 1024, 100 * 1024):
     child = os.fork()

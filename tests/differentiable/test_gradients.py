@@ -101,7 +101,12 @@ def test_value_and_gradients_agree_with_dense_autograd(points, graph, pairs, den
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("density", DENSITIES)
-def test_gradcheck(points, graph, pairs, density, norm):
+def test_gradcheck(points, pairs, density, norm):
+    # Fewer points, because every number is moved by itself.
+    points = points[:20]
+    graph = Graph.from_points(points, n_neighbors=5)
+    rows = [part.detach()[:, :20] for part in pairs]
+    pairs = tuple((part / part.sum(dim=1, keepdim=True)).requires_grad_() for part in rows)
     # A coarse tolerance: the gradient must be that of the polynomials, not only of the powers.
     loss = DiffusionEMDLoss(graph, max_scale=4, density=density, norm=norm, tol=1e-2)
     places = torch.tensor(points, requires_grad=True)
