@@ -12,7 +12,7 @@ import pytest
 
 # In the middle of the draw, of the counting, and after the samples have been embedded.
 STEPS = (3, 24, 36)
-# Imports what a run needs and loads its compiled kernels once, and forks for every run: a start takes longer than a run.
+# Imports what a run needs and loads its compiled kernels, once, and forks for every run: a start takes longer than it.
 RUNS = """
 import hashlib, json, os, signal, sys
 import pandas, pyarrow.parquet, sklearn.neighbors, zarr
