@@ -29,7 +29,9 @@ import tempfile
 import time
 import warnings
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
@@ -159,6 +161,21 @@ class Meter:
 # ---------------------------------------------------------------- runs
 
 
+@dataclass(frozen=True)
+class Whole:
+    """What a whole run found, and what it cost: seconds and peak memory in GB of every stage."""
+
+    cohort: Any
+    result: Any
+    study: Any
+    stages: dict[str, tuple[float, float]]
+    seconds: float
+
+    @property
+    def peak(self) -> float:
+        return max(gigabytes for _, gigabytes in self.stages.values())
+
+
 def default_landmarks(n_cells: int) -> int:
     """The paper's 27,000 for its 22 million cells, fewer for fewer."""
     return 27_000 if n_cells >= 5_000_000 else 4_000 if n_cells >= 500_000 else 2_000
@@ -178,8 +195,8 @@ def compare(cohort, options, meter, **more):
     )  # fmt: skip
 
 
-def whole_run(folder: Path, options: argparse.Namespace) -> dict:
-    """From the store to the report, with what the paper compares."""
+def whole_run(folder: Path, options: argparse.Namespace) -> Whole:
+    """From the store to the report."""
     meter = Meter()
     cohort = read(folder, meter)
     checkpoint = {"checkpoint": folder / "checkpoint.zarr"} if options.checkpoint else {}
@@ -188,28 +205,44 @@ def whole_run(folder: Path, options: argparse.Namespace) -> dict:
     meter.stage("report", 1)
     write_report(study, folder / "report.html")
     meter.end()
-    total = time.perf_counter() - meter.started
-    highest = max(gigabytes for _, gigabytes in meter.rows.values())
-    print(f"  {'total':22s} {total:9.1f} s {highest:7.2f} GB")
+    whole = Whole(cohort, result, study, meter.rows, time.perf_counter() - meter.started)
+    print(f"  {'total':22s} {whole.seconds:9.1f} s {whole.peak:7.2f} GB")
     print(f"  {study.headline()}\n  {result.landmarks}; {result.landmark_agreement}", flush=True)
-    smoothness(result, cohort)
-    return {"total": total, "peak": highest, "stages": meter.rows}
+    return whole
 
 
-def smoothness(result, cohort) -> None:
-    """Laplacian smoothness of each signal over the 10-NN graph of samples: lower is better, 1 is chance."""
-    table = {name: cohort.variable(name).to_numpy(dtype=float) for name in SIGNALS}
-    table["outcome"] = (cohort.variable("outcome") == "died").to_numpy(dtype=float)
+def signals_of(cohort) -> dict[str, np.ndarray]:
+    """The signals whose smoothness the paper compares: three shares of cell types, and the outcome as 0 or 1."""
+    shares = {name: cohort.variable(name).to_numpy(dtype=float) for name in SIGNALS}
+    return {**shares, "outcome": (cohort.variable("outcome") == "died").to_numpy(dtype=float)}
+
+
+def distances_by_method(result) -> dict[str, np.ndarray]:
+    """Distances between samples by the methods that the paper compares, all of them on the same landmarks."""
     centers, measures = result.landmarks.centers, result.measures
-    methods = {
-        "Diffusion EMD": result.distances,
-        "QuadTree": hm.baselines.quad_tree(centers, measures),
-        "ClusterTree": hm.baselines.cluster_tree(centers, measures),
+    return {
+        "diffusion_emd": result.distances,
+        "quad_tree": hm.baselines.quad_tree(centers, measures),
+        "cluster_tree": hm.baselines.cluster_tree(centers, measures),
     }
-    print(f"  {'smoothness (10-NN)':22s}" + "".join(f"{name:>18s}" for name in table))
-    for method, distances in methods.items():
-        values = [hm.metrics.laplacian_smoothness(distances, signal, 10, normalize=True) for signal in table.values()]
-        print(f"  {method:22s}" + "".join(f"{value:18.3f}" for value in values), flush=True)
+
+
+def smoothness(methods: dict[str, np.ndarray], signals: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
+    """Laplacian smoothness by method and signal over the 10-NN graph of samples: lower is better, 1 is chance."""
+    return {
+        method: {
+            name: hm.metrics.laplacian_smoothness(distances, signal, 10, normalize=True)
+            for name, signal in signals.items()
+        }
+        for method, distances in methods.items()
+    }
+
+
+def print_smoothness(whole: Whole) -> None:
+    table = smoothness(distances_by_method(whole.result), signals_of(whole.cohort))
+    print(f"  {'smoothness (10-NN)':22s}" + "".join(f"{name:>18s}" for name in next(iter(table.values()))))
+    for method, row in table.items():
+        print(f"  {method:22s}" + "".join(f"{value:18.3f}" for value in row.values()), flush=True)
 
 
 def sizes_run(folder: Path, options: argparse.Namespace) -> None:
@@ -380,7 +413,7 @@ def kill_workers_run(folder: Path, options: argparse.Namespace) -> None:
     print(f"{same} of {options.kill_workers} ended with identical distances, {expected}", flush=True)
 
 
-def options_of() -> argparse.Namespace:
+def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     number = lambda text: int(float(text))  # noqa: E731 - 1e6 is easier to read than 1000000
     parser.add_argument("--cells", type=number, default=22_000_000)
@@ -402,7 +435,7 @@ def options_of() -> argparse.Namespace:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--child", choices=["fresh", "resume"], help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.small:
         options.cells, options.samples, options.landmarks = 50_000, 30, 1000
     return options
@@ -432,8 +465,11 @@ def main() -> None:
             if wanted:
                 mode(folder, options)
         if not any(modes.values()):
-            found = whole_run(folder, options)
+            whole = whole_run(folder, options)
+            found = {"total": whole.seconds, "peak": whole.peak, "stages": whole.stages}
             (folder / "run.json").write_text(json.dumps(found))
+            if not options.json:
+                print_smoothness(whole)
 
 
 if __name__ == "__main__":
