@@ -48,19 +48,21 @@ def draw(
     figure, axes = plt.subplots(len(maps), len(signals), figsize=(2.3 * len(signals), 2.15 * len(maps)), squeeze=False)
     for row, (method, places) in zip(axes, maps.items(), strict=True):
         row[0].set_ylabel(LOOKS[method][2], fontweight="bold")
-        for axis, (name, signal) in zip(row, signals.items(), strict=True):
+        for column, (axis, (name, signal)) in enumerate(zip(row, signals.items(), strict=True)):
             axis.set(xticks=[], yticks=[], xlabel=f"smoothness {smooth[method][name]:.3f}")
             axis.grid(False)
             axis.spines[:].set_visible(True)
             axis.spines[:].set_color("#CCCCCC")
-            colours = {"c": signal, "cmap": "viridis"}
+            # A few extreme samples would leave all others in the dark half of the colours.
+            low, high = np.percentile(signal, [2, 98])
+            colours = {"c": signal, "cmap": "viridis", "vmin": low, "vmax": high}
             if name == "outcome":
                 colours = {"c": np.where(signal > 0, DIED, SURVIVED)}
             shown = axis.scatter(*places.T, s=13, linewidths=0.3, edgecolors="white", **colours)
-            if axis in axes[0]:
+            if axis is axes[0, column]:
                 axis.set_title(name)
-            if row is axes[-1]:
-                beneath(figure, axes[:, list(row).index(axis)], shown, name)
+            if axis is axes[-1, column]:
+                beneath(figure, axes[:, column], shown, name)
     figure.suptitle(f"{how} of the samples; lower is smoother, 1 is chance", fontsize=9, color="#444444")
     show.save(figure)
 
@@ -70,11 +72,11 @@ def beneath(figure, column, shown, name: str) -> None:
     if name == "outcome":
         marks = [plt.Line2D([], [], marker="o", linestyle="", color=colour) for colour in (DIED, SURVIVED)]
         column[-1].legend(
-            marks, ["died", "survived"], loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, handletextpad=0.1,
+            marks, ["died", "survived"], loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, handletextpad=0.1,
             columnspacing=1,
         )  # fmt: skip
         return
-    bar = figure.colorbar(shown, ax=column, orientation="horizontal", fraction=0.03, pad=0.02, aspect=18)
+    bar = figure.colorbar(shown, ax=column, orientation="horizontal", fraction=0.03, pad=0.02, aspect=18, extend="both")
     bar.ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     bar.outline.set_visible(False)
 
@@ -129,7 +131,7 @@ def main() -> int:
     chosen = arguments.parse_args()
     missing = [package for package in NEEDED if find_spec(package) is None]
     if missing:
-        print(f"The cohort is kept in a zarr store: install {' and '.join(missing)} (extra anndata).")
+        print(f"The cohort is kept in a zarr store: install {' and '.join(missing)} (extra cohort).")
         return 0
     with tempfile.TemporaryDirectory(prefix="covid-") as temporary:
         folder = chosen.folder or Path(temporary)

@@ -26,12 +26,12 @@ N_DATASETS = 30
 FOLLOWED = {"A": 0.24, "B": 0.47, "C": 0.76}
 COLOURS = {"A": "#0072B2", "B": "#009E73", "C": "#D55E00"}
 GREY, INK = "#C9CDD2", "#333333"
-# Of the scales that the model keeps, those drawn, as steps of the walk.
-SHOWN_STEPS = (1, 8, 64, 512)
+# Of the scales that the model keeps, as many are drawn, from the finest to the coarsest.
+N_SHOWN = 4
 
 
 def spiral(places: np.ndarray, across: np.ndarray) -> np.ndarray:
-    """Return points of the plane for places in 0 to 1 along a spiral of 1.5 turns, evenly by its length, and across."""
+    """Return points of the plane for places in 0 to 1 along a spiral, evenly by its length, and across it."""
     start, turns, gap = 1.0, 1.6, 1.0
     angles = np.linspace(0, 2 * np.pi * turns, 4001)
     radius = start + gap * angles / (2 * np.pi)
@@ -66,13 +66,15 @@ def compute(seed: int, points_per_dataset: int) -> Computed:
     labels = np.repeat(np.arange(N_DATASETS), points_per_dataset)
     graph = hm.Graph.from_points(points, n_neighbors=15, random_state=seed)
     model = hm.DiffusionEMD(graph, compress=False, random_state=seed)
-    measures = hm.measures_from_labels(labels)
-    order = np.argsort([int(name) for name in measures.names])
-    embedding = model.fit_transform(measures)[order]
+    embedding = model.fit_transform(hm.measures_from_labels(labels))
     scales = range(model.max_scale_ - model.n_scales_ + 1, model.max_scale_ + 1)
     blocks = np.split(embedding, model.n_scales_, axis=1)
     # Without its weight a block sums to 1: it is the density itself.
-    densities = {2**scale: block / block.sum(axis=1, keepdims=True) for scale, block in zip(scales, blocks, strict=True)}
+    # The columns of a block are the nodes of the graph, which have an order of their own.
+    densities = {
+        2**scale: (block / block.sum(axis=1, keepdims=True))[:, graph.place]
+        for scale, block in zip(scales, blocks, strict=True)
+    }
     distances = hm.pairwise_distances(embedding)
     coordinates = hm.manifold.diffusion_map(distances, k=8)
     return Computed(points, labels, places, followed, graph, densities, distances, coordinates)
@@ -106,7 +108,7 @@ def name_beside(axis: Axes, name: str, place: np.ndarray, centre: np.ndarray) ->
     """Write the name of a dataset on the side of it that looks away from the centre."""
     outwards = (place - centre) / np.linalg.norm(place - centre)
     axis.annotate(
-        name, place, xytext=tuple(17 * outwards), textcoords="offset points", ha="center", va="center", fontsize=10,
+        name, place, xytext=tuple(20 * outwards), textcoords="offset points", ha="center", va="center", fontsize=10,
         fontweight="bold", color=COLOURS[name], zorder=4,
     )  # fmt: skip
 
@@ -115,20 +117,26 @@ def draw_density(axis: Axes, found: Computed, name: str, steps: int) -> None:
     density = found.densities[steps][found.followed[name]]
     order = np.argsort(density)
     colours = LinearSegmentedColormap.from_list(name, ["#ECEEF0", COLOURS[name]])
-    # The square root shows the thin part of a density as well as its peak.
-    axis.scatter(*found.points[order].T, s=1.6, c=np.sqrt(density[order]), cmap=colours, linewidths=0)
+    # The square root shows the thin part of a density as well as its peak; a rounded zero may be negative.
+    axis.scatter(*found.points[order].T, s=1.6, c=np.sqrt(np.maximum(density[order], 0)), cmap=colours, linewidths=0)
     axis.set_aspect("equal")
 
 
 def draw_distances(axis: Axes, found: Computed) -> None:
     axis.imshow(found.distances, cmap="magma", interpolation="nearest")
     at = list(found.followed.values())
-    axis.set_xticks(at, found.followed, fontweight="bold")
-    axis.set_yticks(at, found.followed, fontweight="bold")
+    axis.set_xticks(at, found.followed, fontweight="bold", fontsize=10)
     axis.tick_params(length=2, color=GREY)
-    for labels in (axis.get_xticklabels(), axis.get_yticklabels()):
-        for label in labels:
-            label.set_color(COLOURS[label.get_text()])
+    for label in axis.get_xticklabels():
+        label.set_color(COLOURS[label.get_text()])
+    # What the eye should compare: from A to B, and from A to C.
+    first, *others = at
+    for other in others:
+        axis.text(
+            other, first, f"{found.distances[first, other]:.1f}", ha="center", va="center", fontsize=8, color=INK,
+            bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
+        )  # fmt: skip
+    axis.set_yticks([first], ["A"], fontweight="bold", fontsize=10, color=COLOURS["A"])
 
 
 def draw_map(axis: Axes, found: Computed) -> None:
@@ -141,7 +149,8 @@ def draw_map(axis: Axes, found: Computed) -> None:
         place = found.coordinates[dataset]
         axis.scatter(*place, s=60, c=COLOURS[name], edgecolors="white", linewidths=0.8, zorder=3)
         name_beside(axis, name, place, found.coordinates.mean(axis=0))
-    axis.margins(0.16)
+    axis.margins(0.18)
+    axis.set_box_aspect(1)
 
 
 def arrow(figure: Figure, left: Axes, right: Axes, words: str) -> None:
@@ -157,10 +166,11 @@ def arrow(figure: Figure, left: Axes, right: Axes, words: str) -> None:
 
 
 def draw(show: Exhibit, found: Computed) -> None:
-    figure = plt.figure(figsize=(13, 4.1), layout="none")
-    steps = [step for step in SHOWN_STEPS if step in found.densities]
+    figure = plt.figure(figsize=(13, 3.7), layout="none")
+    kept = list(found.densities)
+    steps = [kept[place] for place in np.linspace(0, len(kept) - 1, N_SHOWN).round().astype(int)]
     outer = figure.add_gridspec(
-        1, 4, left=0.005, right=0.99, top=0.83, bottom=0.09, wspace=0.36, width_ratios=[3.4, 4.1, 2.6, 2.6]
+        1, 4, left=0.02, right=0.985, top=0.83, bottom=0.07, wspace=0.3, width_ratios=[3.3, 4.6, 2.7, 2.5]
     )
     cloud = figure.add_subplot(outer[0])
     plain(cloud)
@@ -169,16 +179,18 @@ def draw(show: Exhibit, found: Computed) -> None:
     panels = np.array([[figure.add_subplot(grid[i, j]) for j in range(len(steps))] for i in range(len(FOLLOWED))])
     for row, name in zip(panels, FOLLOWED, strict=True):
         for axis, step in zip(row, steps, strict=True):
-            plain(axis, (f"t = {step}" if step > 1 else "t = 1") if name == "A" else "")
+            plain(axis, f"t = {step:,}" if name == "A" else "")
             draw_density(axis, found, name, step)
-        row[0].set_ylabel(name, rotation=0, fontsize=10, fontweight="bold", color=COLOURS[name], va="center", labelpad=8)
+        row[0].set_ylabel(
+            name, rotation=0, fontsize=10, fontweight="bold", color=COLOURS[name], va="center", labelpad=8
+        )
     matrix, places = figure.add_subplot(outer[2]), figure.add_subplot(outer[3])
     plain(matrix)
     draw_distances(matrix, found)
     plain(places)
     draw_map(places, found)
     titles = {
-        cloud: "Datasets on a common data graph",
+        cloud: "Datasets on one data graph",
         panels[0, 0]: "Densities after t steps of diffusion",
         matrix: "Diffusion EMD between datasets",
         places: "Map of the datasets",
@@ -187,7 +199,7 @@ def draw(show: Exhibit, found: Computed) -> None:
     for number, (axis, title) in enumerate(titles.items(), 1):
         spot = axis.get_position()
         middle = (spot.x0 + (panels[0, -1].get_position() if axis is panels[0, 0] else spot).x1) / 2
-        figure.text(middle, 0.93, f"{number}  {title}", ha="center", fontsize=10.5, fontweight="bold", color=INK)
+        figure.text(middle, 0.93, f"{number}  {title}", ha="center", fontsize=10, fontweight="bold", color=INK)
     arrow(figure, cloud, panels[0, 0], "diffuse")
     arrow(figure, panels[0, -1], matrix, "weigh, $L^1$")
     arrow(figure, matrix, places, "embed")
