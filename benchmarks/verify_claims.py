@@ -3,7 +3,7 @@
     python benchmarks/verify_claims.py           # one line per problem, exit code 1 if there are any
     python benchmarks/verify_claims.py --list    # numbers that nobody has declared, with the words around them
 
-Every number in the prose and the tables of a page has to be declared in benchmarks/claims.toml, in one of three ways.
+Every number in the prose and the tables of a page has to be declared in benchmarks/claims.toml, in one of four ways.
 
 claims
     ``{text = "reaches P@10 # in # s", is = ["swissroll | Diffusion EMD | P@10", "swissroll | Diffusion EMD | seconds"]}``.
@@ -16,6 +16,10 @@ tables
 given
     ``given.data = ["100 measures of 100 points"]``: what is no measurement, by kind (see KINDS). ``[everywhere]`` holds
     patterns for all pages, such as "Eq. #". A text that no longer occurs on its page is a problem: the list cannot rot.
+
+unrecorded
+    ``{from = "first words", to = "last words", by = "python benchmarks/..."}``: measurements of which no numbers file exists
+    yet, with the command that makes them. They are counted and shown as warnings, never as checked.
 
 A source names a file of docs/results/numbers, a row by its first cells (* matches anything) and a column:
 ``speed | exact EMD | * | 100 | times``. Of several numbers in a cell the first counts; ``column #2`` takes the second. With
@@ -58,13 +62,15 @@ KINDS = {
 }
 DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?"
 # A sign belongs to a number at the beginning of a word; a digit inside a word (L1, COVID-19, R^5) is no number.
-NUMBER = re.compile(rf"(?:(?<![^\s(\[|/*])[-+−])?(?<![\w.^@])(?<![A-Za-z]-)(?<!\d,){DIGITS}(?!\w)(?!\.\d)")
+NUMBER = re.compile(rf"(?:(?<![^\s(\[|/*])[-+])?(?<![\w.^@])(?<![A-Za-z]-)(?<!\d,){DIGITS}(?!\w)(?!\.\d)")
 WORDS = {
     "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "twelve": 12,
     "fifteen": 15, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "hundred": 100, "thousand": 1000,
 }  # fmt: skip
 WORD = re.compile(rf"\b(?:{'|'.join(WORDS)})\b(?=\s+(?:times|orders\s+of\s+magnitude)\b)", re.IGNORECASE)
-PROVENANCE = re.compile(r"\*`python [^`]+`, (?:commit [0-9a-f]{7,}(?P<changed> with changes)?|.+), \d{4}-\d\d-\d\d, .+\*")
+PROVENANCE = re.compile(
+    r"\*`python [^`]+`, (?:commit [0-9a-f]{7,}(?P<changed> with changes)?|.+), \d{4}-\d\d-\d\d, .+\*"
+)
 ROUGHLY = ("about", "roughly", "some", "nearly", "up to", "hardly")
 
 
@@ -135,14 +141,17 @@ def blanked(text: str) -> str:
 
 
 def number(written: str) -> float:
-    return float(written.replace(",", "").replace("−", "-"))
+    return float(written.replace(",", ""))
 
 
 def pattern(words: str) -> re.Pattern[str]:
     """Turn the words of the registry into a pattern: # is a number, and any white space is like any other."""
-    hole = rf"((?:[-+−])?{DIGITS}|(?:{'|'.join(WORDS)})\b)"
+    hole = rf"((?:[-+])?{DIGITS}|(?:{'|'.join(WORDS)})\b)"
     parts = [hole.join(re.escape(part) for part in word.split("#")) for word in words.split()]
-    before, after = (r"(?<![\w.])" if words[:1].isalnum() else ""), (r"(?![\w]|[.,]\d)" if words[-1:] in "#0123456789" else "")
+    before, after = (
+        (r"(?<![\w.])" if words[:1].isalnum() else ""),
+        (r"(?![\w]|[.,]\d)" if words[-1:] in "#0123456789" else ""),
+    )
     return re.compile(before + r"\s+".join(parts) + after, re.IGNORECASE if words[:1] == "#" else 0)
 
 
@@ -294,7 +303,7 @@ def unit(written: str) -> float:
     """Return what one step in the last digit that counts is worth."""
     if written.lower() in WORDS:
         return 10.0 ** math.floor(math.log10(WORDS[written.lower()]))
-    mantissa, _, exponent = written.replace(",", "").lstrip("-+−").partition("e")
+    mantissa, _, exponent = written.replace(",", "").lstrip("-+").partition("e")
     power = int(exponent or 0)
     if "." in mantissa or exponent:
         return 10.0 ** (power - len(mantissa.partition(".")[2]))
@@ -328,6 +337,7 @@ class Verdict:
     waiting: dict[str, int] = field(default_factory=dict)
     compared: int = 0
     undeclared: list[str] = field(default_factory=list)
+    unrecorded: dict[str, int] = field(default_factory=dict)
 
 
 class Checker:
@@ -353,7 +363,7 @@ class Checker:
         return len(inside)
 
     def check(self, everywhere: Sequence[str]) -> None:
-        for key in set(self.entries) - {"claims", "tables", "given"}:
+        for key in set(self.entries) - {"claims", "tables", "given", "unrecorded"}:
             self.complain(f"unknown entry {key!r} in the registry")
         for entry in self.entries.get("claims", []):
             self.claim(entry["text"], [entry["is"]] if isinstance(entry["is"], str) else entry["is"])
@@ -367,9 +377,13 @@ class Checker:
         for words in everywhere:
             for match in pattern(words).finditer(self.page.text):
                 self.declare(match.start(), match.end())
+        for entry in self.entries.get("unrecorded", []):
+            self.unrecorded(entry)
         for found in self.found:
             if found.start not in self.declared:
-                self.verdict.undeclared.append(f"{self.page.name}:{self.page.line(found.start)}: {self.page.around(found)}")
+                self.verdict.undeclared.append(
+                    f"{self.page.name}:{self.page.line(found.start)}: {self.page.around(found)}"
+                )
                 self.problem(found.start, f"{found.written} has no source: ... {self.page.around(found)} ...")
 
     def given(self, text: str) -> None:
@@ -378,6 +392,18 @@ class Checker:
             self.complain(f"only [everywhere] may leave the number of {text!r} open")
         if not sum(self.declare(match.start(), match.end()) for match in matches):
             self.complain(f"{text!r} is declared, but no number stands there")
+
+    def unrecorded(self, entry: dict[str, str]) -> None:
+        """Count the numbers between two texts that nothing else has declared."""
+        between = re.compile(f"{pattern(entry['from']).pattern}.*?{pattern(entry['to']).pattern}", flags=re.DOTALL)
+        matches = list(between.finditer(self.page.text))
+        before = len(self.declared)
+        if len(matches) == 1:
+            self.declare(*matches[0].span())
+        if len(self.declared) == before:
+            self.complain(f"expected numbers without a source from {entry['from']!r} to {entry['to']!r}, found none")
+        counts = self.verdict.unrecorded
+        counts[entry["by"]] = counts.get(entry["by"], 0) + len(self.declared) - before
 
     def claim(self, text: str, sources: list[str]) -> None:
         matches = list(pattern(text).finditer(self.page.text))
@@ -485,7 +511,9 @@ def verify(root: Path, registry: dict[str, Any]) -> tuple[Verdict, list[str]]:
         everywhere = [text for texts in settings["everywhere"].values() for text in texts]
         Checker(page, entries.pop(name, {}), numbers, verdict).check(everywhere)
     verdict.problems += [f"{name}: in the registry, but no page that is checked" for name in entries]
-    verdict.problems += [f"{name}: on the list waiting, but nothing waits for it" for name in set(waiting) - set(verdict.waiting)]
+    verdict.problems += [
+        f"{name}: on the list waiting, but nothing waits for it" for name in set(waiting) - set(verdict.waiting)
+    ]
     without = settings["numbers"].get("without_provenance", [])
     return verdict, check_numbers(numbers.folder, without, waiting, verdict)
 
@@ -502,6 +530,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     for name, count in verdict.waiting.items():
         print(f"warning: {count} numbers wait for {name}.md: {registry['numbers']['waiting'][name]}", file=sys.stderr)
+    for command, count in verdict.unrecorded.items():
+        print(f"warning: {count} numbers without a numbers file: {command}", file=sys.stderr)
     for name in lacking:
         print(f"warning: {name}.md has no provenance yet", file=sys.stderr)
     print(*verdict.problems, sep="\n", end="\n" if verdict.problems else "")
