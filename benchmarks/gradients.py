@@ -275,10 +275,11 @@ def table(results: Results, folder: Path | None, max_scale: int | str) -> None:
     note = (
         "(auto): the backend that geomloss takes by itself at this size. heatmover: coarsest scale "
         f"{max_scale}, its other settings and all of geomloss's are defaults; regularisation of POT's Sinkhorn, 1 % of "
-        "the mean cost: set by us. Median of three runs; one run at a million points, and of rivals at 100,000. Off: from the same loss computed in full "
-        "(geomloss: tensorized; heatmover: tol=1e-10; POT's Sinkhorn: the exact EMD). Compiling is left out: KeOps, "
-        "behind online and multiscale, compiles each formula once, for a minute or so; "
-        "heatmover's kernels once for some seconds. Preparing the graph, once for all losses on it, is left out too: "
+        "the mean cost: set by us. Median of three runs; one run at a million points, and of rivals at 100,000. Off: "
+        "from the same loss computed in full (geomloss: tensorized; heatmover: tol=1e-10; POT's Sinkhorn: the exact "
+        "EMD). Memory: above what the process took for 500 points. Compiling is left out: KeOps, behind online and "
+        "multiscale, compiles each formula once, for half a minute or so, heatmover its kernels once, for some seconds. "
+        "Preparing the graph, once for all losses on it, is left out too: "
         f"{graph_seconds(results)}."
     )
     packages = (*PACKAGES, "torch", "geomloss", "pykeops", "POT")
