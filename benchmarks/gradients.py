@@ -278,8 +278,8 @@ def table(results: Results, folder: Path | None, max_scale: int | str) -> None:
         "the mean cost: set by us. Median of three runs; one run at a million points, and of rivals at 100,000. Off: "
         "from the same loss computed in full (geomloss: tensorized; heatmover: tol=1e-10; POT's Sinkhorn: the exact "
         "EMD). Memory: above what the process took for 500 points. Compiling is left out: KeOps, behind online and "
-        "multiscale, compiles each formula once, for half a minute or so, heatmover its kernels once, for some seconds. "
-        "Preparing the graph, once for all losses on it, is left out too: "
+        "multiscale, compiles each formula once, for half a minute or so, heatmover its kernels once, for some "
+        "seconds. Preparing the graph, once for all losses on it, is left out too: "
         f"{graph_seconds(results)}."
     )
     packages = (*PACKAGES, "torch", "geomloss", "pykeops", "POT")
