@@ -9,6 +9,7 @@ import l1
 import numpy as np
 import race_swissroll
 import scaling
+from rivals import required
 from scipy.spatial.distance import squareform
 
 
@@ -72,6 +73,7 @@ def growth() -> list[tuple[str, str, str]]:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
+    required("ot", "POT", "accuracy is judged by its exact EMD")
     rows = [*accuracy_and_time(), *all_pairs(), *compactness(), *growth()]
     print(f"\n{'figure':34s} {'heatmover':>14s}   beside it")
     for figure, ours, beside in rows:

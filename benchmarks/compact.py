@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 from provenance import PACKAGES, add_record, write_table
+from rivals import required
 
 import heatmover as hm
 
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
     add_record(parser)
     args = parser.parse_args()
+    required("ot", "POT", "accuracy is judged by its exact EMD")
     sizes = SMALL if args.small else (100, 100, args.seeds, 3)
     figures = study(*sizes)
     full = figures[False]

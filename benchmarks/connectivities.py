@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 import scipy.sparse as sp
 from provenance import PACKAGES, add_record, write_table
-from rivals import installed
+from rivals import installed, required
 
 import heatmover as hm
 
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     add_record(parser)
     args = parser.parse_args()
+    required("ot", "POT", "accuracy is judged by its exact EMD")
     neighbors = (15, 30) if installed("scanpy", "scanpy") else ()
     rows = []
     for name, data in shapes(args.small).items():

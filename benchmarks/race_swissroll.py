@@ -10,6 +10,7 @@ import argparse
 import numpy as np
 from contenders import RIVAL_PACKAGES, Run, present, run
 from provenance import PACKAGES, add_record, write_table
+from rivals import required
 
 from heatmover import datasets, metrics
 
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
     add_record(parser)
     args = parser.parse_args()
+    required("ot", "POT", "accuracy is judged by its exact EMD")
     if args.small:
         args.measures, args.points, args.seeds = SMALL
     figures = race(args.measures, args.points, args.seeds)

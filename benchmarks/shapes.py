@@ -11,6 +11,7 @@ import argparse
 import numpy as np
 from contenders import RIVAL_PACKAGES, present, run
 from provenance import PACKAGES, add_record, write_table
+from rivals import required
 
 from heatmover import datasets, metrics
 
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=SHAPES, choices=SHAPES, help="which shapes (all)")
     add_record(parser)
     args = parser.parse_args()
+    required("ot", "POT", "accuracy is judged by its exact EMD")
     names = present()
     rows = []
     for shape in args.shapes:
