@@ -68,9 +68,7 @@ def multiscale_stages(
     from MultiscaleEMD import DiffusionCheb
     from scipy.spatial.distance import pdist, squareform
 
-    logging.getLogger("pygsp").setLevel(
-        logging.ERROR
-    )  # it tells of the loops of our graph, which its Laplacian ignores
+    logging.disable(logging.WARNING)  # pygsp tells of the loops of our graph, which its Laplacian ignores
     names, column = np.unique(labels, return_inverse=True)
     clock = [time.perf_counter()]
     adjacency = graph(points)
