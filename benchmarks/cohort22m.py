@@ -12,6 +12,8 @@ any, cells lie on curves and few landmarks are in reach; the default, 0.05, is t
     python benchmarks/cohort22m.py --cells 2e5 --landmarks 2000 --against-full
     python benchmarks/cohort22m.py --cells 2e5 --landmarks 2000 --kill 20 --kill-workers 10
     python benchmarks/cohort22m.py --small                          # a minute, for a first look
+
+--record writes the tables of all but the whole run, whose stages and smoothness benchmarks/paper/covid.py records.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from provenance import add_record, write_table
 from scipy.stats import spearmanr
 
 import heatmover as hm
@@ -255,17 +258,26 @@ def sizes_run(folder: Path, options: argparse.Namespace) -> None:
         found.append(json.loads((place / "run.json").read_text()))
     logs = np.log([float(size) for size in options.sizes])
     stages = found[0]["stages"]
+    rows = []
     for name in [*stages, "total"]:
         seconds = [run["total"] if name == "total" else run["stages"][name][0] for run in found]
+        rows.append([name, *(f"{value:.1f} s" for value in seconds), ""])
         if min(seconds) > 0.05:
             slope = np.polyfit(logs, np.log(seconds), 1)[0]
+            rows[-1][-1] = f"{slope:.2f}"
             print(f"{name:24s} exponent {slope:5.2f}   " + "  ".join(f"{value:8.1f} s" for value in seconds))
     print(f"{'peak memory':24s}                  " + "  ".join(f"{run['peak']:7.2f} GB" for run in found), flush=True)
+    if options.record:
+        rows.append(["peak resident memory", *(f"{run['peak']:.2f} GB" for run in found), ""])
+        heads = ["stage", *(f"{int(size):,} cells" for size in options.sizes), "exponent"]
+        write_table(
+            "cohort22m_sizes", heads, rows, f"Landmarks: {options.landmarks or 'by size'}.", folder=options.record
+        )
 
 
 def workers_run(folder: Path, options: argparse.Namespace) -> None:
     """The stage that counts cells, on local clusters of one process per worker and one thread per process."""
-    cohort, seconds = read(folder, Meter()), {}
+    cohort, seconds, rows = read(folder, Meter()), {}, []
     for count in options.workers:
         with ExitStack() as stack:
             client = local_cluster(stack, count)
@@ -278,6 +290,11 @@ def workers_run(folder: Path, options: argparse.Namespace) -> None:
         print(
             f"  distances {digest(result.distances)}; {seconds[options.workers[0]] / seconds[count]:.2f} x", flush=True
         )
+        faster = f"{seconds[options.workers[0]] / seconds[count]:.1f} x"
+        rows.append([count, f"{seconds[count]:.1f}", faster, digest(result.distances)])
+    if options.record:
+        heads = ["worker processes", "seconds to count", "as fast", "digest of the distances"]
+        write_table("cohort22m_workers", heads, rows, f"{cohort.n_cells:,} cells.", folder=options.record)
 
 
 def local_cluster(stack: ExitStack, n_workers: int):
@@ -300,7 +317,7 @@ def against_full(folder: Path, options: argparse.Namespace) -> None:
     begun = time.perf_counter()
     full = hm.compare(cohort.points(), cohort.labels(), landmarks=None, n_jobs=options.threads)
     print(f"full graph over {cohort.n_cells:,} cells: {time.perf_counter() - begun:.0f} s", flush=True)
-    upper = np.triu_indices(len(cohort.names), 1)
+    upper, rows = np.triu_indices(len(cohort.names), 1), []
     for passes in (0, 1, 3):
         options.passes = passes
         result = compare(cohort, options, None)
@@ -313,6 +330,13 @@ def against_full(folder: Path, options: argparse.Namespace) -> None:
             f"{result.model.max_scale_}",
             flush=True,
         )
+        figures = (pairs, hm.metrics.spearman(full.distances, result.distances), result.landmark_agreement.spearman)
+        scales = f"{result.model.max_scale_} ({full.model.max_scale_})"
+        rows.append([passes, *(f"{value:.4f}" for value in figures), f"{result.landmarks.distortion:.4f}", scales])
+    if options.record:
+        heads = ["passes", "Spearman of all pairs", "per sample", "as the run itself measured", "distortion", "scale"]
+        note = f"{cohort.n_cells:,} cells; in brackets the scale on the graph over all of them."
+        write_table("cohort22m_full", heads, rows, note, folder=options.record)
 
 
 def digest(distances: np.ndarray) -> str:
@@ -357,6 +381,7 @@ def kill_run(folder: Path, options: argparse.Namespace) -> None:
             flush=True,
         )
     print(f"{same} of {options.kill} ended with identical distances", flush=True)
+    record_kills("cohort22m_kill", "process", same, options.kill, options)
 
 
 def kill_after(arguments: list[str], steps: int, delay: float) -> bool:
@@ -411,6 +436,14 @@ def kill_workers_run(folder: Path, options: argparse.Namespace) -> None:
         same += found == expected and killer.where != ""
         print(f"  worker killed {number:2d} at step {killer.step:3d}, {killer.where!r}: {found}", flush=True)
     print(f"{same} of {options.kill_workers} ended with identical distances, {expected}", flush=True)
+    record_kills("cohort22m_kill_workers", "one of two workers", same, options.kill_workers, options)
+
+
+def record_kills(name: str, what: str, same: int, kills: int, options: argparse.Namespace) -> None:
+    if options.record:
+        note = f"{options.cells:,} cells of {options.samples} samples, {options.landmarks or default_landmarks(options.cells):,} landmarks."
+        heads = ["killed with kill -9", "times", "ended with identical distances"]
+        write_table(name, heads, [[what, kills, same]], note, folder=options.record)
 
 
 def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -435,7 +468,11 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--child", choices=["fresh", "resume"], help=argparse.SUPPRESS)
+    add_record(parser)
     options = parser.parse_args(arguments)
+    modes = (options.sizes, options.workers, options.against_full, options.kill, options.kill_workers)
+    if options.record and not any(modes):
+        parser.error("the whole run is recorded by benchmarks/paper/covid.py")
     if options.small:
         options.cells, options.samples, options.landmarks = 50_000, 30, 1000
     return options

@@ -6,25 +6,24 @@
 Every number in the prose and the tables of a page has to be declared in benchmarks/claims.toml, in one of four ways.
 
 claims
-    ``{text = "reaches P@10 # in # s", is = ["swissroll | Diffusion EMD | P@10", "swissroll | Diffusion EMD | seconds"]}``.
-    The text occurs once on the page; each # stands for a number there, which is compared with its source. So a new run
-    changes the page and its numbers file, and the registry stays. Numbers written out in the text are conditions
-    of the measurement (sizes, settings) and have to stand there as they are.
+    ``{text = "reaches P@10 # in # s", is = ["swissroll | ours | P@10", "swissroll | ours | seconds"]}``. The text occurs
+    once on the page; each # stands for a number there, which is compared with its source. So a new run changes the page
+    and its numbers file, and the registry stays. Numbers written out in the text are conditions of the
+    measurement (sizes, settings) and have to stand there as they are.
 tables
-    ``{head = "stage | seconds | memory", source = "covid_stages"}``: a table on a page against one in a numbers file, cell by
-    cell, by the names of rows and columns; ``rows`` and ``columns`` give the names that differ. "" leaves one out.
+    ``{head = "stage | seconds | memory", source = "covid_stages"}``: a table on a page against one in a numbers file,
+    cell by cell, by the names of rows and columns; ``rows`` and ``columns`` give the names that differ, "" for none.
 given
     ``given.data = ["100 measures of 100 points"]``: what is no measurement, by kind (see KINDS). ``[everywhere]`` holds
     patterns for all pages, such as "Eq. #". A text that no longer occurs on its page is a problem: the list cannot rot.
-
 unrecorded
-    ``{from = "first words", to = "last words", by = "python benchmarks/..."}``: measurements of which no numbers file exists
-    yet, with the command that makes them. They are counted and shown as warnings, never as checked.
+    ``{from = "first words", to = "last words", by = "python benchmarks/..."}``: measurements of which no numbers file
+    exists yet, with the command that makes them. They are counted and shown as warnings, never as checked.
 
 A source names a file of docs/results/numbers, a row by its first cells (* matches anything) and a column:
-``speed | exact EMD | * | 100 | times``. Of several numbers in a cell the first counts; ``column #2`` takes the second. With
-one bar only, ``swissroll | needs # times as long``, it is a number in the words under the table. Sources in braces
-are parts of an expression with + - * / ( ) min max abs: ``{a | b | c} / {a | d | c}``; only there may a row
+``speed | exact EMD | * | 100 | times``. Of several numbers in a cell the first counts; ``column #2`` takes the second.
+With one bar only, ``swissroll | needs # times as long``, it is a number in the words under the table. Sources in braces
+are parts of an expression with + - * / ( ) min max abs: ``{a | b | c} / {a | d | c}``; only in min and max may a row
 be several ones. In front may stand > >= < <= if the page states a bound ("below #" is ``> max({...})``: the number is
 greater), or ~ (within a tenth), which asks for "about" or the like in the text.
 
