@@ -441,7 +441,8 @@ def kill_workers_run(folder: Path, options: argparse.Namespace) -> None:
 
 def record_kills(name: str, what: str, same: int, kills: int, options: argparse.Namespace) -> None:
     if options.record:
-        note = f"{options.cells:,} cells of {options.samples} samples, {options.landmarks or default_landmarks(options.cells):,} landmarks."
+        landmarks = options.landmarks or default_landmarks(options.cells)
+        note = f"{options.cells:,} cells of {options.samples} samples, {landmarks:,} landmarks."
         heads = ["killed with kill -9", "times", "ended with identical distances"]
         write_table(name, heads, [[what, kills, same]], note, folder=options.record)
 
