@@ -7,8 +7,8 @@ Every number in the prose and the tables of a page has to be declared in benchma
 
 claims
     ``{text = "reaches P@10 # in # s", is = ["swissroll | ours | P@10", "swissroll | ours | seconds"]}``. The text
-    occurs once on the page; each # stands for a number there, which is compared with its source. So a new run changes the page
-    and its numbers file, and the registry stays. Numbers written out in the text are conditions of the
+    occurs once on the page; each # stands for a number there, which is compared with its source. So a new run changes
+    the page and its numbers file, and the registry stays. Numbers written out in the text are conditions of the
     measurement (sizes, settings) and have to stand there as they are.
 tables
     ``{head = "stage | seconds | memory", source = "covid_stages"}``: a table on a page against one in a numbers file,
