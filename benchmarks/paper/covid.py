@@ -5,7 +5,7 @@ nodes, by `benchmarks/cohort22m.py`, which also runs everything from the store o
 pictures, the paper's smoothness of each signal over the 10-NN graph of samples, and what every stage took. The maps are
 made by PHATE if it is installed (the paper's choice, extra `phate`), else by a diffusion map.
 
-Full size takes about ten minutes, 2 GB of memory and 2 GB of disk; --quick, with 100,000 cells, less than one.
+Full size is that of docs/results/scale.md; --quick has 100,000 cells.
 """
 
 from __future__ import annotations
