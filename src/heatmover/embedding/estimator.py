@@ -28,7 +28,7 @@ from heatmover._validation import (
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.planning import METHODS
 from heatmover.embedding.definition import NORMS
-from heatmover.embedding.preparation import LARGEST_EMBEDDING, SKELETON_TOL, ModelParameters, Preparation, prepare
+from heatmover.embedding.preparation import LARGEST_EMBEDDING, ModelParameters, Preparation, prepare, skeleton_tolerance
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
 from heatmover.graphs import Graph
 from heatmover.graphs.cuts import FEWEST, NOTICEABLE, PASSES, find_near_cuts
@@ -48,11 +48,11 @@ PAPER: dict[str, Any] = {
     "compress_by": "centres",
     "dtype": "float64",
 }
-# Algorithm 1 is exact but for its polynomial; 1e-10 is what float64 keeps up to 2^18 steps. The tolerance of Algorithm 4
-# comes from its threshold of rank, which the paper sets to 1e-6.
+# Algorithm 1 is exact but for its polynomial; 1e-10 is what float64 keeps up to 2^18 steps. The tolerance of Algorithm
+# 4 comes from its threshold of rank, which the paper sets to 1e-6.
 PAPER_ALGORITHMS: dict[str, dict[str, Any]] = {
     "chebyshev": {"method": "chebyshev", "tol": 1e-10},
-    "interpolative": {"method": "interpolative", "compress": 1e-6, "tol": SKELETON_TOL * 1e-6},
+    "interpolative": {"method": "interpolative", "compress": 1e-6, "tol": skeleton_tolerance(1e-6)},
 }
 WHY_PAPER = {
     "density": "which Eq. 6 says",
@@ -81,8 +81,9 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         digits; `method_reason_` tells.
     max_scale
         K: the coarsest diffusion time is ``2**K``. ``"auto"``: the first at which two points have half mixed. A number
-        in (0, 1): the first at which the walk from every point is that close to the stationary law of its component,
-        in total variation (the paper's Lemma 1). `max_scale_reason_` and `decay_` explain it.
+        in (0, 1): the first at which the walk from every point, but for one in a thousand, is that close to the
+        stationary law of its component in total variation (the paper's Lemma 1). `max_scale_reason_` and `decay_`
+        explain it.
     n_scales
         Number of scales compared, counted from the coarsest. None: all that carry weight.
     alpha
@@ -135,7 +136,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         Where K comes from, in words.
     decay_ : ndarray
         Mean total variation between the heat of two points at times 1, 2, 4, ...; empty if ``max_scale`` was given. If
-        it is a number in (0, 1): the largest total variation from the stationary law, of the points looked at.
+        it is a number in (0, 1): the largest total variation from the stationary law among the points looked at.
     scales_ : ndarray
         ``(n_scales_,)``: the scales k compared; block b of the embedding belongs to ``scales_[b]``. The columns of a
         full block are the nodes of the graph in their own order, see `Graph.place`.
@@ -252,7 +253,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         >>> hm.DiffusionEMD.from_paper(graph, norm="levels")
         Traceback (most recent call last):
             ...
-        heatmover.errors.InvalidInputError: Expected the paper's norm='increments', which Eq. 8 says, found norm='levels'; ...
+        heatmover.errors.InvalidInputError: Expected the paper's norm='increments', which Eq. 8 says, found norm='l...
         """
         check_option("algorithm", algorithm, tuple(PAPER_ALGORITHMS))
         parameters: dict[str, Any] = PAPER | PAPER_ALGORITHMS[algorithm]
@@ -262,6 +263,12 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
                 f"{argument('alpha')} in (0, 1/2), as the paper's theory needs",
                 f"{alpha!r}",
                 "use DiffusionEMD(alpha=...)",
+            )
+        if isinstance(max_scale, str):
+            raise InvalidInputError(
+                f"{argument('max_scale')} to be a whole number K, or the epsilon in (0, 1) of the paper's Lemma 1",
+                repr(max_scale),
+                "use DiffusionEMD(...) for the scale at which two points have half mixed",
             )
         if compress is not None:
             if compress is False and algorithm == "interpolative":
@@ -274,7 +281,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
                 _check_share("compress", compress)
             parameters["compress"] = compress
         if algorithm == "interpolative":
-            parameters["tol"] = min(SKELETON_TOL * parameters["compress"], 0.5)
+            parameters["tol"] = skeleton_tolerance(parameters["compress"])
         parameters |= {"max_scale": max_scale, "alpha": alpha, "normalize": normalize}
         model = cls(graph, n_jobs=n_jobs, random_state=random_state, **parameters)
         model.check_parameters()
@@ -553,7 +560,7 @@ def _refuse_contradictions(parameters: dict[str, Any], asked: dict[str, object])
             raise InvalidInputError(
                 f"the paper's {argument(name, parameters[name])}, {WHY_PAPER[name]}",
                 f"{argument(name, value)}",
-                "leave it out, or set it by DiffusionEMD.from_paper(...).set_params, which is then no longer the paper's",
+                "leave it out; set_params changes it afterwards, and then it is not the paper's any more",
             )
 
 

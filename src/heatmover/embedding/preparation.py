@@ -38,7 +38,6 @@ from heatmover.errors import InvalidInputError
 __all__ = [
     "DEFAULT_DELTA",
     "LARGEST_EMBEDDING",
-    "SKELETON_TOL",
     "Compression",
     "ModelParameters",
     "Preparation",
@@ -47,6 +46,7 @@ __all__ = [
     "fewest_regions",
     "prepare",
     "regions_of_scales",
+    "skeleton_tolerance",
 ]
 
 # Single precision is for graphs whose stationary law is even to within this factor (of its root): the certificate
@@ -318,7 +318,7 @@ def _skeletons(work: Workload, max_scale: int, delta: float) -> list[Factor]:
             "use compress_by='regions', or remove the faintest points",
         )
     ranks = prescribed_ranks(work.estimate_states(max_scale, delta), max_scale, delta)
-    tol = min(SKELETON_TOL * delta, 0.5) * work.operator.tightening
+    tol = skeleton_tolerance(delta) * work.operator.tightening
     return nested_skeletons(work.operator, ranks, tol=tol, rng=work.rng, n_threads=work.n_threads) if ranks else []
 
 
@@ -428,6 +428,17 @@ def centres_of_scales(
         if rows is not None
     }
     return tuple(sampled.get(scale, everything) for scale in scales)
+
+
+def skeleton_tolerance(delta: float) -> float:
+    """Return the tolerance that skeletons of R_delta points keep.
+
+    Examples
+    --------
+    >>> skeleton_tolerance(1e-6)
+    1e-05
+    """
+    return min(float(f"{SKELETON_TOL * delta:.12g}"), 0.5)
 
 
 def fewest_regions(delta: float) -> int:
