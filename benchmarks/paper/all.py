@@ -10,7 +10,17 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 # In the order of the results page.
-EXHIBITS = ("line", "swissroll_embed", "swissroll", "preset", "ablation", "table_mnist", "table_multiscale", "theory", "speed")
+EXHIBITS = (
+    "line",
+    "swissroll_embed",
+    "swissroll",
+    "preset",
+    "ablation",
+    "table_mnist",
+    "table_multiscale",
+    "theory",
+    "speed",
+)
 NEEDS_DATA = {"table_mnist"}
 
 
