@@ -444,9 +444,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         nodes = [input_features[point] for point in self.graph_.first]
         if regions is None:
             return np.array([f"scale{k}_{name}" for k in self.scales_ for name in nodes], dtype=object)
-        around = "" if self.compress_by == "centres" else "around_"
         names = [
-            f"scale{k}_{around}{nodes[centre]}"
+            f"scale{k}_{'' if partition.are_points else 'around_'}{nodes[centre]}"
             for k, partition in zip(self.scales_, regions, strict=True)
             for centre in partition.centres
         ]
