@@ -345,7 +345,8 @@ def _chain(
         values, coordinates = values[:rank], coordinates[:rank]
         # Weighted by H, these are the columns of the power at those points, and `rank` of them span the others.
         chosen = cut_skeleton(np.vstack([known, values[:, None] * coordinates]), 0.0)
-        coordinates, known, skeleton = (part[..., chosen.indices] for part in (coordinates, known, skeleton))
+        coordinates, known = coordinates[:, chosen.indices], known[:, chosen.indices]
+        skeleton = skeleton[chosen.indices]
         step = chosen.interpolation
         interpolation = step if interpolation is None else step @ interpolation
         core = coordinates.T @ (values[:, None] * coordinates)
