@@ -144,7 +144,7 @@ def prescribed_ranks(states: DensityOfStates, max_scale: int, delta: float) -> d
     >>> operator = DiffusionOperator.from_graph(Graph.from_grid((20, 20)))
     >>> states = density_of_states(operator, np.random.default_rng(0), coarsest=9, delta=1e-6)
     >>> list(prescribed_ranks(states, 9, 1e-6))
-    [7, 8, 9]
+    [5, 6, 7, 8, 9]
     """
     gamma = basis_threshold(states.n_points)
     ranks = {scale: states.rank(scale, delta) for scale in range(1, max_scale + 1)}

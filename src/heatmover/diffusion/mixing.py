@@ -83,7 +83,7 @@ def choose_mixed_scale(
     >>> from heatmover.graphs import Graph
     >>> operator = DiffusionOperator.from_graph(Graph.from_grid((8,)))
     >>> choose_mixed_scale(operator, 0.25, np.random.default_rng(0)).max_scale
-    5
+    4
     """
     _refuse_bipartite(operator, epsilon)
     n_points = operator.n_points
