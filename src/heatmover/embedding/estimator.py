@@ -206,7 +206,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         algorithm: Literal["chebyshev", "interpolative"] = "chebyshev",
         max_scale: float = 0.25,
         alpha: float = 0.49,
-        compress: float | None = None,
+        compress: float | bool | None = None,
         normalize: bool = False,
         n_jobs: int | None = None,
         random_state: int | None = 0,
@@ -264,12 +264,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
                 f"{alpha!r}",
                 "use DiffusionEMD(alpha=...)",
             )
-        if isinstance(max_scale, str):
-            raise InvalidInputError(
-                f"{argument('max_scale')} to be a whole number K, or the epsilon in (0, 1) of the paper's Lemma 1",
-                repr(max_scale),
-                "use DiffusionEMD(...) for the scale at which two points have half mixed",
-            )
+        _refuse_words(max_scale)
         if compress is not None:
             if compress is False and algorithm == "interpolative":
                 raise InvalidInputError(
@@ -563,8 +558,17 @@ def _refuse_contradictions(parameters: dict[str, Any], asked: dict[str, object])
             )
 
 
+def _refuse_words(max_scale: object) -> None:
+    if isinstance(max_scale, str):
+        raise InvalidInputError(
+            f"{argument('max_scale')} to be a whole number K, or the epsilon in (0, 1) of the paper's Lemma 1",
+            repr(max_scale),
+            "use DiffusionEMD(...) for the scale at which two points have half mixed",
+        )
+
+
 def _is_share(value: object) -> bool:
-    return isinstance(value, numbers.Real) and value is not True and 0 < float(value) < 1
+    return value is not True and isinstance(value, numbers.Real) and 0 < float(value) < 1
 
 
 def _check_share(name: str, value: object) -> None:
