@@ -159,7 +159,11 @@ def wave_sums(logs: Floats, alpha: float, first: int) -> Floats:
 def wave_rows(exponent: int, alpha: float) -> list[list[str]]:
     j = np.array(WAVES, dtype=float)
     walk = 2.0 ** (exponent + 2) * log_bessel_ratio(j, 0.0, 2.0 ** (exponent + 1))
-    heat, whole, powers = wave_sums(-(j**2), alpha, 400), wave_sums(walk, alpha, whole_terms(exponent)), wave_sums(walk, alpha, 400)
+    heat, whole, powers = (
+        wave_sums(-(j**2), alpha, 400),
+        wave_sums(walk, alpha, whole_terms(exponent)),
+        wave_sums(walk, alpha, 400),
+    )
     return [
         [
             str(wave),
@@ -198,11 +202,25 @@ def draw(out: Exhibit, rows: Sequence[Row], uneven: Sequence[float], exponents: 
         mine = [row for row in rows if row.found.space.name == space.name and row.resolved(alpha).any()]
         eps = [2.0**-row.exponent for row in mine]
         look = {"color": COLOURS[space.name], "marker": "o"}
-        left.plot(eps, [np.median(row.same_terms(alpha)[row.resolved(alpha)]) for row in mine], **look, label=space.name)
-        left.plot(eps, [np.median(row.literal_terms(alpha)[row.resolved(alpha)]) for row in mine], **look, ls=":", markersize=3)
+        left.plot(
+            eps, [np.median(row.same_terms(alpha)[row.resolved(alpha)]) for row in mine], **look, label=space.name
+        )
+        left.plot(
+            eps,
+            [np.median(row.literal_terms(alpha)[row.resolved(alpha)]) for row in mine],
+            **look,
+            ls=":",
+            markersize=3,
+        )
     left.plot([2.0**-e for e in exponents], uneven, color="#000000", marker="s", label="ring, uneven points")
     left.plot([], [], color="#555555", ls=":", label=r"$P_\epsilon^{t/\epsilon}$, time not matched")
-    left.set(xscale="log", yscale="log", xlabel=r"$\epsilon$", ylabel="median relative difference", title="Walk against heat, same terms")
+    left.set(
+        xscale="log",
+        yscale="log",
+        xlabel=r"$\epsilon$",
+        ylabel="median relative difference",
+        title="Walk against heat, same terms",
+    )
     left.legend(loc="lower center", bbox_to_anchor=(0.5, -0.62), ncols=2)
     draw_waves(middle, alpha)
     draw_distances(right, curves)
@@ -216,7 +234,9 @@ def draw_waves(ax: Axes, alpha: float) -> None:
     heat = wave_sums(-(j**2), alpha, 400)
     ax.plot(j, heat, color="#0072B2", lw=3, alpha=0.5, label=r"Eq. 9, heat: $\propto j^{-2\alpha}$")
     ax.plot(j, wave_sums(walk, alpha, 400), color="#009E73", ls="--", label=r"Eq. 9, all powers of $P_\epsilon$")
-    ax.plot(j, wave_sums(walk, alpha, whole_terms(exponent)), color="#D55E00", label=r"Eq. 9, whole steps of $P_\epsilon$")
+    ax.plot(
+        j, wave_sums(walk, alpha, whole_terms(exponent)), color="#D55E00", label=r"Eq. 9, whole steps of $P_\epsilon$"
+    )
     ax.plot(j, np.exp(-(j**2)), color="#7F7F7F", label=r"$\|H_1 g\|_1$ alone")
     ax.axvline(2.0 ** (exponent / 2), color="#AAAAAA", lw=0.8, ls=":")
     ax.text(2.0 ** (exponent / 2) * 1.08, 0.9, r"$1/\sqrt{\epsilon}$", color="#777777", fontsize=8)
@@ -230,13 +250,20 @@ def draw_distances(ax: Axes, curves: dict) -> None:
     for (exponent, whole), (distances, ratio) in curves.items():
         words = rf"$\epsilon = 2^{{-{exponent}}}$, " + ("whole steps" if whole else "all powers")
         ax.plot(distances, ratio, color=shades[exponent], ls="-" if whole else "--", label=words)
-        ax.plot(2.0 ** (-exponent / 2), np.interp(2.0 ** (-exponent / 2), distances, ratio), "o", color=shades[exponent])
+        ax.plot(
+            2.0 ** (-exponent / 2), np.interp(2.0 ** (-exponent / 2), distances, ratio), "o", color=shades[exponent]
+        )
         if not whole:
             ax.plot(2.0**-exponent, np.interp(2.0**-exponent, distances, ratio), "s", color=shades[exponent])
     ax.plot([], [], "o", color="#555555", label=r"$d = \sqrt{\epsilon}$")
     ax.plot([], [], "s", color="#555555", label=r"$d = \epsilon$")
     ax.axhline(1, color="#AAAAAA", lw=0.8)
-    ax.set(xscale="log", yscale="log", xlabel="distance d on the ring [rad]", ylabel=r"$D_\alpha$ with $P_\epsilon$ / with heat")
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel="distance d on the ring [rad]",
+        ylabel=r"$D_\alpha$ with $P_\epsilon$ / with heat",
+    )
     ax.set_title(r"Two points, $\alpha$ = 0.3")
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, -0.62), ncols=2)
 
@@ -250,7 +277,9 @@ def distance_rows(curves: dict, exponents: Sequence[int]) -> list[list[str]]:
                 distances, ratio = curves[exponent, whole]
                 place = step * 2.0 ** (-exponent / 2)
                 inside = distances[0] <= place <= distances[-1]
-                cells.append(f"{np.exp(np.interp(np.log(place), np.log(distances), np.log(ratio))):.3f}" if inside else "")
+                cells.append(
+                    f"{np.exp(np.interp(np.log(place), np.log(distances), np.log(ratio))):.3f}" if inside else ""
+                )
         rows.append([f"{step:g}" if step >= 1 else f"1/{1 / step:g}", *cells])
     return rows
 
@@ -270,7 +299,9 @@ def main() -> None:
         uneven = uneven_differences(exponents, alpha, out.seed)
     with stage("two points"):
         places = np.geomspace(1e-2 if out.quick else 2e-4, np.pi, 12 if out.quick else 40)
-        curves = {(e, whole): (places, ground_ratio(e, places, alpha, whole=whole)) for e in (4, 8) for whole in (True, False)}
+        curves = {
+            (e, whole): (places, ground_ratio(e, places, alpha, whole=whole)) for e in (4, 8) for whole in (True, False)
+        }
     write(out, rows, uneven, exponents, curves)
     draw(out, rows, uneven, exponents, curves)
 

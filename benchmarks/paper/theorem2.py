@@ -68,9 +68,16 @@ def measures(space: Space, rng: np.random.Generator) -> tuple[Floats, list[str]]
     for parts in [1] * 6 + [2, 2, 3, 3, 4, 4]:
         squares = geodesic(places[rng.choice(n, parts)], places) ** 2
         bells = np.exp(-squares / (2 * rng.uniform(0.1, 1, (parts, 1)) ** 2))
-        draw(rng.dirichlet(np.ones(parts)) @ (bells / bells.sum(axis=1, keepdims=True)), ("mixtures", "clouds")[parts == 1])
+        draw(
+            rng.dirichlet(np.ones(parts)) @ (bells / bells.sum(axis=1, keepdims=True)),
+            ("mixtures", "clouds")[parts == 1],
+        )
     draw(np.ones(n), "fine")
-    odd = np.arange(n) % 2 if isinstance(space, Sphere) else np.indices((space.side,) * space.dimension).sum(0).ravel() % 2
+    odd = (
+        np.arange(n) % 2
+        if isinstance(space, Sphere)
+        else np.indices((space.side,) * space.dimension).sum(0).ravel() % 2
+    )
     rows.extend([odd / odd.sum(), (1 - odd) / (1 - odd).sum()])
     return np.array(rows), [*kinds, "fine", "fine"]
 
@@ -200,7 +207,9 @@ def draw_ratios(ax: Axes, one: Found, alpha: float) -> None:
     for kind in reversed(KINDS):
         colour, marker, words = KINDS[kind]
         where = kinds == kind
-        ax.scatter(truth[where], ratios[where], s=9 if kind != "other" else 5, c=colour, marker=marker, lw=0, label=words)
+        ax.scatter(
+            truth[where], ratios[where], s=9 if kind != "other" else 5, c=colour, marker=marker, lw=0, label=words
+        )
     title = rf"{one.space.name}, {one.space.n:,} atoms, $\alpha$ = {alpha:g}"
     ax.set(xscale="log", title=title, xlabel=r"$W_{D_\alpha}$, exact", ylim=(0, None))
     ticks = [tick for tick in (0.1, 0.2, 0.5, 1, 2, 5) if truth.min() * 0.8 <= tick <= truth.max() * 1.2]
