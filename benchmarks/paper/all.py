@@ -11,6 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 # In the order of the results page.
 EXHIBITS = ("line", "swissroll_embed", "swissroll", "ablation", "table_mnist", "table_multiscale", "theory", "speed")
+EXHIBITS += ("theorem2", "corollary", "kernels", "alpha")
 NEEDS_DATA = {"table_mnist"}
 
 

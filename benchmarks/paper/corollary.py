@@ -1,8 +1,8 @@
 """The paper's Corollary 2.1: Eq. 9 with powers of the walk P_eps in place of heat.
 
 P_eps has the paper's density-normalised kernel exp(-|x - y|^2 / eps), on all of the ring, sphere and torus: its
-multipliers are known in closed form (series.py). One step is heat for time eps / 4, so that P_eps^(4 t / eps) tends to the
-heat operator of time t; the paper's P_eps^(t / eps) tends to that of time t / 4. Powers below one step do not exist for
+multipliers are known in closed form (series.py). One step is heat for time eps / 4, so that P_eps^(4 t / eps) tends to
+the heat operator of time t; the paper's P_eps^(t / eps) tends to that of time t / 4. Powers below one step do not exist for
 a walk: with whole steps the sum ends after log2(4 / eps) terms.
 """
 
@@ -22,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from exhibit import Exhibit, exhibit, parser, stage
 from series import (
     Floats,
-    Space,
     Sphere,
     Terms,
     Torus,
@@ -315,11 +314,12 @@ def write(out: Exhibit, rows: Sequence[Row], uneven: Sequence[float], exponents:
     out.table(
         heads,
         ordered,
-        note="Relative difference between Eq. 9 with P_eps^(4 t / eps) and with heat, both with the log2(4 / eps) terms that whole steps "
-        "allow. A pair is resolved if these hold at least half of Eq. 9 with heat and all terms. median, t / eps: the paper's powers, time "
-        "not matched. all terms: against heat with all terms, over all pairs. W: exact EMD with ground distance D_alpha (of heat). With the paper's matrix "
-        f"on {UNEVEN:,} points of the ring with density 1 + {CONTRAST} cos x, alpha 0.3, the median is {words} at eps 2^-"
-        f"{', 2^-'.join(map(str, exponents))}.",
+        note="Relative difference between Eq. 9 with P_eps^(4 t / eps) and with heat, both with the log2(4 / eps) terms that "
+        "whole steps allow. A pair is resolved if these hold at least half of Eq. 9 with heat and all terms. median, t / eps: "
+        "the paper's powers, time not matched. all terms: against heat with all terms, over all pairs. W: exact EMD with "
+        "ground distance D_alpha of heat. With the paper's matrix on "
+        f"{UNEVEN:,} points of the ring with density 1 + {CONTRAST} cos x, alpha 0.3, the median is {words} at eps "
+        f"2^-{', 2^-'.join(map(str, exponents))}.",
     )
     out.table(
         ["frequency j", "H_1", "Eq. 9", "Eq. 9 times j^(2 alpha)", "whole steps / heat", "all powers / heat"],

@@ -29,8 +29,8 @@ Family = Callable[[float], Floats]
 
 # Atoms a spacing s apart have parted by the time t with sqrt(t) = s / 8: erf(s / (4 sqrt t)) = erf(2) = 0.995.
 PARTED = 8.0
-# Quadrature points per spacing along each axis: the last wave is exp(-(12 pi / 8)^2 / 2) = 2e-5 at half that time, which
-# is the finest one that any term needs.
+# Quadrature points per spacing along each axis: the last wave is exp(-(12 pi / 8)^2 / 2) = 2e-5 at half that time,
+# which is the finest one that any term needs.
 FINE = 12
 
 

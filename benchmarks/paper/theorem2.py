@@ -1,10 +1,10 @@
 """The paper's Theorem 2 itself: EMD with the diffusion ground distance D_alpha against the sum of L1 norms of Eq. 9.
 
 W_{D_alpha} is exact transport (POT) with D_alpha(x, y) = sum over k >= 0 of 2^(-k alpha) ||h(x, .) - h(y, .)||_1 at the
-times 2^-k, from heat kernels by Fourier and Legendre series: no graph, no walk. It is divided by three sums of L1 norms of
-the diffused difference of the measures: "increments" is Eq. 9 and the supplement's dual norm (1), "coarsest" is its dual
-norm (2), "levels" is what the library computes by default. All sums are over all k: once the atoms of the measures have
-parted, every further term is the last one again, and the rest is a geometric series.
+times 2^-k, from heat kernels by Fourier and Legendre series: no graph, no walk. It is divided by three sums of L1 norms
+of the diffused difference of the measures: "increments" is Eq. 9 and the supplement's dual norm (1), "coarsest" is its
+dual norm (2), "levels" is what the library computes by default. All sums are over all k: once the atoms of the measures
+have parted, every further term is the last one again, and the rest is a geometric series.
 
 Measures on n atoms: points, clouds, mixtures, even samples, and every other atom against the rest, which differ in
 nothing but the finest waves.
@@ -129,14 +129,22 @@ def band(values: Floats) -> str:
     return f"[{values.min():.2f}, {values.max():.2f}]"
 
 
+def spread(values: Floats) -> str:
+    return f"{values.max() / values.min():.2f}"
+
+
 def counts_of(space: Space) -> list[int | None]:
     return [*range(2, space.terms, 3), None]  # not the last term, which stands for all that follow
 
 
 def size_rows(found: Sequence[Sequence[Found]]) -> list[list[str]]:
     return [
-        [f"{row[0].space.name}, {norm}", f"{alpha:g}", *(band(one.ratios(alpha, norm)) for one in row)]
-        + [f"{(last := row[-1].ratios(alpha, norm)).max() / last.min():.2f}"]
+        [
+            f"{row[0].space.name}, {norm}",
+            f"{alpha:g}",
+            *(band(one.ratios(alpha, norm)) for one in row),
+            spread(row[-1].ratios(alpha, norm)),
+        ]
         for row in found
         for norm in NORMS
         for alpha in ALPHAS
@@ -159,15 +167,17 @@ def write(out: Exhibit, found: Sequence[Sequence[Found]]) -> None:
     out.table(
         ["sum of L1 norms", "alpha", *sizes, "largest / smallest"],
         size_rows(found),
-        note="Smallest and largest W_{D_alpha} over the sum, for all pairs of measures on n atoms (ring / sphere / torus); the last "
-        "column at the largest n. increments: Eq. 9, dual norm (1). coarsest: dual norm (2). levels is never above W_{D_alpha}.",
+        note="Smallest and largest W_{D_alpha} over the sum, for all pairs of measures on n atoms (ring / sphere / torus); the "
+        "last column at the largest n. increments: Eq. 9, dual norm (1). coarsest: dual norm (2). levels is never above "
+        "W_{D_alpha}.",
     )
     limits = [f"{limit_of_every_other(found[0][-1], alpha):.2f}" for alpha in ALPHAS]
     out.table(
         ["pairs", "number", *(f"alpha {alpha:g}" for alpha in ALPHAS)],
         kind_rows(found),
-        note="W_{D_alpha} over Eq. 9 by kind of pair, at the largest n. Every other atom of the ring against the rest is the largest "
-        f"ratio at alpha 0.3 and 0.45; with infinitely many atoms it is {', '.join(limits)} at alpha {', '.join(map(str, ALPHAS))}.",
+        note="W_{D_alpha} over Eq. 9 by kind of pair, at the largest n. Every other atom of the ring against the rest is the "
+        f"largest ratio at alpha 0.3 and 0.45; with infinitely many atoms it is {', '.join(limits)} at alpha "
+        f"{', '.join(map(str, ALPHAS))}.",
         suffix="_kinds",
     )
     rows = []
@@ -181,8 +191,8 @@ def write(out: Exhibit, found: Sequence[Sequence[Found]]) -> None:
     out.table(
         ["space", "terms k", *(f"alpha {alpha:g}" for alpha in ALPHAS), f"every other atom, alpha {ALPHAS[-1]:g}"],
         rows,
-        note="W_{D_alpha} over Eq. 9, both with their first terms only: no heat at times below 2^-(number of terms). The bands are of "
-        "all pairs but one, which has the last column.",
+        note="W_{D_alpha} over Eq. 9, both with their first terms only: no heat at times below 2^-(number of terms). The "
+        "bands are of all pairs but one, which has the last column.",
         suffix="_terms",
     )
 
@@ -190,8 +200,8 @@ def write(out: Exhibit, found: Sequence[Sequence[Found]]) -> None:
 def limit_of_every_other(one: Found, alpha: float) -> float:
     """Return W_{D_alpha} over Eq. 9 of every other atom against the rest on a ring of infinitely many atoms.
 
-    Neighbours are then s -> 0 apart, and D_alpha(s) has infinitely many scales coarser than s. Those that a ring with s of
-    this size lacks, at the times 2, 4, ..., add 2 erf(d / (4 sqrt t)) each, to first order in d: a geometric series.
+    Neighbours are then s -> 0 apart, and D_alpha(s) has infinitely many scales coarser than s. Those that a ring with s
+    of this size lacks, at the times 2, 4, ..., add 2 erf(d / (4 sqrt t)) each, to first order in d: a geometric series.
     """
     spacing = 2 * np.pi / one.space.n
     share = 2.0 ** (alpha - 0.5)
