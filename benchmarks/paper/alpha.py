@@ -200,10 +200,10 @@ def write(out: Exhibit, ring: Ring, default: Curves, full: Curves, orders: Order
         ["alpha", "limit", *(f"defaults: {part}" if part == "scales" else part for part in parts)]
         + [f"all scales: {part}" if part == "scales" else part for part in parts],
         rows,
-        note=f"Exponent of W in the distance d of two of {ring.n:,} points on a ring of radius 1 (half-way round is 3.14, "
-        f"a step of the walk {step:.3f} long), norm levels: fitted over all distances from the spacing to half-way round, "
-        "and the local exponent at some distances. limit: with infinitely many scales on both sides. Heat on the circle by "
-        f"series, with the same scales, has the same local exponent to {worst:.3f} from three steps on.",
+        note=f"Exponent of W in the distance d of two of {ring.n:,} points on a ring of radius 1 (half-way round is "
+        f"3.14, a step of the walk {step:.3f} long), norm levels: fitted over all distances from the spacing to "
+        "half-way round, and the local exponent at some distances. limit: with infinitely many scales on both sides. "
+        f"Heat on the circle by series, with the same scales, has the same local exponent to {worst:.3f} from three steps on.",
     )
     reaches = (2, 4, 8, 16, 32, MANY)
     lines = [
@@ -213,8 +213,8 @@ def write(out: Exhibit, ring: Ring, default: Curves, full: Curves, orders: Order
     out.table(
         ["alpha", *(f"{reach} scales" for reach in reaches), "limit"],
         lines,
-        note="Local exponent on an unbounded line by the closed form, at d = 4 sqrt(t), with the scale of time t and so "
-        "many finer and as many coarser ones.",
+        note="Local exponent on an unbounded line by the closed form, at d = 4 sqrt(t), with the scale of time t and "
+        "so many finer and as many coarser ones.",
         suffix="_line",
     )
     out.table(

@@ -2,8 +2,8 @@
 
 P_eps has the paper's density-normalised kernel exp(-|x - y|^2 / eps), on all of the ring, sphere and torus: its
 multipliers are known in closed form (series.py). One step is heat for time eps / 4, so that P_eps^(4 t / eps) tends to
-the heat operator of time t; the paper's P_eps^(t / eps) tends to that of time t / 4. Powers below one step do not exist for
-a walk: with whole steps the sum ends after log2(4 / eps) terms.
+the heat operator of time t; the paper's P_eps^(t / eps) tends to that of time t / 4. Powers below one step do not
+exist for a walk: with whole steps the sum ends after log2(4 / eps) terms.
 """
 
 from __future__ import annotations
@@ -314,10 +314,10 @@ def write(out: Exhibit, rows: Sequence[Row], uneven: Sequence[float], exponents:
     out.table(
         heads,
         ordered,
-        note="Relative difference between Eq. 9 with P_eps^(4 t / eps) and with heat, both with the log2(4 / eps) terms that "
-        "whole steps allow. A pair is resolved if these hold at least half of Eq. 9 with heat and all terms. median, t / eps: "
-        "the paper's powers, time not matched. all terms: against heat with all terms, over all pairs. W: exact EMD with "
-        "ground distance D_alpha of heat. With the paper's matrix on "
+        note="Relative difference between Eq. 9 with P_eps^(4 t / eps) and with heat, both with the log2(4 / eps) "
+        "terms that whole steps allow. A pair is resolved if these hold at least half of Eq. 9 with heat and all "
+        "terms. median, t / eps: the paper's powers, time not matched. all terms: against heat with all terms, over "
+        "all pairs. W: exact EMD with ground distance D_alpha of heat. With the paper's matrix on "
         f"{UNEVEN:,} points of the ring with density 1 + {CONTRAST} cos x, alpha 0.3, the median is {words} at eps "
         f"2^-{', 2^-'.join(map(str, exponents))}.",
     )

@@ -167,16 +167,16 @@ def write(out: Exhibit, found: Sequence[Sequence[Found]]) -> None:
     out.table(
         ["sum of L1 norms", "alpha", *sizes, "largest / smallest"],
         size_rows(found),
-        note="Smallest and largest W_{D_alpha} over the sum, for all pairs of measures on n atoms (ring / sphere / torus); the "
-        "last column at the largest n. increments: Eq. 9, dual norm (1). coarsest: dual norm (2). levels is never above "
-        "W_{D_alpha}.",
+        note="Smallest and largest W_{D_alpha} over the sum, for all pairs of measures on n atoms (ring / sphere / "
+        "torus); the last column at the largest n. increments: Eq. 9, dual norm (1). coarsest: dual norm (2). levels "
+        "is never above W_{D_alpha}.",
     )
     limits = [f"{limit_of_every_other(found[0][-1], alpha):.2f}" for alpha in ALPHAS]
     out.table(
         ["pairs", "number", *(f"alpha {alpha:g}" for alpha in ALPHAS)],
         kind_rows(found),
-        note="W_{D_alpha} over Eq. 9 by kind of pair, at the largest n. Every other atom of the ring against the rest is the "
-        f"largest ratio at alpha 0.3 and 0.45; with infinitely many atoms it is {', '.join(limits)} at alpha "
+        note="W_{D_alpha} over Eq. 9 by kind of pair, at the largest n. Every other atom of the ring against the rest "
+        f"is the largest ratio at alpha 0.3 and 0.45; with infinitely many atoms it is {', '.join(limits)} at alpha "
         f"{', '.join(map(str, ALPHAS))}.",
         suffix="_kinds",
     )
@@ -191,8 +191,8 @@ def write(out: Exhibit, found: Sequence[Sequence[Found]]) -> None:
     out.table(
         ["space", "terms k", *(f"alpha {alpha:g}" for alpha in ALPHAS), f"every other atom, alpha {ALPHAS[-1]:g}"],
         rows,
-        note="W_{D_alpha} over Eq. 9, both with their first terms only: no heat at times below 2^-(number of terms). The "
-        "bands are of all pairs but one, which has the last column.",
+        note="W_{D_alpha} over Eq. 9, both with their first terms only: no heat at times below 2^-(number of terms). "
+        "The bands are of all pairs but one, which has the last column.",
         suffix="_terms",
     )
 
