@@ -203,7 +203,8 @@ def write(out: Exhibit, ring: Ring, default: Curves, full: Curves, orders: Order
         note=f"Exponent of W in the distance d of two of {ring.n:,} points on a ring of radius 1 (half-way round is "
         f"3.14, a step of the walk {step:.3f} long), norm levels: fitted over all distances from the spacing to "
         "half-way round, and the local exponent at some distances. limit: with infinitely many scales on both sides. "
-        f"Heat on the circle by series, with the same scales, has the same local exponent to {worst:.3f} from three steps on.",
+        "Heat on the circle by series, with the same scales, has the same local exponent to "
+        f"{worst:.3f} from three steps on.",
     )
     reaches = (2, 4, 8, 16, 32, MANY)
     lines = [
