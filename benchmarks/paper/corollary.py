@@ -195,7 +195,7 @@ def ground_ratio(exponent: int, distances: Floats, alpha: float, *, whole: bool)
 
 
 def draw(out: Exhibit, rows: Sequence[Row], uneven: Sequence[float], exponents: Sequence[int], curves: dict) -> None:
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 4.4))
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 4.6))
     alpha = 0.3
     for space in SPACES:
         mine = [row for row in rows if row.found.space.name == space.name and row.resolved(alpha).any()]
@@ -220,7 +220,7 @@ def draw(out: Exhibit, rows: Sequence[Row], uneven: Sequence[float], exponents: 
         ylabel="median relative difference",
         title="Walk against heat, same terms",
     )
-    left.legend(loc="lower center", bbox_to_anchor=(0.5, -0.62), ncols=2)
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     draw_waves(middle, alpha)
     draw_distances(right, curves)
     out.save(figure)
@@ -241,7 +241,7 @@ def draw_waves(ax: Axes, alpha: float) -> None:
     ax.text(2.0 ** (exponent / 2) * 1.08, 0.9, r"$1/\sqrt{\epsilon}$", color="#777777", fontsize=8)
     ax.set(xscale="log", yscale="log", ylim=(1e-4, 2), xlabel="frequency j", ylabel=r"over $\|g\|_1$")
     ax.set_title(r"$g = \cos jx$, $\epsilon = 2^{-8}$, $\alpha$ = 0.3")
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, -0.62))
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16))
 
 
 def draw_distances(ax: Axes, curves: dict) -> None:
@@ -264,7 +264,7 @@ def draw_distances(ax: Axes, curves: dict) -> None:
         ylabel=r"$D_\alpha$ with $P_\epsilon$ / with heat",
     )
     ax.set_title(r"Two points, $\alpha$ = 0.3")
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, -0.62), ncols=2)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 
 def distance_rows(curves: dict, exponents: Sequence[int]) -> list[list[str]]:
