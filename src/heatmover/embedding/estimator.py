@@ -87,7 +87,9 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     n_scales
         Number of scales compared, counted from the coarsest. None: all that carry weight.
     alpha
-        Balance between far and near: the ground distance is about the geodesic to the power ``2 * alpha``.
+        Balance between far and near: each finer scale weighs ``2**-alpha`` times the next coarser one. In the limit of
+        infinitely many scales the ground distance grows as the geodesic to the power ``2 * alpha``, for alpha below
+        1/2; with those of a fitted model the power depends on the distance and lies between 0 and 1 at every alpha.
     tol
         Largest error of any scale's density, in the norm that `error_bound_` states; less than float64 can keep is an
         error.
