@@ -1,4 +1,4 @@
-"""What the exhibits about MNIST share: which images are for choosing and which for judging, and how images are compared.
+"""What the exhibits about MNIST share: images for choosing and images for judging, and how images are compared.
 
 Settings are chosen on images that no table judges. Both parts are drawn by the seed alone, the same for all methods.
 """
