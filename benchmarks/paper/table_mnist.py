@@ -62,7 +62,7 @@ TREES: dict[str, dict[str, int]] = {
     "cluster_tree": {"n_clusters": 12, "depth": 2, "n_trees": 44},
     "quad_tree": {"depth": 3, "n_trees": 60},
 }
-CONTENDERS = ("diffusion_emd", *TREES, "pixels")
+CONTENDERS = ("diffusion_emd", *TREES, "pixels_l2", "pixels_l1")
 
 # Images that trees embed at a time, so that the sparse features of all are never held beside the dense ones.
 BLOCK = 1000
@@ -143,8 +143,8 @@ class Task:
     def rows(self, name: str, n_splits: int, before: list[Row]) -> list[Row]:
         """Return the rows of a contender, with the splits that are missing in those of an earlier run."""
         print(f"\n{name}")
-        if name == "pixels":
-            return self._by_pixels(n_splits, before)
+        if name.startswith("pixels"):
+            return self._by_pixels(name, n_splits)
         return self._by_embedding(name, n_splits, before)
 
     def _by_embedding(self, name: str, n_splits: int, before: list[Row]) -> list[Row]:
@@ -176,18 +176,19 @@ class Task:
             rows[2:] = [self._alone(f"Its block of {2**DETAIL_SCALE} steps alone, L2", detail, n_splits, clock)]
         return rows
 
-    def _by_pixels(self, n_splits: int, before: list[Row]) -> list[Row]:
-        if before and len(before[0].accuracies) >= n_splits:
-            return before
+    def _by_pixels(self, name: str, n_splits: int) -> list[Row]:
         rows = []
         for sum_one, words in ((False, "Raw pixels"), (True, "Pixels, sum one")):
             clock = Clock()
             with clock.stage("pixels"):
                 values = pixels(self.images, sum_one=sum_one)
+            if name == "pixels_l2":
+                rows.append(self._alone(f"{words}, L2", values, n_splits, clock))
+                continue
             distances = hm.pairwise_distances(values[self.digits])
             row = Row(f"{words}, L1", "", *agreement([self.truth], [distances]), values.shape[1])
             self._search(row, values, nearest_l1, n_splits, clock)
-            rows += [row, self._alone(f"{words}, L2", values, n_splits, clock)]
+            rows.append(row)
         return rows
 
     def _alone(self, label: str, values: np.ndarray, n_splits: int, clock: Clock) -> Row:
