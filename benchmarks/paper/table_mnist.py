@@ -121,8 +121,10 @@ class Row:
 
     def cells(self) -> tuple[str, ...]:
         """Return the cells of the table, the paper's figures in brackets."""
-        mean, deviation = np.mean(self.accuracies), np.std(self.accuracies, ddof=min(1, len(self.accuracies) - 1))
-        ours = (f"{mean:.2f} ± {deviation:.2f}", f"{self.precision:.3f}", f"{self.spearman:.3f}", f"{self.minutes:.1f}")
+        accuracy = f"{np.mean(self.accuracies):.2f}"
+        n_splits = len(self.accuracies)
+        accuracy += f" ± {np.std(self.accuracies, ddof=1):.2f}" if n_splits > 1 else ", one split"
+        ours = (accuracy, f"{self.precision:.3f}", f"{self.spearman:.3f}", f"{self.minutes:.1f}")
         beside = zip(ours, PAPER[self.paper], strict=True) if self.paper else ((figure, "") for figure in ours)
         figures = (f"{figure} ({paper})" if paper else figure for figure, paper in beside)
         return self.label, *figures, f"{self.gigabytes:.1f}", f"{self.n_features:,}"
@@ -286,10 +288,9 @@ def prepare(arguments: Namespace) -> Task:
     """Read the images, leave out those for tuning, and read the truth or compute it."""
     images, labels = load_mnist(arguments.data)
     n_digits = 100
-    if arguments.quick:
-        some = np.random.default_rng(arguments.seed).choice(len(images), min(6_000, len(images)), replace=False)
-        images, labels, n_digits = images[some], labels[some], 30
     judged = parts(len(images), arguments.seed).judged
+    if arguments.quick:
+        judged, n_digits = judged[:6_000], 30
     images, labels = images[judged], labels[judged]
     warm_up()
     clock = Clock()
