@@ -64,9 +64,9 @@ browser:
 bench: $(VENV)/.installed-bench ## the benchmarks at small size, in one table
 	$(BIN)/python benchmarks/all_small.py
 
-# Figures and numbers of the paper. Full: half an hour, into docs/results. QUICK=1: minutes, into benchmarks/output/paper.
-# DATA=mnist.npz adds Table 1, which needs MNIST.
-paper: $(VENV)/.installed-bench ## every figure and table of the paper (QUICK=1: minutes; DATA=mnist.npz adds Table 1)
+# Figures and numbers of the paper. Full, into docs/results: see docs/results/scale.md for Fig. 6, the longest. QUICK=1: minutes, into benchmarks/output/paper.
+# DATA=mnist.npz adds Table 1, which needs MNIST. The cells of Fig. 6 are simulated, for the paper's are not public.
+paper: $(VENV)/.installed-bench ## every figure and table of the paper, Fig. 6 with simulated cells (QUICK=1: minutes; DATA=mnist.npz adds Table 1)
 	$(BIN)/python benchmarks/paper/all.py $(if $(QUICK),--quick) $(if $(DATA),--data $(DATA))
 
 # -E reads every page anew: an unchanged page may show a result that changed code no longer gives.

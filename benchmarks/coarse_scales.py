@@ -10,6 +10,7 @@ import argparse
 import time
 
 import numpy as np
+from provenance import add_record, write_table
 
 import heatmover as hm
 
@@ -25,7 +26,7 @@ def seconds(graph: hm.Graph, measures: hm.Measures, **options: object) -> tuple[
     return time.perf_counter() - start, model
 
 
-def growth(n_points: int, n_measures: int, turns: int) -> None:
+def growth(n_points: int, n_measures: int, turns: int) -> list[str]:
     data = hm.datasets.swiss_roll(n_measures, points_per_measure=n_points // n_measures, random_state=0)
     start = time.perf_counter()
     graph = hm.Graph.from_points(data.points)
@@ -45,6 +46,8 @@ def growth(n_points: int, n_measures: int, turns: int) -> None:
         f"{n_points:9,d} {n_measures:9,d} {best[10]:8.2f} {best[16]:8.2f} {best[16] / best[10]:8.2f} {total:11.2f}   "
         f"{'compact' if compress else 'full'}; {methods}"
     )
+    times = [f"{best[10]:.2f}", f"{best[16]:.2f}", f"{best[16] / best[10]:.2f}", f"{total:.2f}"]
+    return [f"{n_points:,}", f"{n_measures:,}", *times, "compact" if compress else "full", methods]
 
 
 def shapes(size: int) -> dict[str, tuple[hm.Graph, hm.Measures]]:
@@ -90,12 +93,18 @@ def agreement(size: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="2,000 points: seconds")
+    add_record(parser)
     args = parser.parse_args()
+    rows = []
     hm.DiffusionEMD(max_scale=16, compress=0.5).fit_transform(np.eye(600))  # compile
     print("Seconds of fit and transform by max_scale, method auto; the last ratio counts the graph too")
     print(f"{'points':>9s} {'measures':>9s} {'K=10':>8s} {'K=16':>8s} {'ratio':>8s} {'with graph':>11s}")
     for n_points, n_measures in SMALL if args.small else FULL:
-        growth(n_points, n_measures, turns=3 if n_points * n_measures <= 10**7 else 1)
+        rows.append(growth(n_points, n_measures, turns=3 if n_points * n_measures <= 10**7 else 1))
+    if args.record:
+        heads = ["points", "measures", "K = 10, s", "K = 16, s", "ratio", "ratio with graph", "embedding", "methods"]
+        note = "Seconds of fit and transform on the swiss roll, method auto."
+        write_table("coarse_scales", heads, rows, note, folder=args.record)
     agreement(1_500 if args.small else 6_000)
 
 

@@ -12,6 +12,8 @@ any, cells lie on curves and few landmarks are in reach; the default, 0.05, is t
     python benchmarks/cohort22m.py --cells 2e5 --landmarks 2000 --against-full
     python benchmarks/cohort22m.py --cells 2e5 --landmarks 2000 --kill 20 --kill-workers 10
     python benchmarks/cohort22m.py --small                          # a minute, for a first look
+
+--record writes the tables of all but the whole run, whose stages and smoothness benchmarks/paper/covid.py records.
 """
 
 from __future__ import annotations
@@ -29,10 +31,13 @@ import tempfile
 import time
 import warnings
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
+from provenance import add_record, write_table
 from scipy.stats import spearmanr
 
 import heatmover as hm
@@ -159,6 +164,21 @@ class Meter:
 # ---------------------------------------------------------------- runs
 
 
+@dataclass(frozen=True)
+class Whole:
+    """What a whole run found, and what it cost: seconds and peak memory in GB of every stage."""
+
+    cohort: Any
+    result: Any
+    study: Any
+    stages: dict[str, tuple[float, float]]
+    seconds: float
+
+    @property
+    def peak(self) -> float:
+        return max(gigabytes for _, gigabytes in self.stages.values())
+
+
 def default_landmarks(n_cells: int) -> int:
     """The paper's 27,000 for its 22 million cells, fewer for fewer."""
     return 27_000 if n_cells >= 5_000_000 else 4_000 if n_cells >= 500_000 else 2_000
@@ -178,8 +198,8 @@ def compare(cohort, options, meter, **more):
     )  # fmt: skip
 
 
-def whole_run(folder: Path, options: argparse.Namespace) -> dict:
-    """From the store to the report, with what the paper compares."""
+def whole_run(folder: Path, options: argparse.Namespace) -> Whole:
+    """From the store to the report."""
     meter = Meter()
     cohort = read(folder, meter)
     checkpoint = {"checkpoint": folder / "checkpoint.zarr"} if options.checkpoint else {}
@@ -188,28 +208,44 @@ def whole_run(folder: Path, options: argparse.Namespace) -> dict:
     meter.stage("report", 1)
     write_report(study, folder / "report.html")
     meter.end()
-    total = time.perf_counter() - meter.started
-    highest = max(gigabytes for _, gigabytes in meter.rows.values())
-    print(f"  {'total':22s} {total:9.1f} s {highest:7.2f} GB")
+    whole = Whole(cohort, result, study, meter.rows, time.perf_counter() - meter.started)
+    print(f"  {'total':22s} {whole.seconds:9.1f} s {whole.peak:7.2f} GB")
     print(f"  {study.headline()}\n  {result.landmarks}; {result.landmark_agreement}", flush=True)
-    smoothness(result, cohort)
-    return {"total": total, "peak": highest, "stages": meter.rows}
+    return whole
 
 
-def smoothness(result, cohort) -> None:
-    """Laplacian smoothness of each signal over the 10-NN graph of samples: lower is better, 1 is chance."""
-    table = {name: cohort.variable(name).to_numpy(dtype=float) for name in SIGNALS}
-    table["outcome"] = (cohort.variable("outcome") == "died").to_numpy(dtype=float)
+def signals_of(cohort) -> dict[str, np.ndarray]:
+    """The signals whose smoothness the paper compares: three shares of cell types, and the outcome as 0 or 1."""
+    shares = {name: cohort.variable(name).to_numpy(dtype=float) for name in SIGNALS}
+    return {**shares, "outcome": (cohort.variable("outcome") == "died").to_numpy(dtype=float)}
+
+
+def distances_by_method(result) -> dict[str, np.ndarray]:
+    """Distances between samples by the methods that the paper compares, all of them on the same landmarks."""
     centers, measures = result.landmarks.centers, result.measures
-    methods = {
-        "Diffusion EMD": result.distances,
-        "QuadTree": hm.baselines.quad_tree(centers, measures),
-        "ClusterTree": hm.baselines.cluster_tree(centers, measures),
+    return {
+        "diffusion_emd": result.distances,
+        "quad_tree": hm.baselines.quad_tree(centers, measures),
+        "cluster_tree": hm.baselines.cluster_tree(centers, measures),
     }
-    print(f"  {'smoothness (10-NN)':22s}" + "".join(f"{name:>18s}" for name in table))
-    for method, distances in methods.items():
-        values = [hm.metrics.laplacian_smoothness(distances, signal, 10, normalize=True) for signal in table.values()]
-        print(f"  {method:22s}" + "".join(f"{value:18.3f}" for value in values), flush=True)
+
+
+def smoothness(methods: dict[str, np.ndarray], signals: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
+    """Laplacian smoothness by method and signal over the 10-NN graph of samples: lower is better, 1 is chance."""
+    return {
+        method: {
+            name: hm.metrics.laplacian_smoothness(distances, signal, 10, normalize=True)
+            for name, signal in signals.items()
+        }
+        for method, distances in methods.items()
+    }
+
+
+def print_smoothness(whole: Whole) -> None:
+    table = smoothness(distances_by_method(whole.result), signals_of(whole.cohort))
+    print(f"  {'smoothness (10-NN)':22s}" + "".join(f"{name:>18s}" for name in next(iter(table.values()))))
+    for method, row in table.items():
+        print(f"  {method:22s}" + "".join(f"{value:18.3f}" for value in row.values()), flush=True)
 
 
 def sizes_run(folder: Path, options: argparse.Namespace) -> None:
@@ -222,17 +258,26 @@ def sizes_run(folder: Path, options: argparse.Namespace) -> None:
         found.append(json.loads((place / "run.json").read_text()))
     logs = np.log([float(size) for size in options.sizes])
     stages = found[0]["stages"]
+    rows = []
     for name in [*stages, "total"]:
         seconds = [run["total"] if name == "total" else run["stages"][name][0] for run in found]
+        rows.append([name, *(f"{value:.1f} s" for value in seconds), ""])
         if min(seconds) > 0.05:
             slope = np.polyfit(logs, np.log(seconds), 1)[0]
+            rows[-1][-1] = f"{slope:.2f}"
             print(f"{name:24s} exponent {slope:5.2f}   " + "  ".join(f"{value:8.1f} s" for value in seconds))
     print(f"{'peak memory':24s}                  " + "  ".join(f"{run['peak']:7.2f} GB" for run in found), flush=True)
+    if options.record:
+        rows.append(["peak resident memory", *(f"{run['peak']:.2f} GB" for run in found), ""])
+        heads = ["stage", *(f"{int(size):,} cells" for size in options.sizes), "exponent"]
+        write_table(
+            "cohort22m_sizes", heads, rows, f"Landmarks: {options.landmarks or 'by size'}.", folder=options.record
+        )
 
 
 def workers_run(folder: Path, options: argparse.Namespace) -> None:
     """The stage that counts cells, on local clusters of one process per worker and one thread per process."""
-    cohort, seconds = read(folder, Meter()), {}
+    cohort, seconds, rows = read(folder, Meter()), {}, []
     for count in options.workers:
         with ExitStack() as stack:
             client = local_cluster(stack, count)
@@ -245,6 +290,11 @@ def workers_run(folder: Path, options: argparse.Namespace) -> None:
         print(
             f"  distances {digest(result.distances)}; {seconds[options.workers[0]] / seconds[count]:.2f} x", flush=True
         )
+        faster = f"{seconds[options.workers[0]] / seconds[count]:.1f} x"
+        rows.append([count, f"{seconds[count]:.1f}", faster, digest(result.distances)])
+    if options.record:
+        heads = ["worker processes", "seconds to count", "as fast", "digest of the distances"]
+        write_table("cohort22m_workers", heads, rows, f"{cohort.n_cells:,} cells.", folder=options.record)
 
 
 def local_cluster(stack: ExitStack, n_workers: int):
@@ -267,7 +317,7 @@ def against_full(folder: Path, options: argparse.Namespace) -> None:
     begun = time.perf_counter()
     full = hm.compare(cohort.points(), cohort.labels(), landmarks=None, n_jobs=options.threads)
     print(f"full graph over {cohort.n_cells:,} cells: {time.perf_counter() - begun:.0f} s", flush=True)
-    upper = np.triu_indices(len(cohort.names), 1)
+    upper, rows = np.triu_indices(len(cohort.names), 1), []
     for passes in (0, 1, 3):
         options.passes = passes
         result = compare(cohort, options, None)
@@ -280,6 +330,13 @@ def against_full(folder: Path, options: argparse.Namespace) -> None:
             f"{result.model.max_scale_}",
             flush=True,
         )
+        figures = (pairs, hm.metrics.spearman(full.distances, result.distances), result.landmark_agreement.spearman)
+        scales = f"{result.model.max_scale_} ({full.model.max_scale_})"
+        rows.append([passes, *(f"{value:.4f}" for value in figures), f"{result.landmarks.distortion:.4f}", scales])
+    if options.record:
+        heads = ["passes", "Spearman of all pairs", "per sample", "as the run itself measured", "distortion", "scale"]
+        note = f"{cohort.n_cells:,} cells; in brackets the scale on the graph over all of them."
+        write_table("cohort22m_full", heads, rows, note, folder=options.record)
 
 
 def digest(distances: np.ndarray) -> str:
@@ -324,6 +381,7 @@ def kill_run(folder: Path, options: argparse.Namespace) -> None:
             flush=True,
         )
     print(f"{same} of {options.kill} ended with identical distances", flush=True)
+    record_kills("cohort22m_kill", "process", same, options.kill, options)
 
 
 def kill_after(arguments: list[str], steps: int, delay: float) -> bool:
@@ -378,9 +436,18 @@ def kill_workers_run(folder: Path, options: argparse.Namespace) -> None:
         same += found == expected and killer.where != ""
         print(f"  worker killed {number:2d} at step {killer.step:3d}, {killer.where!r}: {found}", flush=True)
     print(f"{same} of {options.kill_workers} ended with identical distances, {expected}", flush=True)
+    record_kills("cohort22m_kill_workers", "one of two workers", same, options.kill_workers, options)
 
 
-def options_of() -> argparse.Namespace:
+def record_kills(name: str, what: str, same: int, kills: int, options: argparse.Namespace) -> None:
+    if options.record:
+        landmarks = options.landmarks or default_landmarks(options.cells)
+        note = f"{options.cells:,} cells of {options.samples} samples, {landmarks:,} landmarks."
+        heads = ["killed with kill -9", "times", "ended with identical distances"]
+        write_table(name, heads, [[what, kills, same]], note, folder=options.record)
+
+
+def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     number = lambda text: int(float(text))  # noqa: E731 - 1e6 is easier to read than 1000000
     parser.add_argument("--cells", type=number, default=22_000_000)
@@ -402,7 +469,11 @@ def options_of() -> argparse.Namespace:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--child", choices=["fresh", "resume"], help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    add_record(parser)
+    options = parser.parse_args(arguments)
+    modes = (options.sizes, options.workers, options.against_full, options.kill, options.kill_workers)
+    if options.record and not any(modes):
+        parser.error("the whole run is recorded by benchmarks/paper/covid.py")
     if options.small:
         options.cells, options.samples, options.landmarks = 50_000, 30, 1000
     return options
@@ -432,8 +503,11 @@ def main() -> None:
             if wanted:
                 mode(folder, options)
         if not any(modes.values()):
-            found = whole_run(folder, options)
+            whole = whole_run(folder, options)
+            found = {"total": whole.seconds, "peak": whole.peak, "stages": whole.stages}
             (folder / "run.json").write_text(json.dumps(found))
+            if not options.json:
+                print_smoothness(whole)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from provenance import add_record, write_table
 from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
@@ -163,14 +164,18 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="few runs: whether it runs, not the figures")
     parser.add_argument("--only", default="", help="designs whose name has this in it")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    add_record(parser)
     arguments = parser.parse_args()
+    rows = []
     runs = SMALL if arguments.small else arguments.runs
     start = time.perf_counter()
     with ProcessPoolExecutor(arguments.jobs) as pool:
         print(f"{'equal spread':48s} called of {runs:,}")
         for name, options in designs():
             if arguments.only in name:
-                print(f"{name:48s} {rate(options, runs, pool):8.1%}", flush=True)
+                called = rate(options, runs, pool)
+                print(f"{name:48s} {called:8.1%}", flush=True)
+                rows.append([*name.split("; "), "equal", f"{100 * called:.1f} %"])
         print(f"\n{'unequal spread':48s} found of {runs:,}")
         for name, sizes, widths in (
             ("Gaussian, 2-D", (10, 10), (1.0, 2.0)), ("Gaussian, 2-D", (15, 15), (1.0, 1.6)),
@@ -183,7 +188,11 @@ def main() -> None:
             if arguments.only in title:
                 found = rate({"shape": name, "sizes": sizes, "widths": widths, "shift": 5.0}, runs, pool)
                 print(f"{title:48s} {found:8.2f}", flush=True)
+                rows.append([*title.split("; "), "unequal", f"{100 * found:.0f} %"])
     print(f"\n{time.perf_counter() - start:.0f} s")
+    if arguments.record:
+        note = f"{runs:,} runs of each design, 199 permutations; called at {100 * LEVEL:g} %."
+        write_table("dispersion", ["data", "groups", "spread", "called"], rows, note, folder=arguments.record)
 
 
 if __name__ == "__main__":

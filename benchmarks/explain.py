@@ -24,6 +24,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 import numpy as np
+from provenance import add_record, write_table
 from threadpoolctl import threadpool_limits
 
 import heatmover as hm
@@ -137,7 +138,9 @@ def main() -> None:
     parser.add_argument("--frames", action="store_true", help="also single frames of reference, on 40 cohorts")
     parser.add_argument("--permutations", type=int, default=499)
     parser.add_argument("--workers", type=int, default=2)
+    add_record(parser)
     options = parser.parse_args()
+    rows = []
     count = 20 if options.quick else 200
     print(
         f"{count} cohorts of {SAMPLES} samples of {CELLS} cells; means (and standard error of the rate of false calls)"
@@ -154,10 +157,16 @@ def main() -> None:
                 f"{name:12} {mean[0]:6.3f} {mean[1]:7.3f} (+-{error:.3f}) {mean[2]:6.2f} {mean[3]:5.2f} {mean[4]:9.3f}",
                 flush=True,
             )
+            rates_of_calls = [f"{100 * mean[1]:.1f} % ± {100 * error:.1f}", f"{100 * mean[2]:.0f} %"]
+            rows.append([name, f"{mean[0]:.3f}", *rates_of_calls, f"{100 * mean[3]:.1f} %", f"{100 * mean[4]:.1f} %"])
         if options.frames:
             table = np.array(list(pool.map(partial(frames, 2.0, options.permutations), range(1_000, 1_040))))
             plain, median, mode = table.mean(axis=0)
             print(f"odds x 3, false calls with one frame: shares {plain:.2f}, median {median:.2f}, mode {mode:.2f}")
+    if options.record:
+        heads = ["scenario", "area under the curve", "false calls", "found", "any call", "false calls of branches"]
+        note = f"{count} cohorts of {SAMPLES} samples of {CELLS} cells, {options.permutations} permutations."
+        write_table("explain", heads, rows, note, folder=options.record)
     transposes()
 
 

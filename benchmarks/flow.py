@@ -15,12 +15,16 @@ import time
 from pathlib import Path
 
 import numpy as np
-import ot
-import torch
+from rivals import installed, required
 from scipy.spatial import cKDTree
 
-import heatmover as hm
-from heatmover.differentiable import DiffusionEMDLoss
+required("torch", "torch", "a flow follows its gradients")
+required("ot", "POT", "the way is judged by its exact EMD")
+import ot  # noqa: E402
+import torch  # noqa: E402
+
+import heatmover as hm  # noqa: E402
+from heatmover.differentiable import DiffusionEMDLoss  # noqa: E402
 
 OUTPUT = Path(__file__).parent / "output" / "flow.png"
 
@@ -159,12 +163,10 @@ def main() -> None:
     start = time.perf_counter()
     paths = {"Diffusion EMD": flow(loss, source, target, args)}
     report("Diffusion EMD", paths["Diffusion EMD"], referee, time.perf_counter() - start)
-    try:
+    if installed("geomloss", "geomloss"):
         start = time.perf_counter()
         paths["Sinkhorn divergence"] = sinkhorn_flow(source, target, args.rounds * args.steps, args.rate)
         report("Sinkhorn divergence", paths["Sinkhorn divergence"], referee, time.perf_counter() - start)
-    except ImportError:
-        print("geomloss is not installed: no flow to compare with")
     draw(paths, reference, target, args.picture)
 
 

@@ -1,15 +1,22 @@
-"""Forward and backward, time and memory, beside the gradients of other optimal transport losses.
+"""Forward and backward, time, memory and accuracy, beside the gradients of other optimal transport losses.
 
 Every measurement runs in a process of its own. Points lie on a swiss roll in 3-D; the loss is one pair of measures: for
-masses two random densities, for positions and for clouds the two halves of the points. The best of several
-repetitions counts. Memory is the peak of the process, graph and data included, above what it had taken after a first
-run on 500 points (imports and compiled code, "base").
+masses two random densities, for positions and for clouds the two halves of the points. Of three runs the one in the
+middle counts; one run from a million points on, and of a rival from 100,000 on. Memory is the peak of the process,
+graph and data included, above what it had taken after a first run on 500 points (imports and compiled code).
 
     heatmover masses      DiffusionEMDLoss(first, second)              gradient on masses
     heatmover positions   DiffusionEMDLoss(first, second, points=...)  gradient on all points
     heatmover cloud       DiffusionEMDLoss(enter(cloud), target)       gradient on new points
-    sinkhorn p=1, p=2     geomloss.SamplesLoss("sinkhorn"), default blur 0.05, points scaled to the unit cube
-    POT exact, sinkhorn   ot.emd2; ot.sinkhorn2 (log domain, regularisation 0.01 of the mean cost)
+    geomloss p=1, p=2     SamplesLoss("sinkhorn"), all defaults, each backend; points scaled to the unit cube as the
+                          default blur of 0.05 expects; which backend "auto" takes at a size is found out and shown
+    POT exact             ot.emd2
+    POT Sinkhorn          ot.sinkhorn2 with its defaults, regularisation 0.01 of the mean cost; "envelope" is
+                          ot.solve(..., grad="envelope"), which does not differentiate through the iterations
+
+"off" is by how much a value (or gradient, in norm) differs from the same loss computed in full: geomloss's tensorized
+backend, for heatmover its own loss with tol=1e-10, for POT's Sinkhorn its exact EMD. The halves come from one roll, so
+that their divergence is a small difference of large terms; "apart" is the value after one half was moved by 0.3.
 
 Also shown: the gradient of a tree method (quad tree) by finite steps of the points, which is zero almost everywhere.
 """
@@ -22,25 +29,53 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from provenance import PACKAGES, add_record, write_table
+from rivals import installed
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "results" / "gradients.png"
 OURS = ("heatmover masses", "heatmover positions", "heatmover cloud")
-PEERS = ("sinkhorn p=2", "sinkhorn p=1", "POT exact", "POT sinkhorn")
-# Sizes to try; for the peers a guess at what ends within minutes and 16 GB on 2 cores.
+BACKENDS = ("tensorized", "online", "multiscale")
+# The largest size to try; for the rivals a guess at what ends within two minutes and 16 GB on 2 cores.
 LARGEST = {
     "heatmover masses": 1_000_000,
     "heatmover positions": 1_000_000,
-    "heatmover cloud": 1_000_000,
-    "sinkhorn p=2": 20_000,
-    "sinkhorn p=1": 20_000,
+    "heatmover cloud": 100_000,
+    "geomloss p=2 tensorized": 20_000,
+    "geomloss p=2 online": 20_000,
+    "geomloss p=2 multiscale": 100_000,
+    "geomloss p=1 tensorized": 10_000,
+    "geomloss p=1 online": 10_000,
+    "geomloss p=1 multiscale": 20_000,
     "POT exact": 10_000,
-    "POT sinkhorn": 5_000,
+    "POT Sinkhorn": 1_000,
+    "POT Sinkhorn envelope": 1_000,
 }
+# What a method needs beside torch: what is imported, and what pip calls it.
+NEEDS = {
+    **{name: [("geomloss", "geomloss")] for name in LARGEST if name.endswith("tensorized")},
+    **{
+        name: [("geomloss", "geomloss"), ("pykeops", "pykeops")]
+        for name in LARGEST
+        if name.endswith(("online", "scale"))
+    },
+    **{name: [("ot", "POT")] for name in LARGEST if name.startswith("POT")},
+}
+# Against what values and gradients are judged.
+REFERENCES = {
+    **{name: f"{name.rpartition(' ')[0]} tensorized" for name in LARGEST if name.startswith("geomloss")},
+    "POT Sinkhorn": "POT exact",
+    "POT Sinkhorn envelope": "POT exact",
+}
+# Above, our loss is not computed a second time, more finely, to see how far off it is.
+LARGEST_CHECKED = 20_000
+APART = 0.3
 
 
 def roll(n_points: int, seed: int = 0) -> np.ndarray:
@@ -49,106 +84,224 @@ def roll(n_points: int, seed: int = 0) -> np.ndarray:
     return np.column_stack([angle * np.cos(angle), height, angle * np.sin(angle)])
 
 
-def ours(name: str, n_points: int, max_scale: int | str) -> Any:
-    """Return a function without arguments that gives a loss, on fresh leaves."""
+def ours(name: str, n_points: int, max_scale: int | str, tol: float = 1e-4) -> tuple[Callable[..., Any], Any]:
+    """Return a function without arguments that gives a loss, and the leaf whose gradient is wanted."""
     import torch
 
     import heatmover as hm
     from heatmover.differentiable import DiffusionEMDLoss
 
     points = roll(n_points)
-    loss = DiffusionEMDLoss(hm.Graph.from_points(points), points=points, max_scale=max_scale)
+    loss = DiffusionEMDLoss(hm.Graph.from_points(points), points=points, max_scale=max_scale, tol=tol)
     rng = np.random.default_rng(1)
     if name == "heatmover masses":
         first, second = (torch.tensor(rng.dirichlet(np.ones(n_points)), requires_grad=True) for _ in range(2))
-        return lambda: loss(first, second)
+        return lambda: loss(first, second), first
     half = torch.zeros(n_points, dtype=torch.float64)
     half[: n_points // 2] = 1 / (n_points // 2)
     rest = torch.zeros(n_points, dtype=torch.float64)
     rest[n_points // 2 :] = 1 / (n_points - n_points // 2)
     if name == "heatmover positions":
         leaf = torch.tensor(points, requires_grad=True)
-        return lambda: loss(half, rest, points=leaf)
+        return lambda: loss(half, rest, points=leaf), leaf
     cloud = torch.tensor(roll(n_points, seed=2)[: n_points // 2], requires_grad=True)
-    return lambda: loss(loss.enter(cloud), rest)
+    return lambda: loss(loss.enter(cloud), rest), cloud
 
 
-def theirs(name: str, n_points: int) -> Any:
+def theirs(name: str, n_points: int) -> tuple[Callable[..., Any], Any]:
+    """Return a function that gives a loss, the second half moved by ``apart``, and the leaf."""
     import torch
 
-    points = torch.tensor(roll(n_points) / 30, dtype=torch.float32)
+    # geomloss's documentation works in float32; POT's Sinkhorn fails there (its gradient is not a number).
+    dtype = torch.float64 if name.startswith("POT") else torch.float32
+    points = torch.tensor(roll(n_points) / 30, dtype=dtype)
     first, second = points[: n_points // 2].clone().requires_grad_(), points[n_points // 2 :]
-    if name.startswith("sinkhorn"):
+    away = torch.tensor([0, 1, 0], dtype=dtype)
+    if name.startswith("geomloss"):
         from geomloss import SamplesLoss
 
-        loss = SamplesLoss("sinkhorn", p=int(name[-1]), backend="tensorized")
-        return lambda: loss(first, second)
+        _, p, backend = name.split()
+        loss = SamplesLoss("sinkhorn", p=int(p[-1]), backend=backend)
+        return lambda apart=0.0: loss(first, second + apart * away), first
     import ot
 
-    even = [torch.full((len(part),), 1 / len(part)) for part in (first, second)]
-    if name == "POT exact":
-        return lambda: ot.emd2(*even, torch.cdist(first, second), numItermax=10_000_000)
+    even = [torch.full((len(part),), 1 / len(part), dtype=dtype) for part in (first, second)]
 
-    def sinkhorn() -> Any:
-        cost = torch.cdist(first, second)
+    def solve(apart: float = 0.0) -> Any:
+        cost = torch.cdist(first, second + apart * away)
         scale = 0.01 * float(cost.detach().mean())
-        return ot.sinkhorn2(*even, cost, scale, method="sinkhorn_log", numItermax=1000, stopThr=1e-6, warn=False)
+        if name == "POT exact":
+            return ot.emd2(*even, cost, numItermax=10_000_000)
+        if name == "POT Sinkhorn":
+            return ot.sinkhorn2(*even, cost, scale)
+        return ot.solve(cost, *even, reg=scale, grad="envelope").value
 
-    return sinkhorn
+    return solve, first
+
+
+class Taken(Exception):
+    """Which backend geomloss has begun to use."""
+
+
+def taken_by_auto(p: int, n_points: int) -> str:
+    """Return the backend that ``backend="auto"`` takes: a run that ends as soon as it calls one."""
+    loss, _ = theirs(f"geomloss p={p} auto", n_points)
+
+    def watch(frame: Any, event: str, _argument: Any) -> None:
+        kind, _, backend = frame.f_code.co_name.partition("_")
+        if event == "call" and kind == "sinkhorn" and backend in BACKENDS:
+            raise Taken(backend)
+
+    sys.setprofile(watch)
+    try:
+        loss()
+    except Taken as taken:
+        return str(taken)
+    finally:
+        sys.setprofile(None)
+    return "not known"
 
 
 def memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(name: str, n_points: int, max_scale: int | str, repeats: int) -> dict[str, float]:
-    """Time forward and backward in this process."""
+def measure(name: str, n_points: int, max_scale: int | str, repeats: int, file: Path) -> dict[str, Any]:
+    """Time forward and backward in this process; leave the gradient in a file."""
     import torch
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
 
-    def prepared(size: int) -> Any:
+    def prepared(size: int) -> tuple[Callable[..., Any], Any]:
         return ours(name, size, max_scale) if name in OURS else theirs(name, size)
 
-    prepared(500)().backward()
+    prepared(500)[0]().backward()
     before = memory()
     start = time.perf_counter()
-    make = prepared(n_points)
+    make, leaf = prepared(n_points)
     prepare = time.perf_counter() - start
     times = []
     for _ in range(repeats):
+        leaf.grad = None
         start = time.perf_counter()
         value = make()
         middle = time.perf_counter()
         value.backward()
         times.append((middle - start, time.perf_counter() - middle))
-    forward, backward = min(times, key=sum)
-    return {"prepare": prepare, "forward": forward, "backward": backward, "memory": memory() - before, "base": before}
+    forward, backward = sorted(times, key=sum)[len(times) // 2]
+    found = {"prepare": prepare, "forward": forward, "backward": backward, "memory": memory() - before, "base": before}
+    found |= {"runs": repeats, "value": float(value.detach())}
+    np.save(file, leaf.grad.numpy())
+    if name in OURS and n_points <= LARGEST_CHECKED:
+        finer, fine_leaf = ours(name, n_points, max_scale, tol=1e-10)
+        fine = finer()
+        fine.backward()
+        found["value off"] = abs(found["value"] / float(fine.detach()) - 1)
+        found["gradient off"] = off(*(centred(name, which.grad.numpy()) for which in (leaf, fine_leaf)))
+    if name.startswith("geomloss"):
+        found["auto"] = taken_by_auto(int(name.split()[1][-1]), n_points)
+    if name in REFERENCES and n_points <= LARGEST[REFERENCES[name]] // 2:
+        with torch.no_grad():
+            found["apart"] = float(make(APART))
+    return found
 
 
-def in_own_process(name: str, n_points: int, args: argparse.Namespace) -> dict[str, float] | None:
+def centred(name: str, gradient: np.ndarray) -> np.ndarray:
+    """Masses add up to one, so that a constant in their gradient means nothing."""
+    return gradient - gradient.mean() if name == "heatmover masses" else gradient
+
+
+def off(found: np.ndarray, truth: np.ndarray) -> float:
+    return float(np.linalg.norm(found - truth) / np.linalg.norm(truth))
+
+
+def in_own_process(name: str, n_points: int, args: argparse.Namespace, folder: Path) -> dict[str, Any] | None:
     """Measure in a process of its own, within the time allowed."""
-    order = [sys.executable, __file__, "--one", name, str(n_points), "--max-scale", str(args.max_scale)]
-    order += ["--repeats", str(args.repeats if n_points < 100_000 and name in OURS else 2)]
+    few = n_points >= (1_000_000 if name in OURS else 100_000)
+    order = [sys.executable, __file__, "--one", name, str(n_points), str(gradient_file(folder, name, n_points))]
+    order += ["--max-scale", str(args.max_scale), "--repeats", str(1 if few else args.repeats)]
     try:
         done = subprocess.run(order, capture_output=True, text=True, timeout=args.timeout, check=True)
     except subprocess.TimeoutExpired:
-        print(f"{name:20s} {n_points:9,}   more than {args.timeout} s", flush=True)
+        print(f"{name:24s} {n_points:9,}   more than {args.timeout} s", flush=True)
         return None
     except subprocess.CalledProcessError as error:
-        print(f"{name:20s} {n_points:9,}   failed: {error.stderr.strip().splitlines()[-1:]}", flush=True)
+        print(f"{name:24s} {n_points:9,}   failed: {error.stderr.strip().splitlines()[-1:]}", flush=True)
         return None
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    ratio = found["backward"] / found["forward"]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     print(
-        f"{name:20s} {n_points:9,} {found['prepare']:9.2f} {found['forward']:9.3f} {found['backward']:9.3f} "
-        f"{ratio:6.2f} {found['memory'] / 2**20:10,.0f} {found['base'] / 2**20:8,.0f}",
+        f"{name:24s} {n_points:9,} {found['prepare']:9.2f} {found['forward']:9.3f} {found['backward']:9.3f} "
+        f"{found['memory'] / 2**20:10,.0f}",
         flush=True,
     )
     return found
 
 
-def exponent(rows: dict[int, dict[str, float]], *quantities: str) -> float:
+def gradient_file(folder: Path, name: str, n_points: int) -> Path:
+    return folder / f"{name.replace(' ', '-')}-{n_points}.npy"
+
+
+Results = dict[str, dict[int, dict[str, Any]]]
+
+
+def compare_with_references(results: Results, folder: Path) -> None:
+    """Add by how much each rival is off from the same loss computed in full, at sizes where that one ran."""
+    for name, reference in REFERENCES.items():
+        for size, found in results.get(name, {}).items():
+            truth = results.get(reference, {}).get(size)
+            if truth is None or name == reference:
+                continue
+            found["value off"] = abs(found["value"] / truth["value"] - 1)
+            gradients = [np.load(gradient_file(folder, which, size)) for which in (name, reference)]
+            found["gradient off"] = off(*gradients)
+            if "apart" in found and "apart" in truth:
+                found["apart off"] = abs(found["apart"] / truth["apart"] - 1)
+
+
+def table(results: Results, folder: Path | None, max_scale: int | str) -> None:
+    sizes = sorted({size for rows in results.values() for size in rows})
+    rows = []
+    for size in sizes:
+        ours = results.get(OURS[0], {}).get(size)
+        for name, found in ((name, rows[size]) for name, rows in results.items() if size in rows):
+            both = found["forward"] + found["backward"]
+            ratio = f"{both / (ours['forward'] + ours['backward']):.2f}" if ours else ""
+            auto = " (auto)" if found.get("auto") == name.split()[-1] else ""
+            accuracy = [share(found.get(which)) for which in ("value off", "apart off", "gradient off")]
+            seconds = [f"{value:.3f}" for value in (found["forward"], found["backward"], both)]
+            rows.append([name + auto, f"{size:,}", *seconds, ratio, f"{found['memory'] / 2**20:,.0f}", *accuracy])
+    heads = ["loss", "points", "forward, s", "backward, s", "both, s", "of masses", "memory, MiB"]
+    heads += ["value off", "value off, apart", "gradient off"]
+    note = (
+        "(auto): the backend that geomloss takes by itself at this size. heatmover: coarsest scale "
+        f"{max_scale}, its other settings and all of geomloss's are defaults; regularisation of POT's Sinkhorn, 1 % of "
+        "the mean cost: set by us. Median of three runs; one run at a million points, and of rivals at 100,000. Off: "
+        "from the same loss computed in full (geomloss: tensorized; heatmover: tol=1e-10; POT's Sinkhorn: the exact "
+        "EMD). Memory: above what the process took for 500 points. Compiling is left out: KeOps, behind online and "
+        "multiscale, compiles each formula once, for half a minute or so, heatmover its kernels once, for some "
+        "seconds. Preparing the graph, once for all losses on it, is left out too: "
+        f"{graph_seconds(results)}."
+    )
+    packages = (*PACKAGES, "torch", "geomloss", "pykeops", "POT")
+    write_table("gradients", heads, rows, note, folder=folder, packages=packages)
+
+
+def share(value: float | None) -> str:
+    if value is None or not np.isfinite(value):
+        return "" if value is None else "not a number"
+    return f"{value:.1%}" if value >= 5e-4 else f"{value:.0e}"
+
+
+def graph_seconds(results: Results) -> str:
+    """Say what the graph takes at each size: the shortest time, for the first one may include compiling."""
+    found: dict[int, list[float]] = {}
+    for name in OURS:
+        for size, row in results.get(name, {}).items():
+            found.setdefault(size, []).append(row["prepare"])
+    return ", ".join(f"{min(times):.1f} s at {size:,} points" for size, times in found.items()) or "not measured"
+
+
+def exponent(rows: dict[int, dict[str, Any]], *quantities: str) -> float:
     """Return the slope of log(sum of quantities) over log(n), on the upper half of the sizes, at least three."""
     sizes = sorted(rows)[-max(3, (len(rows) + 1) // 2) :]
     values = [sum(rows[size][quantity] for quantity in quantities) for size in sizes]
@@ -186,7 +339,7 @@ def trees(n_points: int = 400, trials: int = 200) -> None:
         print(f"{name:20s} {changed / trials:7.1%}", flush=True)
 
 
-def draw(results: dict[str, dict[int, dict[str, float]]], file: Path) -> None:
+def draw(results: Results, file: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -213,46 +366,61 @@ def draw(results: dict[str, dict[int, dict[str, float]]], file: Path) -> None:
     print(f"drawn: {file}")
 
 
+def factors(results: Results) -> None:
+    """Say how many times as long the rivals take at the largest size that both have."""
+    for name in OURS:
+        for rival in (rival for rival in results if rival not in OURS):
+            for size in sorted(set(results.get(name, {})) & set(results[rival]))[-1:]:
+                spent = [results[which][size]["forward"] + results[which][size]["backward"] for which in (rival, name)]
+                auto = " (auto)" if results[rival][size].get("auto") == rival.split()[-1] else ""
+                print(f"at {size:9,} points {rival}{auto} takes {spent[0] / spent[1]:.2f} times as long as {name}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sizes = [1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 300_000, 1_000_000]
+    sizes = [1_000, 5_000, 10_000, 20_000, 100_000, 1_000_000]
     parser.add_argument("--sizes", type=int, nargs="+", default=sizes)
-    parser.add_argument("--methods", nargs="+", choices=OURS + PEERS, default=OURS + PEERS, metavar="METHOD")
+    parser.add_argument("--methods", nargs="+", choices=LARGEST, default=list(LARGEST), metavar="METHOD")
     parser.add_argument("--max-scale", default="12", help="coarsest scale (12); 'auto' grows with n, and so does time")
-    parser.add_argument("--repeats", type=int, default=5, help="repetitions, the best counts (5)")
-    parser.add_argument("--timeout", type=int, default=600, help="seconds for one measurement (600)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs, of which the one in the middle counts (3)")
+    parser.add_argument("--timeout", type=int, default=300, help="seconds for one measurement (300)")
     parser.add_argument("--quick", action="store_true", help="up to 5,000 points, no picture")
-    parser.add_argument("--picture", type=Path, default=None, help="default: docs/results/gradients.png, full run only")
-    parser.add_argument("--one", nargs=2, metavar=("METHOD", "N"), help=argparse.SUPPRESS)
+    parser.add_argument("--picture", type=Path, default=None, help="default: docs/results/gradients.png if recorded")
+    parser.add_argument("--one", nargs=3, metavar=("METHOD", "N", "FILE"), help=argparse.SUPPRESS)
+    add_record(parser)
     args = parser.parse_args()
     scale: int | str = args.max_scale if args.max_scale == "auto" else int(args.max_scale)
     if args.one:
-        print(json.dumps(measure(args.one[0], int(args.one[1]), scale, args.repeats)))
+        name, size, file = args.one
+        print(json.dumps(measure(name, int(size), scale, args.repeats, Path(file))))
         return
     if args.quick:
-        args.sizes, args.repeats = [1_000, 2_000, 5_000], 3
-    print(f"max_scale {scale}\nmethod                       n   prepare   forward  backward  ratio memory MiB base MiB")
-    results: dict[str, dict[int, dict[str, float]]] = {}
-    for name in args.methods:
-        rows = results.setdefault(name, {})
-        for size in (size for size in args.sizes if size <= LARGEST[name]):
-            found = in_own_process(name, size, args)
-            if found is None:
-                break
-            rows[size] = found
+        args.sizes = [1_000, 5_000]
+    if not installed("torch", "torch"):
+        return
+    absent = {module for needs in NEEDS.values() for module, package in needs if not installed(module, package)}
+    print(f"max_scale {scale}\nmethod                           n   prepare   forward  backward memory MiB")
+    results: Results = {}
+    with tempfile.TemporaryDirectory() as place:
+        for name in args.methods:
+            rows = results.setdefault(name, {})
+            if any(module in absent for module, _ in NEEDS.get(name, ())):
+                continue
+            for size in (size for size in args.sizes if size <= LARGEST[name]):
+                found = in_own_process(name, size, args, Path(place))
+                if found is None:
+                    break
+                rows[size] = found
+        compare_with_references(results, Path(place))
+    print()
+    table(results, args.record, scale)
     print("\nexponents in n (upper half of the sizes): time, memory")
     for name, rows in results.items():
         if len(rows) > 1:
-            print(f"{name:20s} {exponent(rows, 'forward', 'backward'):6.2f} {exponent(rows, 'memory'):6.2f}")
-    both = [size for size in args.sizes if all(size in results.get(name, {}) for name in (OURS[1], PEERS[0]))]
-    for size in both[-1:]:
-        at_size = {name: rows[size] for name, rows in results.items() if size in rows}
-        spent = {name: found["forward"] + found["backward"] for name, found in at_size.items()}
-        for name in (name for name in OURS if name in spent):
-            print(f"at {size:,} points {PEERS[0]} takes {spent[PEERS[0]] / spent[name]:.0f} times as long as {name}")
+            print(f"{name:24s} {exponent(rows, 'forward', 'backward'):6.2f} {exponent(rows, 'memory'):6.2f}")
+    factors(results)
     trees()
-    full = not args.quick and max(args.sizes) >= 1_000_000
-    if full or args.picture:
+    if args.record or args.picture:
         draw(results, args.picture or PICTURE)
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from provenance import add_record, write_table
 from scipy.spatial.distance import cdist, pdist, squareform
 from sklearn.metrics.pairwise import manhattan_distances
 
@@ -53,17 +54,24 @@ def relative_difference(found: np.ndarray, truth: np.ndarray) -> float:
     return float((np.abs(square - truth)[apart] / truth[apart]).max())
 
 
-def report(shape: tuple[int, int], repeats: int, threads: int | None, seed: int) -> None:
+def report(shape: tuple[int, int], repeats: int, threads: int | None, seed: int) -> list[list[str]]:
+    """Return one row of a table for each contender."""
     rows = np.random.default_rng(seed).normal(size=shape)
     best, results = race(contenders(rows, threads), repeats)
     truth = squareform(results["scipy pdist"])
     pairs = shape[0] * (shape[0] - 1) // 2
-    print(f"\n{shape[0]:,} rows of {shape[1]:,} features, {pairs:,} pairs")
-    print(f"{'':28s} {'seconds':>9s} {'pairs/s':>11s} {'x pdist':>8s} {'difference':>11s}")
-    for name, seconds in best.items():
-        ratio = best["scipy pdist"] / seconds
-        difference = relative_difference(results[name], truth)
-        print(f"{name:28s} {seconds:9.4f} {pairs / seconds:11,.0f} {ratio:8.1f} {difference:11.1e}")
+    return [
+        [
+            name,
+            f"{shape[0]:,} x {shape[1]:,}",
+            f"{seconds:.4f}",
+            f"{pairs / seconds:,.0f}",
+            f"{best['scipy pdist'] / seconds:.1f}",
+            f"{relative_difference(results[name], truth):.0e}",
+            f"{repeats}",
+        ]
+        for name, seconds in best.items()
+    ]
 
 
 def main() -> None:
@@ -72,14 +80,23 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, help="repetitions of which the best counts (4 to 20)")
     parser.add_argument("--threads", type=int, help="threads for heatmover (every core)")
     parser.add_argument("--seed", type=int, default=0, help="of the random rows (0)")
+    add_record(parser)
     args = parser.parse_args()
     warm_up = np.zeros((2, 2))
     start = time.perf_counter()
     pairwise_distances(warm_up)
     pairwise_distances(warm_up.astype(np.float32))
     print(f"compilation, or loading what an earlier run compiled: {time.perf_counter() - start:.1f} s")
+    rows = []
     for shape, repeats in (SMALL_SHAPES if args.small else SHAPES).items():
-        report(shape, args.repeats or repeats, args.threads, args.seed)
+        rows += report(shape, args.repeats or repeats, args.threads, args.seed)
+    heads = ["", "rows x features", "seconds", "pairs per second", "times as fast as pdist", "difference", "runs"]
+    note = (
+        "Random rows, the best of so many runs in turn. scipy and scikit-learn compute in float64 and, here, in one "
+        "thread each: pdist and cdist have no other way, manhattan_distances is as called without arguments. "
+        "Difference: largest relative difference from pdist."
+    )
+    write_table("l1", heads, rows, note, folder=args.record, threads=args.threads)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
+from provenance import add_record, write_table
 from scipy.stats import spearmanr
 
 import heatmover as hm
@@ -42,7 +43,9 @@ def weighed(graph: hm.Graph, counts: np.ndarray) -> hm.Graph:
     return hm.Graph.from_affinity(diagonal @ graph.affinity @ diagonal)
 
 
-def study(points: np.ndarray, labels: np.ndarray, full: np.ndarray, count: int, n_iterations: int, seed: int) -> None:
+def study(
+    points: np.ndarray, labels: np.ndarray, full: np.ndarray, count: int, n_iterations: int, seed: int
+) -> list[str]:
     start = time.perf_counter()
     landmarks = hm.Landmarks.from_points(points, count, n_iterations=n_iterations, random_state=seed)
     found = time.perf_counter()
@@ -60,6 +63,7 @@ def study(points: np.ndarray, labels: np.ndarray, full: np.ndarray, count: int, 
         f"{result.model.max_scale_:3d} {found - start:7.1f} {compared - found:8.1f} {judged - compared:6.1f}",
         flush=True,
     )
+    return [f"{count:,}", str(n_iterations), str(seed), f"{pairs:.4f}", f"{per_sample:.4f}", f"{measured.spearman:.4f}"]
 
 
 def main() -> None:
@@ -70,7 +74,9 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, nargs="+", default=[3], help="moves of k-means (3)")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
     parser.add_argument("--small", action="store_true", help="a small simulated cohort, one seed: seconds")
+    add_record(parser)
     args = parser.parse_args()
+    rows = []
     counts, seeds = ([200, 500], 1) if args.small else (args.landmarks, args.seeds)
     for path in args.data or [None]:
         points, labels = simulated(args.small) if path is None else load(path, args.standardize)
@@ -83,8 +89,15 @@ def main() -> None:
         print("landmarks moves seed    pairs per sample  weighed     own unexplained   K    find  compare  judge")
         for count in counts:
             for n_iterations in args.iterations:
-                for seed in range(seeds):
-                    study(points, labels, full.distances, count, n_iterations, seed)
+                rows += [
+                    [name, *study(points, labels, full.distances, count, n_iterations, seed)] for seed in range(seeds)
+                ]
+    if args.record:
+        heads = ["data", "landmarks", "moves", "seed", "Spearman of pairs", "per sample", "agreement told"]
+        note = (
+            "Distances through landmarks beside those over all points, and the agreement that a run measures by itself."
+        )
+        write_table("landmarks", heads, rows, note, folder=args.record)
 
 
 if __name__ == "__main__":

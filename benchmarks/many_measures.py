@@ -12,6 +12,7 @@ import time
 import numpy as np
 import scipy.sparse as sp
 from contenders import in_fresh_process, peak_megabytes, start_of_peak
+from provenance import add_record, write_table
 
 N_POINTS = 5_000
 MEMORY = "256 MB"
@@ -56,15 +57,18 @@ def _child(sender, n_measures: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="up to 20,000 measures")
+    add_record(parser)
     args = parser.parse_args()
-    print(f"{N_POINTS:,} points, blocks within {MEMORY}")
-    print(f"{'measures':>9s} {'features':>9s} {'fit s':>7s} {'per measure':>12s} {'peak MB':>8s}")
+    rows = []
     for n_measures in (1_000, 5_000, 20_000) if args.small else (1_000, 5_000, 20_000, 100_000, 300_000):
         row = in_fresh_process(_child, n_measures)
-        print(
-            f"{n_measures:9,d} {row['features']:9,d} {row['fit']:7.2f} {row['microseconds']:9.0f} us "
-            f"{row['peak MB']:8.0f}   {row['reason']}"
-        )
+        figures = f"{row['fit']:.2f}", f"{row['microseconds']:.0f}", f"{row['peak MB']:.0f}"
+        rows.append([f"{n_measures:,}", f"{row['features']:,}", *figures])
+        print(*rows[-1], row["reason"], sep="  ", flush=True)
+    heads = ["measures", "features", "fit, s", "a measure, µs", "peak MB"]
+    note = f"{N_POINTS:,} points, 50 in each measure, compress=0.1, blocks within {MEMORY}; one run of each."
+    print()
+    write_table("many_measures", heads, rows, note, folder=args.record)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from provenance import add_record, write_table
 from threadpoolctl import threadpool_limits
 
 import heatmover as hm
@@ -103,7 +104,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="fewer cohorts: whether it runs, not the figures")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    add_record(parser)
     arguments = parser.parse_args()
+    rows = []
     n_null, n_effect = SMALL if arguments.small else FULL
     start = time.perf_counter()
     print(f"{'design':12s} {'test':26s} {f'false positives of {n_null:,}':>24s} {'power':>8s}")
@@ -113,7 +116,12 @@ def main() -> None:
             power = rates(design, enrichment, range(n_null, n_null + n_effect), pool)
             for name, rate in null.items():
                 print(f"{design:12s} {name:26s} {rate:24.1%} {power[name]:8.2f}", flush=True)
+                rows.append([design, name, f"{100 * rate:.1f} %", f"{power[name]:.2f}"])
     print(f"\nenrichment {EFFECTS}, {n_effect} cohorts each; {time.perf_counter() - start:.0f} s")
+    if arguments.record:
+        heads = ["design", "test", "false positives", "power"]
+        note = f"{n_null:,} cohorts without an effect, {n_effect:,} with one; called at {100 * LEVEL:g} %."
+        write_table("power", heads, rows, note, folder=arguments.record)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from contenders import in_fresh_process, peak_megabytes, start_of_peak
+from provenance import add_record, write_table
 
 Row = dict[str, float]
 
@@ -47,12 +48,19 @@ def exponent(sizes: list[int], rows: list[Row], stage: str) -> float:
     return float(np.polyfit(np.log(sizes), np.log([row[stage] for row in rows]), 1)[0])
 
 
-def sweep(title: str, sizes: list[int], rows: list[Row]) -> None:
-    print(f"\n{title}")
-    print(f"{'':>10s} {'graph s':>9s} {'embed s':>9s} {'total s':>9s} {'peak MB':>9s} {'peak/(emb+graph)':>17s}")
-    for size, row in zip(sizes, rows, strict=True):
-        values = list(row.values())
-        print(f"{size:>10,d} {values[0]:9.2f} {values[1]:9.2f} {values[2]:9.2f} {values[3]:9.0f} {values[4]:17.2f}")
+def sweep(what: str, sizes: list[int], rows: list[Row], growth: str) -> list[list[str]]:
+    """Return one row of a table for each size; the last one also says how the cost grows."""
+    words = [""] * (len(rows) - 1) + [growth]
+    return [
+        [
+            f"{what} = {size:,}",
+            *(f"{row[stage]:.2f}" for stage in ("graph", "embedding", "total")),
+            f"{row['peak MB']:.0f}",
+            f"{row['peak / (embedding + graph)']:.2f}",
+            word,
+        ]
+        for size, row, word in zip(sizes, rows, words, strict=True)
+    ]
 
 
 def plot(path: Path, curves: dict[str, tuple[list[int], list[Row]]]) -> None:
@@ -82,22 +90,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="up to 20,000 points: under a minute")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "output" / "scaling.png")
+    add_record(parser)
     args = parser.parse_args()
     points = [2_000, 6_000, 20_000] if args.small else [10_000, 30_000, 100_000, 300_000, 1_000_000]
     measures = [16, 64, 256] if args.small else [16, 64, 256, 1_024]
     scales = [4, 6, 8] if args.small else [6, 8, 10, 12, 14]
     n_fixed = 5_000 if args.small else 20_000
     by_points = [measure(n, 16, 8) for n in points]
-    sweep("points n (m = 16, K = 8, 8-D)", points, by_points)
-    for stage in ("graph", "embedding", "total"):
-        print(f"exponent in n, {stage}: {exponent(points, by_points, stage):.2f}")
+    slopes = ", ".join(
+        f"{stage} n^{exponent(points, by_points, stage):.2f}" for stage in ("graph", "embedding", "total")
+    )
+    table = sweep("points n", points, by_points, slopes)
     by_measures = [measure(n_fixed, m, 8) for m in measures]
-    sweep(f"measures m (n = {n_fixed:,}, K = 8)", measures, by_measures)
-    print(f"exponent in m, embedding: {exponent(measures, by_measures, 'embedding'):.2f}")
+    slope = f"embedding m^{exponent(measures, by_measures, 'embedding'):.2f}"
+    table += sweep("measures m", measures, by_measures, slope)
     by_scale = [measure(n_fixed, 64, k) for k in scales]
-    sweep(f"largest scale K (n = {n_fixed:,}, m = 64)", scales, by_scale)
-    growth = exponent([2**k for k in scales], by_scale, "embedding")
-    print(f"embedding grows like 2^({growth:.2f} K); the degree of the polynomials like 2^(K/2)")
+    slope = f"embedding 2^({exponent([2**k for k in scales], by_scale, 'embedding'):.2f} K)"
+    table += sweep("largest scale K", scales, by_scale, slope)
+    heads = ["what grows", "graph, s", "embedding, s", "total, s", "peak MB", "peak / (embedding + graph)", "growth"]
+    note = (
+        f"Cells of a simulated cohort in 8-D; n grows with m = 16, K = 8; m with n = {n_fixed:,}, K = 8; K with n = "
+        f"{n_fixed:,}, m = 64. One run of each; the degree of the polynomials grows like 2^(K/2)."
+    )
+    write_table("scaling", heads, table, note, folder=args.record)
     plot(
         args.out,
         {

@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from provenance import add_record, write_table
 from threadpoolctl import threadpool_limits
 
 import heatmover as hm
@@ -34,7 +35,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=1_000, help="cohorts of each design")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    add_record(parser)
     options = parser.parse_args()
+    rows = []
     print(f"{'design':<24} {'nodes':>6} {'p <= 5 %':>9} {'standard error':>15} {'order matters':>14}")
     with ProcessPoolExecutor(options.jobs) as pool:
         for rate, n_features in DESIGNS:
@@ -45,6 +48,12 @@ def main() -> None:
             name = f"Poisson {rate:g}, {n_features}-D" if rate else f"rounded normal, {n_features}-D"
             different = sum(not run.same for run in runs)
             print(f"{name:<24} {nodes:>6.0f} {found:>8.1%} {error:>14.1%} {different:>9} of {len(runs)}", flush=True)
+            rows.append(
+                [name, f"{nodes:.0f}", f"{100 * found:.1f} %", f"{100 * error:.1f} %", f"{different} of {len(runs)}"]
+            )
+    if options.record:
+        heads = ["design", "nodes", "p at most 5 %", "standard error", "order matters"]
+        write_table("ties", heads, rows, f"{options.runs:,} cohorts of each design.", folder=options.record)
 
 
 def one_run(rate: float, n_features: int, seed: int) -> Run:

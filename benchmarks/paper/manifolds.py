@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 import heatmover as hm
-from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.embedding.definition import combination
 
 Floats = npt.NDArray[np.float64]
@@ -116,7 +115,9 @@ class Case:
 
 def mean_square_step(points: Floats, graph: hm.Graph) -> float:
     """Return the mean squared length of a step of the walk in its stationary state."""
-    walk = DiffusionOperator.from_graph(graph)
-    entries, root, places = walk.symmetric.tocoo(), np.sqrt(walk.degree), points[walk.order]
+    # Rows of the affinity are in the order of the points; those of the operator are not.
+    density = np.asarray(graph.affinity.sum(axis=1)).ravel()
+    entries = graph.affinity.tocoo()
     i, j = entries.coords
-    return float((root[i] * root[j] * entries.data * ((places[i] - places[j]) ** 2).sum(axis=1)).sum() / (root @ root))
+    weights = entries.data / (density[i] * density[j])
+    return float(weights @ ((points[i] - points[j]) ** 2).sum(axis=1) / weights.sum())

@@ -342,7 +342,7 @@ def test_mistyped_keywords_are_refused(grid):
         ({"max_scale": -1}, "max_scale to be a whole number"),
         ({"max_scale": 3.5}, "max_scale to be a whole number"),
         ({"max_scale": 31}, "max_scale of at most 30"),
-        ({"max_scale": "biggest"}, "max_scale to be a whole number or 'auto'"),
+        ({"max_scale": "biggest"}, "max_scale to be a whole number, a number in"),
         ({"n_scales": 0}, "n_scales to be a whole number"),
         ({"n_jobs": 0}, "n_jobs to be a whole number"),
         ({"normalize": "no"}, "normalize to be True or False"),

@@ -11,7 +11,7 @@ import pytest
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser
 from heatmover.diffusion.chebyshev import rounding as power_rounding
 from heatmover.diffusion.exact import ExactDiffuser
-from heatmover.diffusion.interpolative import interpolative_factors
+from heatmover.diffusion.interpolative import interpolative_factors, nested_skeletons
 from heatmover.diffusion.lowrank import LowRankDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.spectral import spectral_factors
@@ -48,6 +48,13 @@ def low_rank(build, dtype):
     return make
 
 
+def skeletons_of_a_third(operator, first, n_points, *, tol, rng, last):
+    """The paper's Algorithm 4 with a third of the points as centres."""
+    ranks = dict.fromkeys(range(first, last + 1), max(n_points // 3, operator.n_components))
+    factors = nested_skeletons(operator, ranks, tol=tol, rng=rng)
+    return factors if all(factor.bound <= tol for factor in factors) else None
+
+
 # way to diffuse, and the rounding of a few sums (relative, in the norm of `relative_error`)
 DIFFUSERS = {
     "exact": (exact, 1e-9),
@@ -57,6 +64,7 @@ DIFFUSERS = {
     "spectral float32": (low_rank(spectral_factors, np.float32), 2e-6),
     "interpolative": (low_rank(interpolative_factors, np.float64), 1e-9),
     "interpolative float32": (low_rank(interpolative_factors, np.float32), 2e-6),
+    "paper's skeletons": (low_rank(skeletons_of_a_third, np.float64), 1e-9),
 }
 
 

@@ -20,7 +20,7 @@ def add_region_sums(density, labels, share, sums):  # type: ignore[no-untyped-de
     density
         ``(n_points, width)``.
     labels
-        Region of each point, ``(n_points,)``.
+        Region of each point, ``(n_points,)``; below zero for a point in none.
     share
         A number.
     sums
@@ -28,6 +28,8 @@ def add_region_sums(density, labels, share, sums):  # type: ignore[no-untyped-de
     """
     for i in range(density.shape[0]):
         region = labels[i]
+        if region < 0:
+            continue
         for k in range(density.shape[1]):
             sums[region, k] += share * density[i, k]
 
@@ -87,7 +89,7 @@ def add_region_values(values, labels, share, block):  # type: ignore[no-untyped-
     values
         ``(n_regions, width)``.
     labels
-        Region of each point, ``(n_points,)``.
+        Region of each point, ``(n_points,)``; below zero for a point in none.
     share
         A number of the values' type.
     block
@@ -95,6 +97,8 @@ def add_region_values(values, labels, share, block):  # type: ignore[no-untyped-
     """
     for i in range(block.shape[0]):
         region = labels[i]
+        if region < 0:
+            continue
         for k in range(block.shape[1]):
             block[i, k] += share * values[region, k]
 

@@ -354,7 +354,8 @@ def _on_nodes(features: Float64, layout: Layout) -> Float64:
     blocks = np.split(features, layout.edges[1:-1])
     return np.stack(
         [
-            (block / np.bincount(regions.labels, minlength=regions.count))[regions.labels]
+            # The last value is for nodes in no region, whose label is -1.
+            np.append(block / np.bincount(regions.labels + 1, minlength=regions.count + 1)[1:], 0.0)[regions.labels]
             for block, regions in zip(blocks, layout.regions, strict=True)
         ]
     )

@@ -18,10 +18,14 @@ w = ||R H||, f = ||F||, with h = ||H||, to
 
 A single bound on the error would double at every scale of a graph with an eigenvalue near 1. Here only e does, which
 starts at rounding, and at each squaring it gains r w, an error of second order.
+
+`interpolative_factors` has as many points as a tolerance needs. `nested_skeletons` has as many as the paper prescribes,
+R_delta(S^(2^k)), because there the points themselves are compared; its skeletons span the top eigenvectors too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +34,7 @@ from heatmover._typing import Float64
 from heatmover.diffusion.chebyshev import rounding
 from heatmover.diffusion.lowrank import COARSEST_FACTOR, Factor, deflated_power
 from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.rank import DensityOfStates
 from heatmover.diffusion.skeleton import (
     OVERSAMPLING,
     TEST_ROWS,
@@ -38,7 +43,7 @@ from heatmover.diffusion.skeleton import (
     spectral_norm_from_sketch,
 )
 
-__all__ = ["interpolative_factors"]
+__all__ = ["basis_threshold", "interpolative_factors", "nested_skeletons", "prescribed_ranks"]
 
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -50,6 +55,10 @@ FINEST = 50.0
 FILLED = 0.9
 # Passes of the sketch through the operator. One is enough unless a graph hangs together by a thread.
 PASSES = 3
+# The paper's gamma: "in practice we set gamma = n / 10".
+BASIS_SHARE = 0.1
+# A skeleton of a prescribed size leaves out what has less than this of the norm: its pivots would be rounding.
+REGULAR = 1e-10
 
 
 def interpolative_factors(
@@ -109,6 +118,93 @@ def interpolative_factors(
             return factors
         block = power(basis)
     return None
+
+
+def basis_threshold(n_points: int) -> float:
+    """Return the paper's gamma, the rank below which the basis is recomputed: a tenth of the points."""
+    return BASIS_SHARE * n_points
+
+
+def prescribed_ranks(states: DensityOfStates, max_scale: int, delta: float) -> dict[int, int]:
+    """Return the rank R_delta(S^(2^k)) of every scale k from 1 on at which it is below gamma, by the density of states.
+
+    Parameters
+    ----------
+    states
+        Of the operator.
+    max_scale
+        K.
+    delta
+        The paper's threshold of rank.
+
+    Examples
+    --------
+    >>> from heatmover.diffusion.rank import density_of_states
+    >>> from heatmover.graphs import Graph
+    >>> operator = DiffusionOperator.from_graph(Graph.from_grid((20, 20)))
+    >>> states = density_of_states(operator, np.random.default_rng(0), coarsest=9, delta=1e-6)
+    >>> list(prescribed_ranks(states, 9, 1e-6))
+    [5, 6, 7, 8, 9]
+    """
+    gamma = basis_threshold(states.n_points)
+    ranks = {scale: states.rank(scale, delta) for scale in range(1, max_scale + 1)}
+    first = next((scale for scale, rank in ranks.items() if rank < gamma), max_scale + 1)
+    return {scale: ranks[scale] for scale in range(first, max_scale + 1)}
+
+
+def nested_skeletons(
+    operator: DiffusionOperator,
+    ranks: Mapping[int, int],
+    *,
+    tol: float,
+    rng: np.random.Generator,
+    n_threads: int = 1,
+) -> list[Factor]:
+    """Return S^(2^k), less its part on the top eigenvectors, interpolated between skeletons of prescribed size.
+
+    Parameters
+    ----------
+    operator
+        The diffusion operator, in float64.
+    ranks
+        Of consecutive scales k, finest first: how many points stand for S^(2^k), its top eigenvectors included.
+    tol
+        More points are taken where these would leave more than half of ``tol``. Every bound is at most ``tol`` unless
+        rounding forbids it: ask the factors.
+    rng
+        Draws the sketch and the test vectors.
+    n_threads
+        Threads to use.
+
+    Returns
+    -------
+    list of Factor
+        Their skeletons are nested: the paper's centres phi_k.
+
+    Examples
+    --------
+    >>> from heatmover.graphs import Graph
+    >>> operator = DiffusionOperator.from_graph(Graph.from_grid((40,)))
+    >>> factors = nested_skeletons(operator, {6: 7, 7: 5}, tol=1e-2, rng=np.random.default_rng(0))
+    >>> [factor.rank for factor in factors], set(factors[1].skeleton) < set(factors[0].skeleton)
+    ([7, 5], True)
+    """
+    scales = range(min(ranks), max(ranks) + 1)
+    power = _Power(operator, scales.start, tol / (32 * 2.0 ** (len(scales) - 1)), n_threads)
+    width = int(1.25 * ranks[scales.start]) + OVERSAMPLING
+    block = _sketch(power, width, operator.n_points, tol / FINEST, rng)
+    assert block is not None  # it may grow to all points
+    top = np.zeros((operator.n_components, operator.n_points))
+    top[operator.component, np.arange(operator.n_points)] = operator.top
+    factors: list[Factor] = []
+    for _ in range(PASSES):
+        basis, values = _ritz(power, block)
+        errors = _measured(power, basis, values, rng)
+        factors = _chain(basis, values, errors, scales, tol, ranks=ranks, top=top)
+        if all(factor.bound <= tol for factor in factors):
+            break
+        block = power(basis)
+    return factors
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,26 +314,44 @@ def _noise(rank: int) -> float:
     return float((8 + np.sqrt(rank)) * EPSILON)
 
 
-def _chain(basis: Float64, values: Float64, errors: _Errors, scales: range, tol: float) -> list[Factor]:
-    """Square from scale to scale, and let a part of the skeleton interpolate the rest of it."""
+def _chain(
+    basis: Float64,
+    values: Float64,
+    errors: _Errors,
+    scales: range,
+    tol: float,
+    *,
+    ranks: Mapping[int, int] | None = None,
+    top: Float64 | None = None,
+) -> list[Factor]:
+    """Square from scale to scale, and let a part of the skeleton interpolate the rest of it.
+
+    A skeleton may have to have at least as many points as ``ranks`` says, and to span ``top`` as well: rows
+    ``(n_components, n_points)`` that no power changes.
+    """
     # The coordinates P of the points that a skeleton may be chosen from: of all points at first.
-    coordinates, interpolation = basis.T, None
+    coordinates, interpolation, skeleton = basis.T, None, np.arange(len(basis))
+    known = coordinates[:0] if top is None else top
     factors = []
     for scale in scales:
         if scale > scales.start:
             h = float(np.abs(values).max(initial=0.0))
             errors, values = errors.squared(h, h**2 * _noise(values.size)), values**2
         rank = int(np.count_nonzero(np.abs(values) > tol / CUT))
+        if ranks is not None:
+            regular = int(np.count_nonzero(np.abs(values) > REGULAR))
+            rank = max(rank, min(ranks[scale] - len(known), regular))
         errors = errors.cut(float(np.abs(values[rank:]).max(initial=0.0)))
         values, coordinates = values[:rank], coordinates[:rank]
         # Weighted by H, these are the columns of the power at those points, and `rank` of them span the others.
-        chosen = cut_skeleton(values[:, None] * coordinates, 0.0)
-        coordinates = coordinates[:, chosen.indices]
+        chosen = cut_skeleton(np.vstack([known, values[:, None] * coordinates]), 0.0)
+        coordinates, known = coordinates[:, chosen.indices], known[:, chosen.indices]
+        skeleton = skeleton[chosen.indices]
         step = chosen.interpolation
         interpolation = step if interpolation is None else step @ interpolation
         core = coordinates.T @ (values[:, None] * coordinates)
         noise = np.linalg.norm(interpolation) ** 2 * spectral_norm(core) * EPSILON
         # Fewer points than the rank, which only rounding can cause, cannot carry H.
-        bound = errors.total + float(noise) if chosen.rank == rank else np.inf
-        factors.append(Factor(scale, interpolation.T, (core + core.T) / 2, bound))
+        bound = errors.total + float(noise) if chosen.rank == rank + len(known) else np.inf
+        factors.append(Factor(scale, interpolation.T, (core + core.T) / 2, bound, skeleton))
     return factors

@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._typing import Float64, FloatArray
+from heatmover._typing import Float64, FloatArray, Intp
 from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser, power_coefficients, rounding
 from heatmover.diffusion.operator import DiffusionOperator
@@ -41,12 +41,15 @@ class Factor:
         ``(rank, rank)``.
     bound
         Bound on the spectral norm of the error.
+    skeleton
+        Rows of the basis that are the identity, ``(rank,)``, where it interpolates between points; else None.
     """
 
     scale: int
     basis: FloatArray
     core: Float64
     bound: float
+    skeleton: Intp | None = None
 
     @property
     def rank(self) -> int:
@@ -147,7 +150,7 @@ class LowRankDiffuser(Diffuser):
 
 
 def _contiguous(factor: Factor, dtype: npt.DTypeLike) -> Factor:
-    return Factor(factor.scale, np.ascontiguousarray(factor.basis, dtype=dtype), factor.core, factor.bound)
+    return replace(factor, basis=np.ascontiguousarray(factor.basis, dtype=dtype))
 
 
 def _apply(factor: Factor, block: Block) -> Block:

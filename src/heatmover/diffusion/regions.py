@@ -16,18 +16,18 @@ import numpy as np
 from heatmover._typing import Int32, Intp
 from heatmover.diffusion.operator import DiffusionOperator
 
-__all__ = ["Regions", "nested_regions"]
+__all__ = ["Regions", "nested_regions", "sampled_points"]
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """A partition of the points around centres.
+    """A partition of the points around centres, or the centres alone: regions of one point, and points in none.
 
     Attributes
     ----------
     labels
-        Region of each point, in the graph's order of points, ``(n_points,)``.
+        Region of each point, in the graph's order of points, ``(n_points,)``; -1 for a point in none.
     centres
         The points at the centres, ``(n_regions,)``; centre c lies in region c.
     """
@@ -39,6 +39,24 @@ class Regions:
     def count(self) -> int:
         """Number of regions."""
         return int(self.centres.size)
+
+    @property
+    def are_points(self) -> bool:
+        """Whether every region is its centre and nothing else."""
+        return int(np.count_nonzero(self.labels >= 0)) == self.count
+
+
+def sampled_points(n_points: int, centres: Intp) -> Regions:
+    """Return the regions that are single points ``centres``, all other points being in none.
+
+    Examples
+    --------
+    >>> sampled_points(5, np.array([3, 0])).labels.tolist()
+    [1, -1, -1, 0, -1]
+    """
+    labels = np.full(n_points, -1, dtype=np.int32)
+    labels[centres] = np.arange(centres.size, dtype=np.int32)
+    return Regions(labels, centres)
 
 
 def nested_regions(operator: DiffusionOperator, counts: Sequence[int], rng: np.random.Generator) -> list[Regions]:

@@ -29,7 +29,16 @@ from heatmover.diffusion.recurrence import WIDEST_BLOCK
 from heatmover.diffusion.regions import Regions
 from heatmover.errors import InvalidInputError
 
-__all__ = ["NORMS", "Layout", "combination", "embed", "embed_transposed", "measures_within", "scale_weights"]
+__all__ = [
+    "NORMS",
+    "Layout",
+    "combination",
+    "embed",
+    "embed_transposed",
+    "measures_within",
+    "sampled_scales",
+    "scale_weights",
+]
 
 
 def _levels(weights: Float64) -> Float64:
@@ -86,6 +95,19 @@ def combination(scales: range, *, alpha: float, norm: str) -> Float64:
 def scale_weights(scales: range, alpha: float) -> Float64:
     """Return the weight 2^(-(K-k) alpha) of every scale, ``(n_scales,)``; the coarsest weighs 1."""
     return np.asarray(2.0 ** (-alpha * (scales[-1] - np.asarray(scales))))
+
+
+def sampled_scales(scales: range, norm: str) -> list[int]:
+    """Return, per block, the scale at whose centres the block is sampled, the one whose weight it carries.
+
+    The paper's Algorithm 4 takes the difference from 2^k to 2^(k+1) at the centres of k + 1.
+
+    Examples
+    --------
+    >>> sampled_scales(range(3), "levels"), sampled_scales(range(3), "increments")
+    ([0, 1, 2], [1, 2, 2])
+    """
+    return [*scales[1:], scales[-1]] if norm == "increments" else list(scales)
 
 
 @final
@@ -151,7 +173,7 @@ def embed(
     ndarray
         ``(n_measures, layout.n_features)``, block after block. With regions, a feature is the mass in a region: what
         its centre stands for, so that a distance is never above the full one and regions with one point each lose
-        nothing.
+        nothing, unless points are in none.
     """
     fill_block = _fill_points if layout.regions is None else _fill_regions
     embedding = np.zeros((rows.shape[0], layout.n_features), dtype=dtype)

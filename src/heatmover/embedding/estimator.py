@@ -28,8 +28,8 @@ from heatmover._validation import (
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.planning import METHODS
 from heatmover.embedding.definition import NORMS
-from heatmover.embedding.preparation import LARGEST_EMBEDDING, ModelParameters, Preparation, prepare
-from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
+from heatmover.embedding.preparation import LARGEST_EMBEDDING, ModelParameters, Preparation, prepare, skeleton_tolerance
+from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
 from heatmover.graphs import Graph
 from heatmover.graphs.cuts import FEWEST, NOTICEABLE, PASSES, find_near_cuts
 from heatmover.measures import Measures, check_measures
@@ -37,6 +37,32 @@ from heatmover.measures import Measures, check_measures
 __all__ = ["DiffusionEMD", "warn_of_near_cuts"]
 
 DENSITIES = ("adjoint", "function")
+COMPRESSIONS = ("regions", "centres")
+
+# The paper as parameters: Eq. 6, Eq. 8, the top six scales ("60,000 features" of 10,000 points), all points.
+PAPER: dict[str, Any] = {
+    "density": "function",
+    "norm": "increments",
+    "n_scales": 6,
+    "compress": False,
+    "compress_by": "centres",
+    "dtype": "float64",
+}
+# Algorithm 1 is exact but for its polynomial; 1e-10 is what float64 keeps up to 2^18 steps. The tolerance of Algorithm
+# 4 comes from its threshold of rank, which the paper sets to 1e-6.
+PAPER_ALGORITHMS: dict[str, dict[str, Any]] = {
+    "chebyshev": {"method": "chebyshev", "tol": 1e-10},
+    "interpolative": {"method": "interpolative", "compress": 1e-6, "tol": skeleton_tolerance(1e-6)},
+}
+WHY_PAPER = {
+    "density": "which Eq. 6 says",
+    "norm": "which Eq. 8 says",
+    "n_scales": "the largest scales that its appendix uses",
+    "compress_by": "the centres of its appendix",
+    "dtype": "to compute it exactly",
+    "method": "which the algorithm names",
+    "tol": "to compute it exactly",
+}
 
 
 class DiffusionEMD(TransformerMixin, BaseEstimator):
@@ -54,12 +80,16 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         eigenvectors by what they cost, or walks step by step where affinities are so uneven that nothing else keeps its
         digits; `method_reason_` tells.
     max_scale
-        K: the coarsest diffusion time is ``2**K``. ``"auto"``: the first at which two points have half mixed;
-        `max_scale_reason_` and `decay_` explain it.
+        K: the coarsest diffusion time is ``2**K``. ``"auto"``: the first at which two points have half mixed. A number
+        in (0, 1): the first at which the walk from every point, but for one in a thousand, is that close to the
+        stationary law of its component in total variation (the paper's Lemma 1). `max_scale_reason_` and `decay_`
+        explain it.
     n_scales
         Number of scales compared, counted from the coarsest. None: all that carry weight.
     alpha
-        Balance between far and near: the ground distance is about the geodesic to the power ``2 * alpha``.
+        Balance between far and near: each finer scale weighs ``2**-alpha`` times the next coarser one. In the limit of
+        infinitely many scales the ground distance grows as the geodesic to the power ``2 * alpha``, for alpha below
+        1/2; with those of a fitted model the power depends on the distance and lies between 0 and 1 at every alpha.
     tol
         Largest error of any scale's density, in the norm that `error_bound_` states; less than float64 can keep is an
         error.
@@ -67,6 +97,10 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         Keep, at every scale, the masses in regions instead of the densities of all points: as many regions as the
         numerical rank of that scale's operator at this threshold in (0, 1), and at least 256 (512 at 1e-4). None: only
         if the full embedding would exceed 2 GiB, then 0.1, with an `EmbeddingWarning`. False: never.
+    compress_by
+        ``"regions"``: as above. ``"centres"``: the densities at as many points as the rank, those that an interpolative
+        decomposition chooses, and at all points of scales whose rank is a tenth of the points or more (the paper's
+        way). With ``method="interpolative"`` they are also what diffuses.
     density
         ``"adjoint"``: mass diffuses and is conserved. ``"function"``: the paper's literal ``P^t mu``.
     norm
@@ -94,7 +128,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     compress_reason_ : str
         Why it is, or is not.
     n_regions_ : ndarray
-        ``(n_scales_,)``: number of columns of each block. In a full embedding every point is a region of its own.
+        ``(n_scales_,)``: number of columns of each block. In a full embedding every point is a region of its own; with
+        ``compress_by="centres"`` the centres are.
     n_cells_ : ndarray
         The same, by its former name.
     max_scale_ : int
@@ -102,7 +137,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     max_scale_reason_ : str
         Where K comes from, in words.
     decay_ : ndarray
-        Mean total variation between the heat of two points at times 1, 2, 4, ...; empty if ``max_scale`` was given.
+        Mean total variation between the heat of two points at times 1, 2, 4, ...; empty if ``max_scale`` was given. If
+        it is a number in (0, 1): the largest total variation from the stationary law among the points looked at.
     scales_ : ndarray
         ``(n_scales_,)``: the scales k compared; block b of the embedding belongs to ``scales_[b]``. The columns of a
         full block are the nodes of the graph in their own order, see `Graph.place`.
@@ -136,11 +172,12 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         graph: Graph | None = None,
         *,
         method: Literal["auto", "chebyshev", "spectral", "interpolative", "exact"] = "auto",
-        max_scale: int | Literal["auto"] = "auto",
+        max_scale: float | Literal["auto"] = "auto",
         n_scales: int | None = None,
         alpha: float = 0.5,
         tol: float = 1e-3,
         compress: float | bool | None = None,
+        compress_by: Literal["regions", "centres"] = "regions",
         density: Literal["adjoint", "function"] = "adjoint",
         norm: Literal["levels", "increments", "coarsest"] = "levels",
         normalize: bool = False,
@@ -155,12 +192,97 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         self.alpha = alpha
         self.tol = tol
         self.compress = compress
+        self.compress_by = compress_by
         self.density = density
         self.norm = norm
         self.normalize = normalize
         self.dtype = dtype
         self.n_jobs = n_jobs
         self.random_state = random_state
+
+    @classmethod
+    def from_paper(
+        cls,
+        graph: Graph | None = None,
+        *,
+        algorithm: Literal["chebyshev", "interpolative"] = "chebyshev",
+        max_scale: float = 0.25,
+        alpha: float = 0.49,
+        compress: float | bool | None = None,
+        normalize: bool = False,
+        n_jobs: int | None = None,
+        random_state: int | None = 0,
+        **contradictions: object,
+    ) -> Self:
+        """Return an estimator whose parameters are those of the paper: its Eq. 6-8, Algorithm 1 or Algorithm 4.
+
+        The densities are ``P^t mu``, their differences weigh ``2^(-(K-k-1) alpha)``, and the top six scales are kept:
+        five differences and the coarsest density. The kernel is the graph's: `Graph.from_points` has the paper's Eq. 4.
+        What heatmover does otherwise, and why, is told in "The paper and the defaults".
+
+        Parameters
+        ----------
+        graph
+            As in the constructor.
+        algorithm
+            ``"chebyshev"``: Algorithm 1, exact to a tolerance of 1e-10. ``"interpolative"``: Algorithm 4, on nested
+            skeletons of ``R_delta(P^(2^k))`` points, at which alone densities are compared.
+        max_scale
+            K, or a number in (0, 1): Lemma 1's epsilon. The paper gives none; 1/4 is the convention for mixing times.
+        alpha
+            In (0, 1/2); the paper sets it "close to 1/2".
+        compress
+            The rank threshold delta. None: 1e-6 for Algorithm 4; all points for Algorithm 1, which otherwise is sampled
+            at the same centres.
+        normalize, n_jobs, random_state
+            As in the constructor.
+        **contradictions
+            Any other parameter is refused with the reason.
+
+        Returns
+        -------
+        DiffusionEMD
+            Not fitted. What `set_params` changes afterwards is no longer the paper's.
+
+        Examples
+        --------
+        >>> import heatmover as hm
+        >>> data = hm.datasets.ring(8, points_per_measure=25)
+        >>> graph = hm.Graph.from_points(data.points, n_neighbors=10)
+        >>> model = hm.DiffusionEMD.from_paper(graph)
+        >>> model.fit_transform(data.measures()).shape
+        (8, 1200)
+        >>> hm.DiffusionEMD.from_paper(graph, norm="levels")
+        Traceback (most recent call last):
+            ...
+        heatmover.errors.InvalidInputError: Expected the paper's norm='increments', which Eq. 8 says, found norm='l...
+        """
+        check_option("algorithm", algorithm, tuple(PAPER_ALGORITHMS))
+        parameters: dict[str, Any] = PAPER | PAPER_ALGORITHMS[algorithm]
+        _refuse_contradictions(parameters, contradictions)
+        if not check_number("alpha", alpha, above=0, at_most=1) < 0.5:
+            raise InvalidInputError(
+                f"{argument('alpha')} in (0, 1/2), as the paper's theory needs",
+                f"{alpha!r}",
+                "use DiffusionEMD(alpha=...)",
+            )
+        _refuse_words(max_scale)
+        if compress is not None:
+            if compress is False and algorithm == "interpolative":
+                raise InvalidInputError(
+                    f"a threshold {argument('compress')}, because Algorithm 4 compares densities at its centres only",
+                    "compress=False",
+                    "use algorithm='chebyshev' for all points",
+                )
+            if compress is not False:
+                _check_share("compress", compress)
+            parameters["compress"] = compress
+        if algorithm == "interpolative":
+            parameters["tol"] = skeleton_tolerance(parameters["compress"])
+        parameters |= {"max_scale": max_scale, "alpha": alpha, "normalize": normalize}
+        model = cls(graph, n_jobs=n_jobs, random_state=random_state, **parameters)
+        model.check_parameters()
+        return model
 
     def fit(self, X: Any = None, y: object = None) -> Self:  # noqa: ARG002
         """Normalise the graph, choose scales and method from the measures and prepare the embedding.
@@ -320,7 +442,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         if regions is None:
             return np.array([f"scale{k}_{name}" for k in self.scales_ for name in nodes], dtype=object)
         names = [
-            f"scale{k}_around_{nodes[centre]}"
+            f"scale{k}_{'' if partition.are_points else 'around_'}{nodes[centre]}"
             for k, partition in zip(self.scales_, regions, strict=True)
             for centre in partition.centres
         ]
@@ -373,14 +495,17 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         check_option("method", self.method, METHODS)
         check_option("density", self.density, DENSITIES)
         check_option("norm", self.norm, NORMS)
+        check_option("compress_by", self.compress_by, COMPRESSIONS)
         check_option("dtype", self.dtype, ("auto", "float32", "float64"))
         # 1/2 is the limit of the theory; beyond it the sum is still a norm.
         check_number("alpha", self.alpha, above=0, at_most=1)
         check_number("tol", self.tol, above=0, at_most=0.5)
         if isinstance(self.max_scale, str):
             if self.max_scale != "auto":
-                raise InvalidInputError("max_scale to be a whole number or 'auto'", repr(self.max_scale))
-        elif check_integer("max_scale", self.max_scale, minimum=0) > 30:
+                raise InvalidInputError(
+                    "max_scale to be a whole number, a number in (0, 1) or 'auto'", repr(self.max_scale)
+                )
+        elif not _is_share(self.max_scale) and check_integer("max_scale", self.max_scale, minimum=0) > 30:
             raise InvalidInputError("max_scale of at most 30", f"{self.max_scale}", "2^30 steps mix any graph in reach")
         if self.n_scales is not None:
             check_integer("n_scales", self.n_scales, minimum=1)
@@ -422,8 +547,34 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         return self.graph.gather(np.full((1, self.graph.n_points), 1 / self.graph.n_points))
 
 
+def _refuse_contradictions(parameters: dict[str, Any], asked: dict[str, object]) -> None:
+    """Raise for parameters of `DiffusionEMD` that `DiffusionEMD.from_paper` sets itself; equal values are welcome."""
+    for name, value in asked.items():
+        if name not in parameters:
+            raise TypeError(f"DiffusionEMD.from_paper() got an unexpected keyword argument {name!r}")
+        if value != parameters[name]:
+            raise InvalidInputError(
+                f"the paper's {argument(name, parameters[name])}, {WHY_PAPER[name]}",
+                f"{argument(name, value)}",
+                "leave it out; set_params changes it afterwards, and then it is not the paper's any more",
+            )
+
+
+def _refuse_words(max_scale: object) -> None:
+    if isinstance(max_scale, str):
+        raise InvalidInputError(
+            f"{argument('max_scale')} to be a whole number K, or the epsilon in (0, 1) of the paper's Lemma 1",
+            repr(max_scale),
+            "use DiffusionEMD(...) for the scale at which two points have half mixed",
+        )
+
+
+def _is_share(value: object) -> bool:
+    return value is not True and isinstance(value, numbers.Real) and 0 < float(value) < 1
+
+
 def _check_share(name: str, value: object) -> None:
-    if value is True or not isinstance(value, numbers.Real) or not 0 < float(value) < 1:
+    if not _is_share(value):
         raise InvalidInputError(
             f"{name} to be a threshold in (0, 1), None or False",
             repr(value),

@@ -137,6 +137,8 @@ def _numerics(study: Study) -> str:
     compact = (
         ""
         if model.compress_ is None
+        else f" The densities were kept at {int(model.n_regions_.sum()):,} points over all scales."
+        if model.compress_by == "centres"
         else f" The densities were kept as masses in {int(model.n_regions_.sum()):,} regions of points over all scales."
     )
     return (

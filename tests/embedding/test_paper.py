@@ -1,0 +1,374 @@
+"""The preset is the paper: against dense code written from its LaTeX, which shares nothing with the package."""
+
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+
+import heatmover as hm
+from heatmover.errors import InvalidInputError
+
+ALPHA = 0.49
+DELTA = 1e-6
+
+
+# --- the paper, written plainly -----------------------------------------------------------------------------------
+
+
+def gaussian_kernel(points, epsilon):
+    """Eq. 4: (K_eps)_ij = exp(-||x_i - x_j||^2 / eps)."""
+    return np.exp(-np.square(points[:, None] - points[None]).sum(axis=2) / epsilon)
+
+
+def diffusion_operator(kernel):
+    """Q_ii = sum_j K_ij, M = Q^-1 K Q^-1, D_ii = sum_j M_ij, P = D^-1 M (Eq. 5)."""
+    Q = kernel.sum(axis=1)
+    M = kernel / Q[:, None] / Q[None, :]
+    return M / M.sum(axis=1)[:, None]
+
+
+def dyadic_densities(P, mu, K):
+    """Eq. 6: mu^(2^k) = P^(2^k) mu for k = 0, ..., K; mu is n x m, and so is each density."""
+    densities, power = [], P
+    for _ in range(K + 1):
+        densities.append(power @ mu)
+        power = power @ power
+    return densities
+
+
+def T(densities, alpha, k):
+    """Eq. 8."""
+    K = len(densities) - 1
+    if k == K:
+        return densities[K]
+    return 2.0 ** (-(K - k - 1) * alpha) * (densities[k + 1] - densities[k])
+
+
+def top_six(K):
+    return range(max(K - 5, 0), K + 1)
+
+
+def stationary_law(kernel):
+    """P is reversible: pi is proportional to D."""
+    Q = kernel.sum(axis=1)
+    D = (kernel / Q[:, None] / Q[None, :]).sum(axis=1)
+    return D / D.sum()
+
+
+def mixing_scale(kernel, epsilon, limit=18):
+    """Lemma 1: the first k with Delta_i(k) = 1/2 sum_j |P^(2^k)_ij - pi_j| < epsilon for all i."""
+    pi, power = stationary_law(kernel), diffusion_operator(kernel)
+    for k in range(limit + 1):
+        if (np.abs(power - pi).sum(axis=1) / 2 < epsilon).all():
+            return k
+        power = power @ power
+    return None
+
+
+def cloud(n_points, seed, dimensions=2):
+    return np.random.default_rng(seed).normal(size=(n_points, dimensions))
+
+
+def dirichlet(n_measures, n_points, seed=0):
+    return np.random.default_rng(seed).dirichlet(np.full(n_points, 0.3), size=n_measures)
+
+
+def example(n_points=60, seed=0, epsilon=0.5):
+    kernel = gaussian_kernel(cloud(n_points, seed), epsilon)
+    return hm.Graph.from_affinity(kernel), diffusion_operator(kernel)
+
+
+def long_strip(n_points=600, seed=3):
+    """A strip on which heat takes long to mix, so that ranks fall below a tenth of the points well before K."""
+    points = cloud(n_points, seed) * 0.05
+    points[:, 0] = 8 * np.random.default_rng(seed + 1).random(n_points)
+    kernel = gaussian_kernel(points, 0.05)
+    return hm.Graph.from_affinity(kernel), diffusion_operator(kernel)
+
+
+# --- Algorithm 1 --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("K", range(11))
+def test_algorithm_1_is_equation_8_to_nine_digits(K):
+    graph, P = example()
+    mu = dirichlet(5, 60)
+    model = hm.DiffusionEMD.from_paper(graph, max_scale=K, alpha=ALPHA)
+    embedding = model.fit_transform(mu)
+    densities = dyadic_densities(P, mu.T, K)
+    expected = np.hstack([T(densities, ALPHA, k).T for k in top_six(K)])
+    assert embedding.shape == expected.shape
+    assert np.abs(embedding - expected).max() < 1e-9
+    W = sum(np.abs(T(densities, ALPHA, k)[:, 0] - T(densities, ALPHA, k)[:, 1]).sum() for k in top_six(K))
+    assert abs(hm.pairwise_distances(embedding)[0, 1] - W) < 1e-9
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    n_points=st.integers(2, 40),
+    seed=st.integers(0, 10_000),
+    K=st.integers(0, 10),
+    alpha=st.floats(0.01, 0.4999),
+    epsilon=st.floats(0.3, 4.0),
+)
+def test_algorithm_1_on_random_graphs(n_points, seed, K, alpha, epsilon):
+    graph, P = example(n_points, seed, epsilon)
+    mu = dirichlet(3, n_points, seed)
+    model = hm.DiffusionEMD.from_paper(graph, max_scale=K, alpha=alpha)
+    # All scales, as the algorithm prints them.
+    embedding = model.set_params(n_scales=K + 1).fit_transform(mu)
+    densities = dyadic_densities(P, mu.T, K)
+    expected = np.hstack([T(densities, alpha, k).T for k in range(K + 1)])
+    assert np.abs(embedding - expected).max() < 1e-9
+
+
+def test_points_have_the_kernel_of_equation_4():
+    points, bandwidth = cloud(50, 4), 0.7
+    graph = hm.Graph.from_points(points, radius=100.0, bandwidth=bandwidth)
+    P = diffusion_operator(gaussian_kernel(points, bandwidth**2))
+    mu = dirichlet(4, 50)
+    model = hm.DiffusionEMD.from_paper(graph, max_scale=5)
+    densities = dyadic_densities(P, mu.T, 5)
+    names = list(model.fit(mu).get_feature_names_out())
+    expected = {f"scale{k}_x{i}": T(densities, ALPHA, k)[i] for k in range(6) for i in range(50)}
+    assert np.abs(model.transform(mu) - np.array([expected[name] for name in names]).T).max() < 1e-9
+
+
+# --- the largest scale --------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    n_points=st.integers(2, 60),
+    seed=st.integers(0, 10_000),
+    width=st.floats(0.5, 4.0),
+    epsilon=st.floats(0.01, 0.9),
+)
+def test_the_largest_scale_is_that_of_lemma_1(n_points, seed, width, epsilon):
+    graph, _ = example(n_points, seed, width)
+    K = mixing_scale(graph.affinity.toarray(), epsilon)
+    if K is None:
+        with pytest.raises(InvalidInputError, match="a walk that mixes"):
+            hm.DiffusionEMD.from_paper(graph, max_scale=epsilon).fit()
+        return
+    model = hm.DiffusionEMD.from_paper(graph, max_scale=epsilon).fit()
+    assert model.max_scale_ == K
+    assert f"within {epsilon:g}" in model.max_scale_reason_
+    assert "Lemma 1" in model.max_scale_reason_
+
+
+# --- centres ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def strip():
+    return long_strip()
+
+
+@pytest.fixture(scope="module")
+def strip_measures():
+    return dirichlet(6, 600)
+
+
+def centres_of(model):
+    return [regions.centres for regions in model.prepared_.layout.regions]
+
+
+def expected_at_centres(P, mu, model):
+    """b_k at the centres of its coarser level, by dense powers."""
+    densities = dyadic_densities(P, mu.T, model.max_scale_)
+    blocks = [T(densities, model.alpha, k) for k in model.scales_]
+    return np.hstack([block[centres].T for block, centres in zip(blocks, centres_of(model), strict=True)])
+
+
+@pytest.mark.parametrize("delta", [1e-3, DELTA, 1e-8])
+def test_algorithm_4_is_equation_8_at_its_centres(strip, strip_measures, delta):
+    graph, P = strip
+    model = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative", compress=delta).fit(strip_measures)
+    assert model.method_ == "interpolative"
+    embedding = model.transform(strip_measures)
+    expected = expected_at_centres(P, strip_measures, model)
+    assert embedding.shape == expected.shape
+    assert embedding.shape[1] < 600
+    assert (model.error_bound_ <= 10 * delta).all()
+    # A difference has the errors of two densities. The bound is in the norm of the stationary law pi.
+    pi = stationary_law(graph.affinity.toarray())
+    room = 2 * model.error_bound_.max() * np.sqrt((strip_measures**2 @ pi) / pi.min())
+    assert (np.abs(embedding - expected).max(axis=1) <= room).all()
+
+
+def test_the_skeletons_are_nested_and_have_the_rank_of_the_powers(strip, strip_measures):
+    graph, P = strip
+    model = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative").fit(strip_measures)
+    centres = [set(part.tolist()) for part in centres_of(model)]
+    assert all(coarse <= fine for fine, coarse in pairwise(centres))
+    # The difference and the density at the top are both at the centres of K.
+    assert centres[-1] == centres[-2]
+    values = np.abs(np.linalg.eigvals(P))
+    for level, part in zip([*model.scales_[1:], model.max_scale_], centres, strict=True):
+        rank = np.count_nonzero(values**2.0**level >= DELTA)
+        assert abs(len(part) - rank) <= max(2, 0.25 * rank)
+
+
+def test_a_scale_of_high_rank_is_compared_at_all_points(strip, strip_measures):
+    graph, P = strip
+    model = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative", max_scale=5).fit(strip_measures)
+    values = np.abs(np.linalg.eigvals(P))
+    ranks = np.array([np.count_nonzero(values**2.0**k >= DELTA) for k in (1, 2, 3, 4, 5, 5)])
+    assert ranks[0] > 80
+    assert ranks[-1] < 50
+    assert (model.n_regions_[ranks > 80] == 600).all()
+    assert (model.n_regions_[ranks < 50] < 60).all()
+    expected = expected_at_centres(P, strip_measures, model)
+    assert np.abs(model.transform(strip_measures) - expected).max() < 1e-4
+
+
+def test_algorithm_1_is_sampled_at_the_centres_of_algorithm_4(strip, strip_measures):
+    graph, P = strip
+    sampled = hm.DiffusionEMD.from_paper(graph, compress=DELTA).fit(strip_measures)
+    nested = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative").fit(strip_measures)
+    assert sampled.method_ == "chebyshev"
+    for one, other in zip(centres_of(sampled), centres_of(nested), strict=True):
+        assert one.tolist() == other.tolist()
+    expected = expected_at_centres(P, strip_measures, sampled)
+    assert np.abs(sampled.transform(strip_measures) - expected).max() < 1e-9
+
+
+@settings(deadline=None, max_examples=10)
+@given(seed=st.integers(0, 10_000), algorithm=st.sampled_from(["chebyshev", "interpolative"]))
+def test_centres_on_random_graphs(seed, algorithm):
+    graph, P = example(150, seed, 2.0)
+    mu = dirichlet(3, 150, seed)
+    model = hm.DiffusionEMD.from_paper(graph, algorithm=algorithm, compress=DELTA, max_scale=8).fit(mu)
+    assert np.abs(model.transform(mu) - expected_at_centres(P, mu, model)).max() < 2e-4
+
+
+def test_several_components_have_centres_each(strip_measures):
+    kernel = np.kron(np.eye(3), gaussian_kernel(cloud(200, 5), 1.0))
+    graph, P = hm.Graph.from_affinity(kernel), diffusion_operator(kernel)
+    with pytest.warns(hm.errors.GraphWarning, match="3 components"):
+        model = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative").fit(strip_measures)
+    assert model.method_ == "interpolative"
+    for centres in centres_of(model):
+        assert set(centres // 200) == {0, 1, 2}
+    assert np.abs(model.transform(strip_measures) - expected_at_centres(P, strip_measures, model)).max() < 1e-4
+
+
+# --- through the whole house --------------------------------------------------------------------------------------
+
+PRESETS = {
+    "algorithm 1": {},
+    "algorithm 1 at centres": {"compress": DELTA},
+    "algorithm 4": {"algorithm": "interpolative"},
+}
+
+
+@pytest.fixture(params=PRESETS, ids=str)
+def preset(request, strip, strip_measures):
+    return hm.DiffusionEMD.from_paper(strip[0], **PRESETS[request.param]).fit(strip_measures)
+
+
+def test_blocks_are_the_whole(preset, strip_measures):
+    blocks = list(preset.transform_blocks(np.vstack([strip_measures] * 3), memory="600 kB"))
+    assert np.array_equal(np.vstack(blocks), preset.transform(np.vstack([strip_measures] * 3)))
+
+
+def test_the_transpose_is_the_transpose(preset, strip_measures):
+    embedding = preset.transform(strip_measures)
+    features = np.random.default_rng(0).normal(size=(2, embedding.shape[1]))
+    assert np.allclose(preset.apply_transpose(features) @ strip_measures.T, features @ embedding.T, atol=1e-10)
+
+
+def test_a_table_gives_the_same(strip, strip_measures):
+    many = hm.DiffusionEMD.from_paper(strip[0], algorithm="interpolative").fit()
+    assert many.prepared_.table is not None
+    few = hm.DiffusionEMD.from_paper(strip[0], algorithm="interpolative").fit(strip_measures)
+    assert few.prepared_.table is None
+    assert np.allclose(many.transform(strip_measures), few.transform(strip_measures), atol=1e-12)
+
+
+def test_explanations_sum_to_the_distance(preset, strip_measures):
+    distance = hm.pairwise_distances(preset.transform(strip_measures))[0, 1]
+    explanation = hm.explain(preset, strip_measures[0], strip_measures[1])
+    assert explanation.contributions.sum() == pytest.approx(distance, rel=1e-9)
+    # What differs per scale is what the embedding holds, at the points where it holds it.
+    assert np.abs(explanation.differences).sum() == pytest.approx(distance, rel=1e-6)
+
+
+def test_columns_have_the_names_of_points(preset):
+    names = preset.get_feature_names_out()
+    assert names.size == preset.n_regions_.sum()
+    assert len(set(names)) == names.size
+    regions = preset.prepared_.layout.regions
+    if regions is not None:
+        assert names[0] == f"scale{preset.scales_[0]}_x{regions[0].centres[0]}"
+
+
+def test_clone_and_pickle_keep_the_preset(preset, strip_measures):
+    copied = clone(preset)
+    assert copied.get_params() == preset.get_params()
+    assert np.array_equal(copied.fit_transform(strip_measures), preset.transform(strip_measures))
+    loaded = pickle.loads(pickle.dumps(preset))
+    assert np.array_equal(loaded.transform(strip_measures), preset.transform(strip_measures))
+
+
+def test_barycenters_take_the_preset(preset, strip_measures):
+    result = hm.barycenter(preset, strip_measures[:2])
+    assert result.masses.sum() == pytest.approx(1)
+
+
+# --- contradictions -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": "levels"}, "the paper's norm='increments', which Eq. 8 says, found norm='levels'"),
+        ({"density": "adjoint"}, "the paper's density='function', which Eq. 6 says, found density='adjoint'"),
+        ({"n_scales": 4}, "the paper's n_scales=6"),
+        ({"n_scales": None}, "the paper's n_scales=6"),
+        ({"method": "spectral"}, "the paper's method='chebyshev'"),
+        ({"tol": 1e-3}, "the paper's tol=1e-10"),
+        ({"dtype": "float32"}, "the paper's dtype='float64'"),
+        ({"compress_by": "regions", "compress": 1e-6}, "the paper's compress_by='centres'"),
+        ({"alpha": 0.5}, r"alpha in \(0, 1/2\)"),
+        ({"alpha": 0.7}, r"alpha in \(0, 1/2\)"),
+        ({"alpha": 0}, "alpha"),
+        ({"algorithm": "exact"}, "algorithm"),
+        ({"algorithm": "interpolative", "compress": False}, "Algorithm 4 compares densities at its centres only"),
+        ({"compress": 2.0}, "compress to be a threshold"),
+        ({"max_scale": "auto"}, "max_scale"),
+        ({"max_scale": 1.5}, "max_scale"),
+    ],
+)
+def test_what_contradicts_the_paper_is_refused(options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        hm.DiffusionEMD.from_paper(example()[0], **options)
+
+
+def test_what_agrees_with_the_paper_is_welcome():
+    model = hm.DiffusionEMD.from_paper(example()[0], norm="increments", density="function", n_scales=6)
+    assert model.get_params() == hm.DiffusionEMD.from_paper(model.graph).get_params()
+
+
+def test_unknown_options_are_unknown():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nrom'"):
+        hm.DiffusionEMD.from_paper(example()[0], nrom="levels")
+
+
+def test_centres_serve_the_other_norms_too(strip, strip_measures):
+    graph, P = strip
+    model = hm.DiffusionEMD(
+        graph, compress=DELTA, compress_by="centres", density="function", tol=1e-8, dtype="float64", max_scale=8
+    )
+    embedding = model.fit_transform(strip_measures)
+    densities = dyadic_densities(P, strip_measures.T, 8)
+    expected = [
+        2 ** (-0.5 * (8 - k)) * densities[k][centres].T
+        for k, centres in zip(model.scales_, centres_of(model), strict=True)
+    ]
+    assert np.abs(embedding - np.hstack(expected)).max() < 1e-6
