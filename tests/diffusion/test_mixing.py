@@ -1,5 +1,7 @@
 """Lemma 1's largest scale, against total variations from dense powers."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 
 
+@cache
 def distances(graph, scale):
     """1/2 sum_j |P^(2^k)_ij - pi_j| on a connected graph, ``(n_points,)``."""
     affinity = graph.affinity.toarray()
@@ -23,10 +26,12 @@ def choose(graph, epsilon, **options):
     return choose_mixed_scale(DiffusionOperator.from_graph(graph), epsilon, np.random.default_rng(0), **options)
 
 
+@cache
 def plane(n=700, seed=0):
     return Graph.from_points(np.random.default_rng(seed).random((n, 2)) * [3, 1], n_neighbors=12)
 
 
+@cache
 def with_outlier(n=1_200):
     """A point so far out that its walk hardly ever leaves it."""
     points = np.random.default_rng(1).random((n, 2))

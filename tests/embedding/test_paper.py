@@ -267,7 +267,7 @@ PRESETS = {
 }
 
 
-@pytest.fixture(params=PRESETS, ids=str)
+@pytest.fixture(scope="module", params=PRESETS, ids=str)
 def preset(request, strip, strip_measures):
     return hm.DiffusionEMD.from_paper(strip[0], **PRESETS[request.param]).fit(strip_measures)
 
@@ -316,9 +316,16 @@ def test_clone_and_pickle_keep_the_preset(preset, strip_measures):
     assert np.array_equal(loaded.transform(strip_measures), preset.transform(strip_measures))
 
 
-def test_barycenters_take_the_preset(preset, strip_measures):
-    result = hm.barycenter(preset, strip_measures[:2])
+@pytest.mark.parametrize("options", PRESETS.values(), ids=PRESETS)
+def test_barycenters_take_the_preset(options):
+    model = hm.DiffusionEMD.from_paper(long_strip(150)[0], **options)
+    embedding = model.fit_transform(dirichlet(2, 150))
+    result = hm.barycenter(model, dirichlet(2, 150), tol=0.1)
     assert result.masses.sum() == pytest.approx(1)
+    # Nothing is nearer to two measures on average than half of their distance, and they themselves are as near.
+    half = hm.pairwise_distances(embedding)[0, 1] / 2
+    assert result.lower_bound <= half * (1 + 1e-9)
+    assert half * (1 - 1e-9) <= result.objective <= half * 1.1
 
 
 # --- contradictions -----------------------------------------------------------------------------------------------
