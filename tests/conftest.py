@@ -15,12 +15,17 @@ import numpy as np
 import pytest
 import scipy.linalg  # noqa: F401 - its BLAS is another one than numpy's
 import scipy.sparse as sp
+from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
 from heatmover.graphs import Graph
 
 # A plugin of pytest may have loaded numpy before the lines above.
 threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), user_api="blas")
+
+# No test looks at a clock: hypothesis would fail a first example that loads a compiled kernel, on a busy machine.
+settings.register_profile("no clock", deadline=None)
+settings.load_profile("no clock")
 
 
 def path(n=40):

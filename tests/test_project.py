@@ -211,3 +211,8 @@ def test_every_public_name_has_an_example():
     assert objects
     without = [name for name, found in objects.items() if "Examples\n---" not in (inspect.getdoc(found) or "")]
     assert without == []
+
+
+def test_no_property_has_a_deadline():
+    """A first example that loads a compiled kernel takes longer than hypothesis allows, on a busy machine."""
+    assert settings().deadline is None

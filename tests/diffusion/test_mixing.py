@@ -32,7 +32,7 @@ def plane(n=700, seed=0):
 
 
 @cache
-def with_outlier(n=1_200):
+def with_outlier(n=1_000):
     """A point so far out that its walk hardly ever leaves it."""
     points = np.random.default_rng(1).random((n, 2))
     points[0] = 1.17
