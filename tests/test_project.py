@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+from hypothesis import settings
+
 import heatmover
 
 ROOT = Path(__file__).resolve().parents[1]
