@@ -144,3 +144,9 @@ def graph(affinity_name):
 def measures(affinity_name):
     """Seven measures: two indicators, sparse ones and dense ones; rows sum to one."""
     return measures_of(affinity_name)
+
+
+@pytest.fixture
+def eager_threads(monkeypatch):
+    """Threads share every step of a recurrence, however short it is."""
+    monkeypatch.setattr("heatmover.diffusion.recurrence.PRODUCTS_PER_THREAD", 1)
