@@ -61,7 +61,9 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
-def pytest_collection_finish():
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop():
+    """Before the first test; in the process that only hands them out too, which collects nothing."""
     gc.freeze()
     gc.enable()
 
