@@ -292,13 +292,9 @@ def kidney(show: Exhibit, path: Path) -> None:
         "heatmover": (heatmover, n),
         "cluster EMD, given 14, cosine": (cluster_level("cosine"), 1),
         "cluster EMD, given 14, Euclidean": (cluster_level("euclidean"), 1),
-        "cluster EMD, k-means 30, Euclidean": (cluster_level("euclidean", 30), min(n, 2)),
-        "cluster EMD, k-means 100, Euclidean": (cluster_level("euclidean", 100), 1),
         "mean distance": (means, 1),
         f"heatmover, {FEW} items": (at_most(FEW, heatmover), n),
     }
-    if not show.quick:
-        methods["exact EMD, all items"] = (exact, 1)
     warm_up(cohort)
     entries = race(cohort, methods, show.seed)
     rows = with_times(judge(cohort, entries, show.seed), entries)

@@ -302,5 +302,7 @@ def run(show: Exhibit, n_runs: int, n_measures: int) -> None:
 
 
 if __name__ == "__main__":
-    arguments = parser(__doc__).parse_args()
-    run(exhibit("ablation", arguments), *((3, 30) if arguments.quick else (10, 100)))
+    options = parser(__doc__)
+    options.add_argument("--draws", type=int, default=10, help="draws of the data (10; quick: 3)")
+    arguments = options.parse_args()
+    run(exhibit("ablation", arguments), *((3, 30) if arguments.quick else (arguments.draws, 100)))

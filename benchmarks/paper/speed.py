@@ -121,7 +121,7 @@ def draw(show: Exhibit, sweeps: dict[str, tuple[np.ndarray, dict[str, list[Run |
 
 
 def run(show: Exhibit, limit: float) -> None:
-    counts = [15, 30] if show.quick else [25, 50, 100, 200]
+    counts = [15, 30] if show.quick else [25, 50, 100]
     widths = [25, 50] if show.quick else [50, 100, 200]
     judge("diffusion_emd", *warm_up(), {})
     for name, options in SETTINGS.items():
