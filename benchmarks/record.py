@@ -5,10 +5,10 @@
     python benchmarks/record.py --data FOLDER --stale      # only what the present code has not made
     python benchmarks/record.py --only swissroll l1        # by the names of numbers files
 
-Commit first: a table made from changed code says so. FOLDER holds the data that are not part of this package
-(docs/datasets.md says where they come from); what needs them is left out without it. Tables of seconds want a machine
-that does nothing else; --times and --no-times choose between them and the others. Afterwards verify_claims.py says
-which sentences to mend.
+Commit first: a table made from changed code says so. FOLDER holds the data that are not part of this package, mnist.npz
+and some cohorts; each script says what it reads, and without --data those that need them are left out. Tables of times
+want a machine that does nothing else: --times and --no-times choose between them and the others. Afterwards
+verify_claims.py says which sentences to mend.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ ENTRIES = (
     Entry("connectivities.py --record", ("connectivities",), 1),
     Entry("l1.py --record", ("l1",), 2, times=True),
     Entry("paper/kernels.py", ("kernels", "kernels_bands"), 2),
-    Entry("paper/swissroll_embed.py", ("swissroll_embed",), 2, times=True),
-    Entry("compact.py --record", ("compact",), 3, times=True),
+    Entry("paper/swissroll_embed.py", ("swissroll_embed",), 2),
+    Entry("compact.py --record", ("compact",), 3),
     Entry("paper/alpha.py", ("alpha", "alpha_line", "alpha_order"), 3),
     Entry("paper/theorem2.py", ("theorem2", "theorem2_kinds", "theorem2_terms"), 3),
     Entry("paper/corollary.py", ("corollary", "corollary_waves", "corollary_distances"), 3),
     Entry("paper/mnist_flat.py --data {data}/mnist.npz", ("mnist_flat",), 2),
-    Entry("paper/preset.py", ("preset",), 3, times=True),
-    Entry("cohorts.py --data {data}", ("cohorts_melanoma", "cohorts_kidney", "cohorts_kidney_large"), 5, times=True),
-    Entry("coarse_scales.py --record", ("coarse_scales",), 5, times=True),
+    Entry("paper/preset.py", ("preset",), 3),
+    Entry("cohorts.py --data {data}", ("cohorts_melanoma", "cohorts_kidney", "cohorts_kidney_large"), 5),
+    Entry("coarse_scales.py --record", ("coarse_scales",), 5),
     Entry("race_swissroll.py --record", ("race_swissroll",), 5, times=True),
     Entry(
         "landmarks.py --data {data}/melanoma_sadefeldman48.npz {data}/cna_demo50.npz --seeds 3 --record",
@@ -96,7 +96,7 @@ ENTRIES = (
     Entry("paper/swissroll.py", ("swissroll",), 9, times=True),
     Entry("explain.py --cohorts 50 --record", ("explain",), 10),
     Entry("gradients.py --record", ("gradients",), 10, times=True),
-    Entry("paper/ablation.py", ("ablation",), 12, times=True),
+    Entry("paper/ablation.py --draws 5", ("ablation",), 12),
     Entry("paper/table_mnist.py --data {data}/mnist.npz", ("table_mnist",), 20, times=True),
 )
 
