@@ -78,7 +78,7 @@ ENTRIES = (
         5,
     ),
     Entry("cohort22m.py --cells 2e5 --landmarks 4000 --against-full --record", ("cohort22m_full",), 3),
-    Entry("cohort22m.py --sizes 1e6 1e7 2.2e7 --landmarks 4000 --record", ("cohort22m_sizes",), 4, times=True),
+    Entry("cohort22m.py --sizes 1e6 1e7 2.2e7 --landmarks 4000 --record", ("cohort22m_sizes",), 4),
     Entry("cohort22m.py --cells 1e7 --landmarks 4000 --workers 1 2 --record", ("cohort22m_workers",), 3, times=True),
     Entry(
         "cohort22m.py --cells 1e5 --samples 60 --landmarks 1000 --kill 10 --kill-workers 5 --record",
@@ -86,7 +86,7 @@ ENTRIES = (
         8,
     ),
     Entry("flow.py --seeds 0 1 2 --record", ("flow",), 6),
-    Entry("paper/covid.py", ("covid", "covid_stages"), 7, times=True),
+    Entry("paper/covid.py", ("covid", "covid_stages"), 7),
     Entry("dispersion.py --runs 200 --record", ("dispersion",), 8),
     Entry("paper/theory.py", ("theory", "theory_measures", "theory_random"), 8),
     Entry("shapes.py --record", ("shapes",), 8),
