@@ -4,8 +4,8 @@ heatmover runs with its default settings. MultiscaleEMD (the package of the pape
 settings and scipy's pdist, as in its examples: on the graph its documentation builds, graphtools' default, and once
 more on heatmover's default graph, which tells what the graph does from what the distance does.
 Each run happens in a process of its own, one after the other, so that peak memory is each contender's own and no
-cache of one helps the other; imports and compilation are warmed up on a small problem and not counted. Seconds are those
-of work of all cores together: on the clock, other work on the machine would be in them.
+cache of one helps the other; imports and compilation are warmed up on a small problem and not counted. Seconds are
+those of work of all cores together: on the clock, other work on the machine would be in them.
 """
 
 from __future__ import annotations
