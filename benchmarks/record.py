@@ -73,8 +73,8 @@ ENTRIES = (
     Entry("coarse_scales.py --record", ("coarse_scales",), 5),
     Entry("race_swissroll.py --record", ("race_swissroll",), 5),
     Entry(
-        "landmarks.py --data {data}/melanoma_sadefeldman48.npz {data}/kidney_igan_glomeruli634.npz --standardize --seeds 3"
-        " --record",
+        "landmarks.py --data {data}/melanoma_sadefeldman48.npz {data}/kidney_igan_glomeruli634.npz --standardize"
+        " --seeds 3 --record",
         ("landmarks",),
         5,
     ),
