@@ -7,8 +7,8 @@ increments  sum_{k<K} 2^(-(K-k-1) a) || D_k (mu - nu) ||_1 + || (mu - nu)^(2^K) 
 coarsest    sum_{k<K} 2^(-(K-k) a) || (mu - nu)^(2^k) - (mu - nu)^(2^K) ||_1 + || (mu - nu)^(2^K) ||_1
 
 (the paper's Eq. 7-8 is "increments"). Each is linear in the densities before the norm is taken, so each is one small
-matrix: its rows are the blocks of the embedding, its columns the densities. Any other non-negative weights of the blocks
-may take the place of the powers of two, for instance those that `heatmover.calibrate` fits to exact distances.
+matrix: its rows are the blocks of the embedding, its columns the densities. Any other non-negative weights of the
+blocks may take the place of the powers of two, for instance those that `heatmover.calibrate` fits to exact distances.
 """
 
 from __future__ import annotations

@@ -93,9 +93,9 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         infinitely many scales the ground distance grows as the geodesic to the power ``2 * alpha``, for alpha below
         1/2; with those of a fitted model the power depends on the distance and lies between 0 and 1 at every alpha.
     weights
-        Of the blocks of the embedding, ``(n_scales,)``, the finest first: non-negative numbers in place of the powers of
-        two that ``alpha`` gives. Each belongs to one diffusion time, so that ``max_scale`` has to be a whole number, and
-        there are as many scales as weights. `heatmover.calibrate` finds those that give distances a unit. None: the
+        Of the blocks of the embedding, ``(n_scales,)``, the finest first: non-negative numbers in place of the powers
+        of two that ``alpha`` gives. Each belongs to one diffusion time, so that ``max_scale`` has to be a whole number,
+        and there are as many scales as weights. `heatmover.calibrate` finds those that give distances a unit. None: the
         powers of two.
     tol
         Largest error of any scale's density, in the norm that `error_bound_` states; less than float64 can keep is an
