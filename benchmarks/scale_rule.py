@@ -1,8 +1,8 @@
 """How much the rule for the largest scale loses against the best scale in hindsight, and what other rules would lose.
 
 Eight shapes with known truth, their clouds 0.4 times as broad as by default, as by default and 2.5 times as broad. The
-loss of a rule is what the best single K reaches, of P@10 and of Spearman each, less what the rule's K reaches. All rules
-see the same data and no truth:
+loss of a rule is what the best single K reaches, of P@10 and of Spearman each, less what the rule's K reaches. All
+rules see the same data and no truth:
 
 half mixed      the present one: the heat of two points, drawn from the measures, overlaps by half
 measures ...    the mean total variation between the diffused measures is at most 0.5, or 0.3
