@@ -80,8 +80,8 @@ def test_the_model_that_came_in_stays_as_it_is(euclidean):
     assert min(euclidean.model.weights[0], euclidean.model.weights[-1]) > 0
 
 
-def test_same_seed_same_bits_whatever_the_threads(euclidean):
-    again = calibrated(n_jobs=2)
+def test_same_seed_same_bits_whatever_the_threads_and_whether_fitted(euclidean):
+    again = calibrated(hm.DiffusionEMD(MODEL.graph), n_jobs=2)
     np.testing.assert_array_equal(again.predicted, euclidean.predicted)
     assert again.model.weights == euclidean.model.weights
 
@@ -207,17 +207,17 @@ def test_drawing_keeps_masses_on_average():
     masses = rng.random((2, 50))
     masses[0, 5:] = 0
     masses /= masses.sum(axis=1, keepdims=True)
-    draws = [calibration._drawn(sp.csr_array(masses), 10, rng).toarray() for _ in range(800)]
+    draws = [calibration._drawn(sp.csr_array(masses), 10, rng).toarray() for _ in range(300)]
     for drawn in draws[:20]:
         np.testing.assert_allclose(drawn.sum(axis=1), 1)
         assert np.count_nonzero(drawn[1]) <= 10
         np.testing.assert_array_equal(drawn[0], masses[0])
-    np.testing.assert_allclose(np.mean(draws, axis=0)[1], masses[1], atol=0.01)
+    np.testing.assert_allclose(np.mean(draws, axis=0)[1], masses[1], atol=0.02)
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"norm": "increments"}, {"norm": "coarsest", "density": "function"}, {"compress": 0.1}, {"n_scales": 4}],
+    [{"norm": "increments"}, {"norm": "coarsest", "density": "function"}, {"compress": 0.1, "n_scales": 4}],
     ids=str,
 )
 def test_other_models_are_calibrated_too(settings):
@@ -246,9 +246,10 @@ def test_bins_in_a_row_need_no_graph():
 
 
 def test_copies_of_measures_are_no_pairs():
-    masses = MEASURES.toarray()
-    found = calibrated(mu=np.vstack([masses, masses[:3]]))
-    assert np.all(found.exact > 0)
+    masses = sp.csr_array(np.vstack([MEASURES.toarray(), MEASURES.toarray()[:3]]))
+    pairs = calibration._choose_pairs(MODEL, masses, 130, np.random.default_rng(0))
+    assert len({tuple(sorted(pair)) for pair in pairs.tolist()}) == 130
+    assert not any(tuple(sorted(pair)) in {(0, 14), (1, 15), (2, 16)} for pair in pairs.tolist())
 
 
 COSTS = cdist(DATA.points, DATA.points)
