@@ -42,7 +42,7 @@ from heatmover.embedding.preparation import Preparation
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import Measures
 
-__all__ = ["Uncertainty", "check_cells", "uncertainty"]
+__all__ = ["Uncertainty", "assess", "check_cells", "uncertainty"]
 
 # Probes, and how many are diffused together. A norm seen by 128 of them is off by an eighth at most scales, and what is
 # compared is seen by the same ones.
@@ -59,6 +59,9 @@ NORMAL = 200.0
 # A sample of few cells may lack a kind of cells altogether, and then its own spread is too small: it borrows as much as
 # so many cells say from those of all samples. Without, 95 % intervals of 12 cells held in 80 to 86 % of 66 pairs.
 BORROWED = 10
+# Intervals are those of an L2 norm, in units of the L1 distance of the same pair. The ratio of the two varies with the
+# noise in the pair: its standard deviation was 0.11 to 0.16 of it where nearly all is noise, 0.01 where hardly any is.
+UNLIKE = 0.15
 # Shares of the noise, of the largest norm, that are rounding.
 ROUNDING = 1e-9
 
@@ -80,6 +83,10 @@ class Uncertainty(ReadOnlyArrays):
         The same without a limit at zero: its expectation is zero if all samples come from one distribution.
     distances
         ``(n_samples, n_samples)``: as they are, with their noise.
+    test_distances
+        ``(n_samples, n_samples)``: of corrected samples in the L2 norm of the operator, for tests. The L1 norm tells
+        the spikes of few cells from the many smaller ones of more cells even if both have the same variance, which a
+        permutation test takes for a difference. Where nothing but noise sets samples apart, evened out to equal noise.
     lower, upper
         ``(n_samples, n_samples)``: interval of the distance that infinitely many cells would show, for every pair by
         itself; None without a bootstrap.
@@ -114,6 +121,7 @@ class Uncertainty(ReadOnlyArrays):
     between: Float64
     excess: Float64
     distances: Float64
+    test_distances: Float64
     lower: Float64 | None
     upper: Float64 | None
     confidence: float
@@ -157,7 +165,7 @@ class Uncertainty(ReadOnlyArrays):
         At every scale a sample's distance from the centre shrinks by the square root of the share of the variance
         that is not noise. The centre is nearest to the samples with many cells, and deviations from it are not quite
         exchangeable; the smallest rotation among samples that takes the weights of the centre to equal ones makes them
-        so, to second order. So permutation tests on the result keep their level, whatever the numbers of cells.
+        so, to second order.
 
         Parameters
         ----------
@@ -169,14 +177,17 @@ class Uncertainty(ReadOnlyArrays):
         ndarray
             ``(n_samples, n_features)``: a scale at which nothing but noise sets samples apart is the same for all.
         """
-        return self._moved(embedding, np.sqrt(self.between))
-
-    def even(self, embedding: FloatArray) -> FloatArray:
-        """Return the embedding with equal noise in all samples: none is removed, samples with much have less.
-
-        For tests where `correct` leaves nothing. Samples with equally many cells stay as far apart as they are.
-        """
-        return self._moved(embedding, np.sqrt(self.between + np.median(self.noise, axis=0)))
+        n_samples = len(self.sizes)
+        if embedding.shape != (n_samples, self.edges[-1]):
+            expected = f"an embedding of shape ({n_samples}, {self.edges[-1]})"
+            raise InvalidInputError(expected, f"shape {embedding.shape}")
+        result = np.empty_like(embedding)
+        for scale, (start, stop) in enumerate(pairwise(self.edges)):
+            variance = self.between[scale] + self.noise[:, scale]
+            centre, deviations = _exchangeable(embedding[:, start:stop], variance)
+            factor = np.sqrt(self.between[scale]) * _spikiness(variance / self.weights[scale] ** 2) ** SPIKINESS
+            result[:, start:stop] = centre + factor[:, None].astype(embedding.dtype) * deviations
+        return result
 
     def describe(self) -> str:
         """Return what was found in plain sentences."""
@@ -191,25 +202,28 @@ class Uncertainty(ReadOnlyArrays):
             parts.append(f"{int(pairs.sum())} of {pairs.size} pairs can be told apart.")
         return " ".join(parts)
 
+    def plain(self) -> dict[str, Any]:
+        """Return what describes the whole as plain values for JSON."""
+        pairs = None if self.lower is None else self.told_apart[np.triu_indices(len(self.sizes), 1)]
+        return {
+            "retrieval": self.retrieval,
+            "noise_floor": {str(n): self.noise_floor(n) for n in sorted({int(n) for n in self._typical_sizes()})},
+            "between": self.between.tolist(),
+            "excess": self.excess.tolist(),
+            "n_bootstrap": self.n_bootstrap,
+            "confidence": self.confidence,
+            "pairs": None if pairs is None else int(pairs.size),
+            "pairs_told_apart": None if pairs is None else int(pairs.sum()),
+        }
+
+    def _typical_sizes(self) -> Float64:
+        return np.quantile(self.sizes, [0, 0.5, 1], method="nearest")
+
     def __str__(self) -> str:
         return self.describe()
 
     def __repr__(self) -> str:
         return f"Uncertainty({self.describe()})"
-
-    def _moved(self, embedding: FloatArray, unit: Float64) -> FloatArray:
-        n_samples = len(self.sizes)
-        if embedding.shape != (n_samples, self.edges[-1]):
-            raise InvalidInputError(
-                f"an embedding of shape ({n_samples}, {self.edges[-1]})", f"shape {embedding.shape}"
-            )
-        result = np.empty_like(embedding)
-        for scale, (start, stop) in enumerate(pairwise(self.edges)):
-            variance = self.between[scale] + self.noise[:, scale]
-            block = _exchangeable(embedding[:, start:stop], variance)
-            factor = unit[scale] * _spikiness(variance / self.weights[scale] ** 2) ** SPIKINESS
-            result[:, start:stop] = block[0] + factor[:, None].astype(embedding.dtype) * block[1]
-        return result
 
 
 def uncertainty(
@@ -267,27 +281,59 @@ def uncertainty(
     check_integer("n_bootstrap", n_bootstrap, minimum=0)
     if not 0 < check_number("confidence", confidence, above=0) < 1:
         raise InvalidInputError("confidence in (0, 1)", f"{confidence!r}")
-    rng, n_threads = check_random_state(random_state), check_threads(n_jobs)
     counts = check_cells(model, measures, sizes)
+    if embedding is None:
+        embedding = model.transform(measures)
+    distances = np.asarray(pairwise_distances(embedding, n_jobs=n_jobs), dtype=np.float64)
+    return assess(
+        model, counts, distances, n_bootstrap=n_bootstrap, confidence=confidence, random_state=random_state,
+        n_threads=check_threads(n_jobs),
+    )  # fmt: skip
+
+
+def assess(
+    model: DiffusionEMD,
+    counts: sp.csr_array,
+    distances: Float64,
+    *,
+    n_bootstrap: int,
+    confidence: float = 0.95,
+    random_state: RandomState = 0,
+    n_threads: int = 1,
+) -> Uncertainty:
+    """Return what `uncertainty` does, of samples that were counted and compared already.
+
+    Parameters
+    ----------
+    model
+        A fitted `DiffusionEMD`.
+    counts
+        Cells of each sample at each node, ``(n_samples, n_nodes)``, from `check_cells`.
+    distances
+        Between the samples, ``(n_samples, n_samples)``.
+    n_bootstrap, confidence, random_state
+        As in `uncertainty`.
+    n_threads
+        Threads to use.
+    """
+    rng, prepared = check_random_state(random_state), model.prepared_
     cells = np.asarray(counts.sum(axis=1)).ravel().astype(np.int64)
     rows = sp.csr_array(sp.diags_array(1 / cells) @ counts)
-    if embedding is None:
-        embedding = model.prepared_.embed(rows, n_threads=n_threads)
-    sketch = _sketch(model.prepared_, rows, _parts(counts, rng, PARTS if n_bootstrap else 2), rng, n_threads)
+    sketch = _sketch(prepared, rows, _parts(counts, rng, PARTS if n_bootstrap else 2), rng, n_threads)
     noise = sketch.noise(cells)
     fitted = [_between(sketch.gram(scale), noise[scale]) for scale in range(len(noise) - 1)]
-    distances = np.asarray(pairwise_distances(embedding, n_jobs=n_jobs), dtype=np.float64)
+    between = np.array([found[0] for found in fitted])
     bounds: tuple[Float64 | None, Float64 | None] = (None, None)
     if n_bootstrap:
         own = _own_share(cells)
         moderate = own * noise[-1] + (1 - own) * _pooled(noise, cells)[-1] / cells
         bounds = _intervals(sketch, moderate, cells, distances, n_bootstrap, confidence, rng)
-    weights = np.abs(model.prepared_.layout.matrix).max(axis=1)
     return Uncertainty(
-        cells, np.ascontiguousarray(noise[:-1].T), np.array([found[0] for found in fitted]),
-        np.array([found[1] for found in fitted]), distances, *bounds, float(confidence), int(n_bootstrap),
-        sketch.retrieval(cells), np.stack([_pooled(noise, cells)[:-1], sketch.ratios], axis=1), weights,
-        np.asarray(model.prepared_.layout.edges, dtype=np.int64),
+        cells, np.ascontiguousarray(noise[:-1].T), between,
+        np.array([found[1] for found in fitted]), distances,
+        sketch.evened(noise[:-1], between), *bounds, float(confidence), int(n_bootstrap),
+        sketch.retrieval(cells), np.stack([_pooled(noise, cells)[:-1], sketch.ratios], axis=1),
+        np.abs(prepared.layout.matrix).max(axis=1), np.asarray(prepared.layout.edges, dtype=np.int64),
     )  # fmt: skip
 
 
@@ -398,6 +444,17 @@ class _Sketch:
         """Return the inner products of the samples at a scale, ``(n_samples, n_samples)``."""
         means = self.means[scale].astype(np.float64)
         return np.asarray(means @ means.T / means.shape[1])
+
+    def evened(self, noise: Float64, between: Float64) -> Float64:
+        """Return L2 distances between samples whose noise was removed, or evened out where there is nothing else."""
+        unit = between if between.any() else np.median(noise, axis=1)
+        squares = np.zeros((noise.shape[1],) * 2)
+        for scale, (means, variance) in enumerate(zip(self.means, noise, strict=False)):
+            moved = _exchangeable(means.astype(np.float64), between[scale] + variance)[1]
+            own = (moved**2).mean(axis=1)
+            squares += unit[scale] * (own[:, None] + own - 2 * moved @ moved.T / moved.shape[1])
+        np.fill_diagonal(squares, 0)
+        return np.sqrt(np.maximum((squares + squares.T) / 2, 0))
 
     def retrieval(self, sizes: Int64) -> float:
         """Return the share of samples of which one half has the other half as its nearest."""
@@ -576,20 +633,26 @@ def _intervals(
     spread = np.maximum(second - first**2, 0)
     skewness = (third - 3 * first * second + 2 * first**3) / np.where(spread > 0, spread, 1) ** 1.5
     directed = along / n_bootstrap / np.where(apart > 0, apart, 1)
-    sure = 4 * directed * np.maximum(square, 0)
-    bent = np.clip(skewness, 0, 3) * (spread / np.where(spread + sure > 0, spread + sure, 1)) ** 1.5
     scale = distances / np.sqrt(np.where(apart > 0, apart, 1))
     reach = _student(confidence, noise, sizes)
+
+    def limit(sign: int, far: Float64) -> Float64:
+        root = np.sqrt(np.maximum(4 * directed * (square + far**2 * directed) + spread, 0))
+        return np.asarray(np.maximum(square + 2 * far**2 * directed + sign * far * root, 0))
+
     bounds = []
     for sign in (-1, 1):
-        far = np.maximum(reach - sign * bent * (reach**2 - 1) / 6, 0)
-        middle = square + 2 * far**2 * directed
-        root = np.sqrt(np.maximum(4 * directed * (square + far**2 * directed) + spread, 0))
-        bounds.append(scale * np.sqrt(np.maximum(middle + sign * far * root, 0)))
+        # The skewness is that at the limit itself, where a larger part of the variance may be symmetric.
+        total = spread + 4 * directed * limit(sign, reach)
+        bent = np.clip(skewness, 0, 3) * (spread / np.where(total > 0, total, 1)) ** 1.5
+        bounds.append(scale * np.sqrt(limit(sign, np.maximum(reach - sign * bent * (reach**2 - 1) / 6, 0))))
         np.fill_diagonal(bounds[-1], 0)
     # The estimate lies beyond its noise, or the interval begins at zero.
     bounds[0][square <= reach * np.sqrt(spread)] = 0
-    return bounds[0], bounds[1]
+    middle = scale * np.sqrt(np.maximum(square, 0))
+    blur = reach * UNLIKE * np.sqrt(np.clip(1 - square / np.where(apart > 0, apart, 1), 0, 1)) * middle
+    lower = np.maximum(middle - np.hypot(np.maximum(middle - bounds[0], 0), blur), 0)
+    return np.where(bounds[0] > 0, lower, 0.0), middle + np.hypot(np.maximum(bounds[1] - middle, 0), blur)
 
 
 def _own_share(sizes: Int64) -> Float64:
