@@ -23,6 +23,7 @@ demo: $(VENV)/.installed-demo ## simulate a cohort, compare its samples, write d
 # Every check runs even if an earlier one failed, so that one run shows all there is to mend; pytest comes
 # last because its closing line is the summary people and machines look for. It keeps what it compiles of the tests,
 # also where the environment forbids that: else every process, and every one that a test starts, compiles it again.
+# The order of files is that of tests/conftest.py.
 test: $(VENV)/.installed-test browser ## ruff, mypy and pytest (PYTEST_FLAGS="--cov" adds coverage)
 	@failed=0; \
 	run() { echo "+ $$*"; "$$@" || failed=1; }; \
@@ -30,7 +31,7 @@ test: $(VENV)/.installed-test browser ## ruff, mypy and pytest (PYTEST_FLAGS="--
 	run $(BIN)/ruff format --check .; \
 	run $(BIN)/mypy; \
 	if [ $$failed = 1 ]; then echo "A check above failed, so this run will fail whatever the tests say."; fi; \
-	run env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 12 $(PYTEST_FLAGS); \
+	run env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 12 $(PYTEST_FLAGS); \
 	exit $$failed
 
 # The bounds in pyproject.toml are promises, so they are tested. The environment is its own and is made anew when a

@@ -31,7 +31,7 @@ import tempfile
 import time
 import warnings
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -134,17 +134,26 @@ def peak() -> float:
     return kilobytes * 1024 / 1e9
 
 
+@dataclass(frozen=True)
+class Cost:
+    """Seconds on the clock, seconds of work of all cores together, and peak memory in GB."""
+
+    seconds: float
+    work: float
+    gigabytes: float
+
+
 class Meter:
-    """Progress that notes seconds and peak memory of every stage, and prints a line at its end."""
+    """Progress that notes the cost of every stage, and prints a line at its end."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.rows: dict[str, tuple[float, float]] = {}
+        self.rows: dict[str, Cost] = {}
         self.name, self.total, self.quiet = "", 0, quiet
-        self.started = self.begun = time.perf_counter()
+        self.started = self.begun = clocks()
 
     def stage(self, name: str, total: int) -> None:
         self.end()
-        self.name, self.total, self.begun = name, total, time.perf_counter()
+        self.name, self.total, self.begun = name, total, clocks()
         peak()
 
     def advance(self, steps: int = 1) -> None:  # noqa: ARG002
@@ -153,12 +162,25 @@ class Meter:
 
     def end(self) -> None:
         if self.name:
-            seconds, gigabytes = time.perf_counter() - self.begun, peak()
-            self.rows[self.name] = (seconds, gigabytes)
-            rate = f"{self.total / seconds:14,.0f} /s" if self.total > 1000 else ""
+            cost = self.cost(self.begun, peak())
+            self.rows[self.name] = cost
+            rate = f"{self.total / cost.seconds:14,.0f} /s" if self.total > 1000 else ""
             if not self.quiet:
-                print(f"  {self.name:22s} {seconds:9.1f} s {gigabytes:7.2f} GB {rate}", flush=True)
+                times = f"{cost.seconds:9.1f} s {cost.work:9.1f} s of work"
+                print(f"  {self.name:22s} {times} {cost.gigabytes:7.2f} GB {rate}", flush=True)
         self.name = ""
+
+    def whole(self) -> Cost:
+        return self.cost(self.started, max(cost.gigabytes for cost in self.rows.values()))
+
+    @staticmethod
+    def cost(begun: tuple[float, float], gigabytes: float) -> Cost:
+        seconds, work = (now - before for now, before in zip(clocks(), begun, strict=True))
+        return Cost(seconds, work, gigabytes)
+
+
+def clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
 
 
 # ---------------------------------------------------------------- runs
@@ -166,17 +188,13 @@ class Meter:
 
 @dataclass(frozen=True)
 class Whole:
-    """What a whole run found, and what it cost: seconds and peak memory in GB of every stage."""
+    """What a whole run found, and what every stage and all of it cost."""
 
     cohort: Any
     result: Any
     study: Any
-    stages: dict[str, tuple[float, float]]
-    seconds: float
-
-    @property
-    def peak(self) -> float:
-        return max(gigabytes for _, gigabytes in self.stages.values())
+    stages: dict[str, Cost]
+    total: Cost
 
 
 def default_landmarks(n_cells: int) -> int:
@@ -208,8 +226,9 @@ def whole_run(folder: Path, options: argparse.Namespace) -> Whole:
     meter.stage("report", 1)
     write_report(study, folder / "report.html")
     meter.end()
-    whole = Whole(cohort, result, study, meter.rows, time.perf_counter() - meter.started)
-    print(f"  {'total':22s} {whole.seconds:9.1f} s {whole.peak:7.2f} GB")
+    whole = Whole(cohort, result, study, meter.rows, meter.whole())
+    total = whole.total
+    print(f"  {'total':22s} {total.seconds:9.1f} s {total.work:9.1f} s of work {total.gigabytes:7.2f} GB")
     print(f"  {study.headline()}\n  {result.landmarks}; {result.landmark_agreement}", flush=True)
     return whole
 
@@ -257,22 +276,21 @@ def sizes_run(folder: Path, options: argparse.Namespace) -> None:
         run_self(options, place, cells=int(size), extra=["--json"])
         found.append(json.loads((place / "run.json").read_text()))
     logs = np.log([float(size) for size in options.sizes])
-    stages = found[0]["stages"]
     rows = []
-    for name in [*stages, "total"]:
-        seconds = [run["total"] if name == "total" else run["stages"][name][0] for run in found]
+    for name in found[0]:
+        seconds = [run[name]["work"] for run in found]
         rows.append([name, *(f"{value:.1f} s" for value in seconds), ""])
         if min(seconds) > 0.05:
             slope = np.polyfit(logs, np.log(seconds), 1)[0]
             rows[-1][-1] = f"{slope:.2f}"
             print(f"{name:24s} exponent {slope:5.2f}   " + "  ".join(f"{value:8.1f} s" for value in seconds))
-    print(f"{'peak memory':24s}                  " + "  ".join(f"{run['peak']:7.2f} GB" for run in found), flush=True)
+    peaks = [run["total"]["gigabytes"] for run in found]
+    print(f"{'peak memory':24s}                  " + "  ".join(f"{value:7.2f} GB" for value in peaks), flush=True)
     if options.record:
-        rows.append(["peak resident memory", *(f"{run['peak']:.2f} GB" for run in found), ""])
+        rows.append(["peak resident memory", *(f"{value:.2f} GB" for value in peaks), ""])
         heads = ["stage", *(f"{int(size):,} cells" for size in options.sizes), "exponent"]
-        write_table(
-            "cohort22m_sizes", heads, rows, f"Landmarks: {options.landmarks or 'by size'}.", folder=options.record
-        )
+        note = f"Seconds of work of all cores together; landmarks: {options.landmarks or 'by size'}."
+        write_table("cohort22m_sizes", heads, rows, note, folder=options.record)
 
 
 def workers_run(folder: Path, options: argparse.Namespace) -> None:
@@ -286,7 +304,7 @@ def workers_run(folder: Path, options: argparse.Namespace) -> None:
             print(f"{count} worker processes", flush=True)
             result = compare(cohort, options, meter, client=client)
             meter.end()
-        seconds[count] = meter.rows["count cells"][0]
+        seconds[count] = meter.rows["count cells"].seconds
         print(
             f"  distances {digest(result.distances)}; {seconds[options.workers[0]] / seconds[count]:.2f} x", flush=True
         )
@@ -504,7 +522,7 @@ def main() -> None:
                 mode(folder, options)
         if not any(modes.values()):
             whole = whole_run(folder, options)
-            found = {"total": whole.seconds, "peak": whole.peak, "stages": whole.stages}
+            found = {name: asdict(cost) for name, cost in (whole.stages | {"total": whole.total}).items()}
             (folder / "run.json").write_text(json.dumps(found))
             if not options.json:
                 print_smoothness(whole)

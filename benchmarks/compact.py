@@ -1,12 +1,8 @@
-"""Compact embeddings of the swiss roll beside the full one: features, accuracy against exact EMD, and time.
-
-Both run on every seed, in turn, several times; times are the best of the turns, accuracy is the mean over seeds.
-"""
+"""Compact embeddings of the swiss roll beside the full one: features, and accuracy against exact EMD."""
 
 from __future__ import annotations
 
 import argparse
-import time
 
 import numpy as np
 from provenance import PACKAGES, add_record, write_table
@@ -16,32 +12,21 @@ import heatmover as hm
 
 Row = dict[str, float]
 
-# Measures, points per measure, seeds, turns.
-SMALL = (40, 60, 1, 2)
+# Measures, points per measure, seeds.
+SMALL = (40, 60, 1)
 DELTAS = (0.5, 0.1, 1e-2, 1e-4)
 
 
-def embed(graph: hm.Graph, measures: hm.Measures, compress: float | bool) -> tuple[np.ndarray, float]:
-    start = time.perf_counter()
-    embedding = hm.DiffusionEMD(graph, compress=compress).fit_transform(measures)
-    return embedding, time.perf_counter() - start
-
-
-def study(n_measures: int, points_per_measure: int, n_seeds: int, turns: int) -> dict[float | bool, Row]:
+def study(n_measures: int, points_per_measure: int, n_seeds: int) -> dict[float | bool, Row]:
     """Return mean figures for the full embedding (key False) and for every threshold."""
     rows: dict[float | bool, list[Row]] = {key: [] for key in (False, *DELTAS)}
     for seed in range(n_seeds):
         data = hm.datasets.swiss_roll(n_measures, points_per_measure=points_per_measure, random_state=seed)
         truth, measures = data.exact_emd(), data.measures()
         graph = hm.Graph.from_points(data.points)
-        seconds: dict[float | bool, float] = dict.fromkeys(rows, np.inf)
-        for _ in range(turns):
-            for key in rows:
-                embedding, took = embed(graph, measures, key)
-                seconds[key] = min(seconds[key], took)
         full = None
         for key in rows:
-            embedding, _ = embed(graph, measures, key)
+            embedding = hm.DiffusionEMD(graph, compress=key).fit_transform(measures)
             distances = hm.pairwise_distances(embedding)
             full = distances if full is None else full
             upper = np.triu_indices(len(truth), 1)
@@ -52,7 +37,6 @@ def study(n_measures: int, points_per_measure: int, n_seeds: int, turns: int) ->
                     "features": embedding.shape[1],
                     "P@10": hm.metrics.precision_at_k(truth, distances, k=k),
                     "Spearman": hm.metrics.spearman(truth, distances),
-                    "seconds": seconds[key],
                     "median change": float(np.median(change)),
                     "worst change": float(change.max()),
                 }
@@ -67,25 +51,23 @@ def main() -> None:
     add_record(parser)
     args = parser.parse_args()
     required("ot", "POT", "accuracy is judged by its exact EMD")
-    sizes = SMALL if args.small else (100, 100, args.seeds, 3)
+    sizes = SMALL if args.small else (100, 100, args.seeds)
     figures = study(*sizes)
-    full = figures[False]
     rows = [
         [
             "full" if key is False else f"compress={key:g}",
             f"{row['features']:,.0f}",
             f"{row['P@10']:.3f}",
             f"{row['Spearman']:.4f}",
-            f"{row['seconds'] / full['seconds']:.2f}",
             f"{row['median change']:.2%}",
             f"{row['worst change']:.1%}",
         ]
         for key, row in figures.items()
     ]
-    heads = ["embedding", "features", "P@10", "Spearman", "time of full", "median change of a distance", "largest"]
+    heads = ["embedding", "features", "P@10", "Spearman", "median change of a distance", "largest"]
     note = (
-        f"Swiss roll, {sizes[0]} measures, {sizes[0] * sizes[1]:,} points in 10-D, mean of {sizes[2]} seeds; times the "
-        f"best of {sizes[3]} runs in turn. Other settings are defaults."
+        f"Swiss roll, {sizes[0]} measures, {sizes[0] * sizes[1]:,} points in 10-D, mean of {sizes[2]} seeds. Other "
+        "settings are defaults."
     )
     write_table("compact", heads, rows, note, folder=args.record, packages=(*PACKAGES, "POT"))
 

@@ -133,7 +133,8 @@ def _seconds(call, argument) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="20 cohorts per scenario instead of 200")
+    parser.add_argument("--quick", action="store_true", help="20 cohorts per scenario")
+    parser.add_argument("--cohorts", type=int, default=200, help="cohorts per scenario (200)")
     parser.add_argument("--scenarios", nargs="*", choices=SCENARIOS, default=list(SCENARIOS), metavar="NAME")
     parser.add_argument("--frames", action="store_true", help="also single frames of reference, on 40 cohorts")
     parser.add_argument("--permutations", type=int, default=499)
@@ -141,7 +142,7 @@ def main() -> None:
     add_record(parser)
     options = parser.parse_args()
     rows = []
-    count = 20 if options.quick else 200
+    count = 20 if options.quick else options.cohorts
     print(
         f"{count} cohorts of {SAMPLES} samples of {CELLS} cells; means (and standard error of the rate of false calls)"
     )
@@ -157,15 +158,20 @@ def main() -> None:
                 f"{name:12} {mean[0]:6.3f} {mean[1]:7.3f} (+-{error:.3f}) {mean[2]:6.2f} {mean[3]:5.2f} {mean[4]:9.3f}",
                 flush=True,
             )
-            rates_of_calls = [f"{100 * mean[1]:.1f} % ± {100 * error:.1f}", f"{100 * mean[2]:.0f} %"]
-            rows.append([name, f"{mean[0]:.3f}", *rates_of_calls, f"{100 * mean[3]:.1f} %", f"{100 * mean[4]:.1f} %"])
+            found = (f"{mean[0]:.3f}", f"{100 * mean[2]:.0f} %") if effect else ("", "")
+            false = f"{100 * mean[1]:.1f} % ± {100 * error:.1f}", f"{100 * mean[4]:.1f} %"
+            rows.append([name, *found, *false, f"{100 * mean[3]:.1f} %"])
         if options.frames:
             table = np.array(list(pool.map(partial(frames, 2.0, options.permutations), range(1_000, 1_040))))
             plain, median, mode = table.mean(axis=0)
             print(f"odds x 3, false calls with one frame: shares {plain:.2f}, median {median:.2f}, mode {mode:.2f}")
     if options.record:
-        heads = ["scenario", "area under the curve", "false calls", "found", "any call", "false calls of branches"]
-        note = f"{count} cohorts of {SAMPLES} samples of {CELLS} cells, {options.permutations} permutations."
+        heads = ["odds of the branch in cases", "area under the ROC curve", "cells of the branch found"]
+        heads += ["false calls of cells", "false calls of branches", "cohorts with a call"]
+        note = (
+            f"{count} cohorts each of {SAMPLES} samples of {CELLS} cells, {options.permutations} permutations; means, "
+            f"± the standard error. A cell is called if q is at most {LEVEL:g}."
+        )
         write_table("explain", heads, rows, note, folder=options.record)
     transposes()
 

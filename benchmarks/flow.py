@@ -5,7 +5,8 @@ target is another cloud, and every particle follows its own gradient, held on th
 Beside it the same flow under the Euclidean
 Sinkhorn divergence (geomloss, if installed), which goes straight through the layers of the roll.
 
-Printed: exact EMD to the target (POT), in space and along the roll (unrolled at the nearest reference point).
+Judged by the exact EMD to the target (POT), in space and along the roll (unrolled at the nearest reference point).
+The picture is that of the first seed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from provenance import PACKAGES, ROOT, add_record, write_table
 from rivals import installed, required
 from scipy.spatial import cKDTree
 
@@ -27,6 +29,8 @@ import heatmover as hm  # noqa: E402
 from heatmover.differentiable import DiffusionEMDLoss  # noqa: E402
 
 OUTPUT = Path(__file__).parent / "output" / "flow.png"
+PICTURE = ROOT / "docs" / "results" / "flow.png"
+Paths = dict[str, list[np.ndarray]]
 
 
 def roll(angle: np.ndarray, height: np.ndarray) -> np.ndarray:
@@ -104,14 +108,34 @@ def sinkhorn_flow(source: np.ndarray, target: np.ndarray, steps: int, rate: floa
     return path
 
 
-def report(name: str, path: list[np.ndarray], referee: Referee, seconds: float) -> None:
+def report(name: str, path: list[np.ndarray], referee: Referee, seconds: float) -> list[str]:
+    """Return by how much the exact EMD falls, along the roll and in space."""
     first, last = referee(path[0]), referee(path[-1])
-    for where, start, end in zip(("in space", "along the roll"), first, last, strict=True):
-        print(f"{name:20s} exact EMD {where:14s} {start:8.3f} -> {end:8.3f}   falls by {1 - end / start:7.2%}")
+    fallen = [1 - end / start for start, end in zip(first, last, strict=True)]
+    for where, start, end, share in zip(("in space", "along the roll"), first, last, fallen, strict=True):
+        print(f"{name:20s} exact EMD {where:14s} {start:8.3f} -> {end:8.3f}   falls by {share:7.2%}")
     print(f"{name:20s} {len(path) - 1} steps, {seconds:.1f} s", flush=True)
+    return [f"{100 * share:.2f} %" for share in reversed(fallen)]
 
 
-def draw(paths: dict[str, list[np.ndarray]], reference: np.ndarray, target: np.ndarray, file: Path) -> None:
+def run(seed: int, args: argparse.Namespace) -> tuple[Paths, np.ndarray, np.ndarray, list[list[str]]]:
+    """Return all paths, the reference and the target, and rows of the table."""
+    reference, unrolled, source, target = make_clouds(args.reference, args.cloud, seed)
+    graph = hm.Graph.from_points(reference, n_neighbors=20)
+    loss = DiffusionEMDLoss(graph, points=reference)
+    print(f"{loss}\nmax_scale: {loss.max_scale_reason}", flush=True)
+    flows = {"Diffusion EMD": lambda: flow(loss, source, target, args)}
+    if installed("geomloss", "geomloss"):
+        flows["Sinkhorn divergence"] = lambda: sinkhorn_flow(source, target, args.rounds * args.steps, args.rate)
+    referee, paths, rows = Referee(reference, unrolled, target), {}, []
+    for name, follow in flows.items():
+        start = time.perf_counter()
+        paths[name] = follow()
+        rows.append([name, str(seed), *report(name, paths[name], referee, time.perf_counter() - start)])
+    return paths, reference, target, rows
+
+
+def draw(paths: Paths, reference: np.ndarray, target: np.ndarray, file: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -149,25 +173,26 @@ def main() -> None:
         default=0.4,
         help="share of the way back to the roll at each step (0.4), less as steps shrink",
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the clouds (0)")
     parser.add_argument("--quick", action="store_true", help="a small roll")
-    parser.add_argument("--picture", type=Path, default=OUTPUT)
+    parser.add_argument("--picture", type=Path, help="default: docs/results/flow.png if recorded")
+    add_record(parser)
     args = parser.parse_args()
     if args.quick:
         args.reference, args.cloud, args.steps = 1500, 60, 60
-    reference, unrolled, source, target = make_clouds(args.reference, args.cloud, args.seed)
-    graph = hm.Graph.from_points(reference, n_neighbors=20)
-    loss = DiffusionEMDLoss(graph, points=reference)
-    print(f"{loss}\nmax_scale: {loss.max_scale_reason}", flush=True)
-    referee = Referee(reference, unrolled, target)
-    start = time.perf_counter()
-    paths = {"Diffusion EMD": flow(loss, source, target, args)}
-    report("Diffusion EMD", paths["Diffusion EMD"], referee, time.perf_counter() - start)
-    if installed("geomloss", "geomloss"):
-        start = time.perf_counter()
-        paths["Sinkhorn divergence"] = sinkhorn_flow(source, target, args.rounds * args.steps, args.rate)
-        report("Sinkhorn divergence", paths["Sinkhorn divergence"], referee, time.perf_counter() - start)
-    draw(paths, reference, target, args.picture)
+    rows = []
+    for seed in args.seeds:
+        paths, reference, target, found = run(seed, args)
+        rows += found
+        if seed == args.seeds[0]:
+            draw(paths, reference, target, args.picture or (PICTURE if args.record else OUTPUT))
+    heads = ["flow along the gradient of", "seed", "exact EMD falls along the roll by", "in space by"]
+    note = (
+        f"{args.cloud} particles, {args.reference:,} reference points, {args.rounds * args.steps} steps. The Sinkhorn "
+        "divergence is geomloss's, p=2, blur=0.05."
+    )
+    packages = (*PACKAGES, "torch", "geomloss", "POT")
+    write_table("flow", heads, sorted(rows), note, folder=args.record, packages=packages)
 
 
 if __name__ == "__main__":

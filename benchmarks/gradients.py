@@ -47,7 +47,7 @@ LARGEST = {
     "heatmover masses": 1_000_000,
     "heatmover positions": 1_000_000,
     "heatmover cloud": 100_000,
-    "geomloss p=2 tensorized": 20_000,
+    "geomloss p=2 tensorized": 10_000,
     "geomloss p=2 online": 20_000,
     "geomloss p=2 multiscale": 100_000,
     "geomloss p=1 tensorized": 10_000,

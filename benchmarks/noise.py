@@ -72,7 +72,7 @@ def by_size(sizes, distances):
 
 
 def coverage(effect, runs):
-    """Return correlations with size of raw and corrected distances, and coverage of the intervals of small and large."""
+    """Return correlations with size, mean distances, and coverage of the intervals of small and of large samples."""
     rows, held, smaller = [], [], []
     for run in range(runs):
         rng = np.random.default_rng(run)
@@ -119,8 +119,9 @@ def main() -> None:
         means, small, large = coverage(effect, max(args.runs // 10, 1))
         rows.append([effect, *(f"{value:.2f}" for value in means), f"{small:.3f}", f"{large:.3f}"])
     heads = [
-        "effect", "size and mean, raw", "size and nearest, raw", "size and mean, corrected", "size and nearest, corrected",
-        "mean distance, raw", "corrected", "of 4,000 cells", "coverage, fewer than 50 cells", "coverage, more",
+        "effect", "size and mean, raw", "size and nearest, raw", "size and mean, corrected",
+        "size and nearest, corrected", "mean distance, raw", "corrected", "of 4,000 cells",
+        "coverage, fewer than 50 cells", "coverage, more",
     ]  # fmt: skip
     note = "20 samples of 10 to 1,000 cells; Spearman of the number of cells with distances, means over cohorts."
     write_table("noise", heads, rows, note, folder=args.record)

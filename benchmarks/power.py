@@ -103,11 +103,12 @@ def rates(design: str, enrichment: float, seeds: range, pool: ProcessPoolExecuto
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="fewer cohorts: whether it runs, not the figures")
+    parser.add_argument("--cohorts", type=int, nargs=2, default=FULL, help="without an effect and with one (1000 200)")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     add_record(parser)
     arguments = parser.parse_args()
     rows = []
-    n_null, n_effect = SMALL if arguments.small else FULL
+    n_null, n_effect = SMALL if arguments.small else arguments.cohorts
     start = time.perf_counter()
     print(f"{'design':12s} {'test':26s} {f'false positives of {n_null:,}':>24s} {'power':>8s}")
     with ProcessPoolExecutor(arguments.jobs) as pool:
@@ -120,7 +121,11 @@ def main() -> None:
     print(f"\nenrichment {EFFECTS}, {n_effect} cohorts each; {time.perf_counter() - start:.0f} s")
     if arguments.record:
         heads = ["design", "test", "false positives", "power"]
-        note = f"{n_null:,} cohorts without an effect, {n_effect:,} with one; called at {100 * LEVEL:g} %."
+        note = (
+            f"{n_null:,} cohorts without an effect, {n_effect:,} with one, {CELLS} cells per sample; called at "
+            f"{100 * LEVEL:g} %, 199 permutations. Odds of a branch are raised {1 + EFFECTS['independent']:g}-fold, "
+            f"{1 + EFFECTS['patients']:g}-fold for patients. No difference in spread is simulated."
+        )
         write_table("power", heads, rows, note, folder=arguments.record)
 
 

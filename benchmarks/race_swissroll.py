@@ -74,8 +74,9 @@ def main() -> None:
     note = (
         f"{args.measures} measures, {args.measures * args.points:,} points in 10-D, mean of {args.seeds} seeds. All "
         "settings are defaults; the graph of MultiscaleEMD is graphtools' default, as in its documentation, or "
-        "heatmover's default; its all pairs are SciPy's pdist, as in its examples. Threads: heatmover all, graphtools "
-        "n_jobs=-1; the rest of MultiscaleEMD, and pdist, have no setting for them."
+        "heatmover's default; its all pairs are SciPy's pdist, as in its examples. Seconds of work of all cores "
+        "together: heatmover and graphtools (n_jobs=-1) use all of them, the rest of MultiscaleEMD, and pdist, have no "
+        "such setting."
     )
     print()
     packages = (*PACKAGES, *RIVAL_PACKAGES, "POT")

@@ -2,6 +2,7 @@
 
     python benchmarks/verify_claims.py           # one line per problem, exit code 1 if there are any
     python benchmarks/verify_claims.py --list    # numbers that nobody has declared, with the words around them
+    python benchmarks/verify_claims.py --mend    # after a new run: puts the numbers right; read the sentences again
 
 Every number in the prose and the tables of a page has to be declared in benchmarks/claims.toml, in one of four ways.
 
@@ -319,6 +320,19 @@ def agrees(found: Found, value: float, bound: str = "") -> bool:
     return abs(found.value - value) <= unit(found.written) / 2 * (1 + 1e-9)
 
 
+def rewritten(written: str, value: float) -> str:
+    """Return a value with as many digits as the number that it replaces."""
+    mantissa, _, exponent = written.replace(",", "").lstrip("-+").partition("e")
+    places = len(mantissa.partition(".")[2])
+    if exponent:
+        digits, _, power = f"{value:.{places}e}".partition("e")
+        return f"{digits}e{int(power)}"
+    if places:
+        return f"{value:{'+' if written[0] == '+' else ''},.{places}f}"
+    step = unit(written)
+    return f"{round(value / step) * step:{'+' if written[0] == '+' else ''},.0f}"
+
+
 def split_bound(source: str) -> tuple[str, str]:
     match = re.match(r"\s*(>=|<=|>|<|~)?\s*(.*)", source, flags=re.DOTALL)
     assert match is not None
@@ -337,6 +351,8 @@ class Verdict:
     compared: int = 0
     undeclared: list[str] = field(default_factory=list)
     unrecorded: dict[str, int] = field(default_factory=dict)
+    # By page: places of wrong numbers, and what should stand there.
+    right: dict[str, list[tuple[int, int, str]]] = field(default_factory=dict)
 
 
 class Checker:
@@ -435,6 +451,9 @@ class Checker:
             self.verdict.compared += 1
             if not agrees(found, value, bound):
                 self.problem(found.start, f"says {found.written}, but {source} is {value:.6g}")
+                if not bound and found.written.lower() not in WORDS:
+                    mended = (found.start, found.end, rewritten(found.written, value))
+                    self.verdict.right.setdefault(self.page.name, []).append(mended)
 
     def table(self, entry: dict[str, Any]) -> None:
         heads = [part.strip() for part in entry["head"].split("|")]
@@ -517,13 +536,28 @@ def verify(root: Path, registry: dict[str, Any]) -> tuple[Verdict, list[str]]:
     return verdict, check_numbers(numbers.folder, without, waiting, verdict)
 
 
+def mend(root: Path, right: dict[str, list[tuple[int, int, str]]]) -> None:
+    """Write the right numbers in place of the wrong ones, and say where."""
+    for name, places in right.items():
+        path = root / name
+        text = path.read_text(encoding="utf-8")
+        for start, end, number in sorted(set(places), reverse=True):
+            print(f"{name}:{text.count(chr(10), 0, start) + 1}: {text[start:end]} becomes {number}")
+            text = text[:start] + number + text[end:]
+        path.write_text(text, encoding="utf-8")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="only numbers without any entry")
+    parser.add_argument("--mend", action="store_true", help="put wrong numbers right, where the source is a number")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     registry = tomllib.loads((chosen.root / "benchmarks/claims.toml").read_text(encoding="utf-8"))
     verdict, lacking = verify(chosen.root, registry)
+    if chosen.mend:
+        mend(chosen.root, verdict.right)
+        verdict, lacking = verify(chosen.root, registry)
     if chosen.list:
         print(*verdict.undeclared, sep="\n")
         return 0

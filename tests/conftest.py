@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from functools import cache
+from pathlib import Path
 
 # One thread of BLAS in each process of the tests and in those that they start. The matrices are small, and threads that
 # spin while another process has their core took most of the time. Tests about threads ask for their number themselves.
@@ -26,6 +28,44 @@ threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), user_api="blas")
 # No test looks at a clock: hypothesis would fail a first example that loads a compiled kernel, on a busy machine.
 settings.register_profile("no clock", deadline=None)
 settings.load_profile("no clock")
+
+# What is imported and collected stays until the end: to look for garbage in it took every process two seconds.
+gc.disable()
+
+# These files take longest, so they go first: one that came last would keep one core busy and leave the others idle.
+LONGEST = (
+    "scale/test_cluster.py",
+    "scale/test_memory.py",
+    "scale/test_kill.py",
+    "properties/test_diffusers.py",
+    "properties/test_order.py",
+    "embedding/test_paper.py",
+    "embedding/test_compact.py",
+    "cohort/test_damage.py",
+    "cli/test_demo.py",
+    "cli/test_compare.py",
+    "report/test_exchange.py",
+    "report/test_browser.py",
+    "report/test_cells.py",
+    "test_barycenters.py",
+    "statistics/test_tests.py",
+    "pl/test_pl.py",
+    "cohort/formats/test_stored.py",
+    "differentiable/test_gradients.py",
+    "diffusion/test_spectral.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    order = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop():
+    """Before the first test; in the process that only hands them out too, which collects nothing."""
+    gc.freeze()
+    gc.enable()
 
 
 def path(n=40):
@@ -144,3 +184,9 @@ def graph(affinity_name):
 def measures(affinity_name):
     """Seven measures: two indicators, sparse ones and dense ones; rows sum to one."""
     return measures_of(affinity_name)
+
+
+@pytest.fixture
+def eager_threads(monkeypatch):
+    """Threads share every step of a recurrence, however short it is."""
+    monkeypatch.setattr("heatmover.diffusion.recurrence.PRODUCTS_PER_THREAD", 1)

@@ -220,7 +220,7 @@ def draw_orders(first, second, runs: Runs) -> None:
     second.annotate("float32", (orders[double - 1], mean[double - 1]), (8, -6), textcoords="offset points", fontsize=8)
     first.set(title="(e) order", xscale="log")
     first.set_xticks((3, 10, 30, 100), ("3", "10", "30", "100"))
-    second.set(title="(f) time", ylabel="seconds to embed", ylim=(0, None))
+    second.set(title="(f) time", ylabel="seconds of work to embed", ylim=(0, None))
     for axis in (first, second):
         left = axis.get_xlim()[0]
         axis.axvspan(left, orders[TOLERANCES.index(LARGEST_TOLERANCE)] * 0.93, color="#EDEDED", linewidth=0, zorder=0)
@@ -293,8 +293,8 @@ def run(show: Exhibit, n_runs: int, n_measures: int) -> None:
     heads = ["panel and setting", "P@10", "Spearman", "P@10, Eq. 8", "Spearman, Eq. 8"]
     note = (
         f'Mean and deviation over {n_runs} draws of {n_measures} measures; max_scale="auto" found K = '
-        f"{' or '.join(map(str, sorted(set(chosen))))}. Seconds: to embed all measures, without graph and fit, on a "
-        "machine that was doing other work; tol 1e-6 and less in float64. As many as the rank: the paper's number of "
+        f"{' or '.join(map(str, sorted(set(chosen))))}. Seconds: work of all cores together to embed all measures, "
+        "without graph and fit; tol 1e-6 and less in float64. As many as the rank: the paper's number of "
         "centres, in the library's cells; the library itself keeps 256 or more per scale. Orders "
         "below that of tol 0.5: refused by the library. The paper shows this figure without numbers."
     )
@@ -302,5 +302,7 @@ def run(show: Exhibit, n_runs: int, n_measures: int) -> None:
 
 
 if __name__ == "__main__":
-    arguments = parser(__doc__).parse_args()
-    run(exhibit("ablation", arguments), *((3, 30) if arguments.quick else (10, 100)))
+    options = parser(__doc__)
+    options.add_argument("--draws", type=int, default=10, help="draws of the data (10; quick: 3)")
+    arguments = options.parse_args()
+    run(exhibit("ablation", arguments), *((3, 30) if arguments.quick else (arguments.draws, 100)))

@@ -10,6 +10,7 @@ Full size is that of docs/results/scale.md; --quick has 100,000 cells.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
@@ -23,6 +24,7 @@ from exhibit import LOOKS, Exhibit, exhibit, parser, stage
 from swissroll_embed import picture
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from provenance import usable_cores
 
 if TYPE_CHECKING:
     from cohort22m import Whole
@@ -108,21 +110,22 @@ def run(show: Exhibit, folder: Path, n_cells: int) -> None:
 
 
 def tables(show: Exhibit, whole: Whole, smooth: dict[str, dict[str, float]], generated: float) -> None:
-    """Write the smoothness of every signal, and seconds and memory of every stage."""
+    """Write the smoothness of every signal, and what every stage cost."""
     rows = [[LOOKS[method][2], *(f"{value:.3f}" for value in row.values())] for method, row in smooth.items()]
     cohort, landmarks = whole.cohort, whole.result.landmarks.n_landmarks
     size = f"{cohort.n_cells:,} simulated cells of {len(cohort.names)} samples, {landmarks:,} landmarks"
     note = f"Laplacian smoothness over the 10-NN graph of samples, as a share of what chance gives. {size}."
     show.table(["method", *next(iter(smooth.values()))], rows, note=note)
-    rows = [[name, f"{seconds:.1f}", f"{memory:.2f} GB"] for name, (seconds, memory) in whole.stages.items()]
-    rows.append(["total", f"{whole.seconds:.1f}", f"{whole.peak:.2f} GB"])
-    seconds = whole.stages["count cells"][0]
+    costs = (whole.stages | {"total": whole.total}).items()
+    rows = [[name, f"{c.work:.1f}", f"{c.seconds:.1f}", f"{c.gigabytes:.2f} GB"] for name, c in costs]
     note = (
-        f"{size}, from the store on disk to the report: {whole.seconds / 60:.1f} minutes. "
-        f"{cohort.n_cells / seconds:,.0f} cells a second were counted. {whole.result.landmark_agreement}. "
-        f"{whole.study.headline()} Generating the store took {generated:.0f} s."
+        f"{size}, from the store on disk to the report. Seconds of work are those of all cores together; those on the "
+        f"clock are of {usable_cores()} cores with a load of {os.getloadavg()[0]:.1f} at the end, of which this run "
+        f"makes about as much as there are cores. {cohort.n_cells / whole.stages['count cells'].work:,.0f} cells were "
+        f"counted in a second of work. {whole.result.landmark_agreement}. {whole.study.headline()} Generating the "
+        f"store took {generated:.0f} s."
     )
-    show.table(["stage", "seconds", "resident memory"], rows, note=note, suffix="_stages")
+    show.table(["stage", "seconds of work", "on the clock", "resident memory"], rows, note=note, suffix="_stages")
 
 
 def main() -> int:

@@ -128,15 +128,16 @@ def method_named(name: str) -> Callable[..., np.ndarray]:
 
 
 def timed(function: Callable[[], T], *, repeats: int = 1, long: float = float("inf")) -> tuple[T, float]:
-    """Return the result of a function and the shortest of the times it took, in seconds.
+    """Return the result of a function and the least work it took: seconds of all cores together.
 
-    A first run that takes longer than ``long`` is the only one.
+    Seconds on the clock would tell of other work on the machine as well, and of the number of cores. A first run that
+    takes longer than ``long`` is the only one.
     """
     times: list[float] = []
     while len(times) < repeats and not (times and times[0] > long):
-        start = time.perf_counter()
+        start = time.process_time()
         result = function()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return result, min(times)
 
 

@@ -4,8 +4,8 @@
 supplement, depth and number of clusters of the trees are found by a grid search with 10 trees, then the number of
 trees varies; Diffusion EMD varies the order of its polynomials (through the tolerance), convolutional Sinkhorn its
 iterations. "Eq. 8" has the paper's norm and its density P^t mu, with the library's alpha and largest scale; "the paper"
-is the preset `DiffusionEMD.from_paper` as it stands. Times are from points to all distances, imports and compilation
-not counted, the shortest of some runs.
+is the preset `DiffusionEMD.from_paper` as it stands. Times are seconds of work of all cores together, from points to
+all distances, imports and compilation not counted, the least of some runs.
 """
 
 from __future__ import annotations
@@ -144,8 +144,10 @@ def draw(show: Exhibit, found: dict[str, list[Point]]) -> None:
             axis.plot(
                 [p.seconds for p in ordered], values, style, color=color, marker=marker, mfc=filled, label=label(name)
             )
-    axes[0].set(title="P@10", ylabel="P@10", xlabel="seconds, points to distances", xscale="log", ylim=(0, 1))
-    axes[1].set(title="Spearman", ylabel="Spearman's rho", xlabel="seconds, points to distances", ylim=(0, 1.02))
+    axes[0].set(title="P@10", ylabel="P@10", xlabel="seconds of work, points to distances", xscale="log", ylim=(0, 1))
+    axes[1].set(
+        title="Spearman", ylabel="Spearman's rho", xlabel="seconds of work, points to distances", ylim=(0, 1.02)
+    )
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
     show.save(figure)
 
@@ -189,7 +191,7 @@ def report(show: Exhibit, found: dict[str, list[Point]], n_measures: int) -> Non
         rows.append([label(name), brief(top.seconds), f"{top.precision:.3f}", f"{top.rank:.3f}", f"`{top.options}`"])
     above = verdict(found, lambda p: p.precision) + verdict(found, lambda p: p.rank)
     note = (
-        f"The best run of each method, {n_measures} measures, {n_measures * 100:,} points. "
+        f"The best run of each method, {n_measures} measures, {n_measures * 100:,} points; work of all cores together. "
         + (
             f"Above the curve of Diffusion EMD: {'; '.join(above)}. "
             if above
@@ -197,7 +199,7 @@ def report(show: Exhibit, found: dict[str, list[Point]], n_measures: int) -> Non
         )
         + " ".join(times(found, name) for name in ITERATIONS)
     )
-    show.table(["method", "seconds", "P@10", "Spearman", "options"], rows, note=note)
+    show.table(["method", "seconds of work", "P@10", "Spearman", "options"], rows, note=note)
 
 
 if __name__ == "__main__":

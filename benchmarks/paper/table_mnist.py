@@ -146,7 +146,7 @@ class Task:
         """Return the rows of a contender, with the splits that are missing in those of an earlier run."""
         print(f"\n{name}")
         if name.startswith("pixels"):
-            return self._by_pixels(name, n_splits)
+            return self._by_pixels(name, n_splits, before)
         return self._by_embedding(name, n_splits, before)
 
     def _by_embedding(self, name: str, n_splits: int, before: list[Row]) -> list[Row]:
@@ -175,37 +175,40 @@ class Task:
                 first = reranked(detail[test], detail[train], found)
             rows[1].add(self._accuracy(train, test, first), timed)
         if name == "diffusion_emd":
-            rows[2:] = [self._alone(f"Its block of {2**DETAIL_SCALE} steps alone, L2", detail, n_splits, clock)]
+            rows[2:] = [
+                self._alone(f"Its block of {2**DETAIL_SCALE} steps alone, L2", detail, n_splits, clock, before[2:])
+            ]
         return rows
 
-    def _by_pixels(self, name: str, n_splits: int) -> list[Row]:
+    def _by_pixels(self, name: str, n_splits: int, before: list[Row]) -> list[Row]:
         rows = []
-        for sum_one, words in ((False, "Raw pixels"), (True, "Pixels, sum one")):
+        for place, (sum_one, words) in enumerate(((False, "Raw pixels"), (True, "Pixels, sum one"))):
+            known = before[place : place + 1]
             clock = Clock()
             with clock.stage("pixels"):
                 values = pixels(self.images, sum_one=sum_one)
             if name == "pixels_l2":
-                rows.append(self._alone(f"{words}, L2", values, n_splits, clock))
+                rows.append(self._alone(f"{words}, L2", values, n_splits, clock, known))
                 continue
             distances = hm.pairwise_distances(values[self.digits])
             row = Row(f"{words}, L1", "", *agreement([self.truth], [distances]), values.shape[1])
-            self._search(row, values, nearest_l1, n_splits, clock)
-            rows.append(row)
+            rows.append(self._search((*known, row)[0], values, nearest_l1, n_splits, clock))
         return rows
 
-    def _alone(self, label: str, values: np.ndarray, n_splits: int, clock: Clock) -> Row:
+    def _alone(self, label: str, values: np.ndarray, n_splits: int, clock: Clock, known: list[Row]) -> Row:
         some = values[self.digits].astype(np.float64)
         row = Row(label, "", *agreement([self.truth], [euclidean(some, some)]), values.shape[1])
-        self._search(row, values, nearest_euclidean, n_splits, clock)
-        return row
+        return self._search((*known, row)[0], values, nearest_euclidean, n_splits, clock)
 
-    def _search(self, row: Row, values: np.ndarray, search: Search, n_splits: int, clock: Clock) -> None:
-        for split in range(n_splits):
+    def _search(self, row: Row, values: np.ndarray, search: Search, n_splits: int, clock: Clock) -> Row:
+        """Add the splits that the row does not have yet."""
+        for split in range(len(row.accuracies), n_splits):
             train, test = halves(len(self.labels), self.seed, split)
             timed = Clock(clock)
             with timed.stage(row.label[:28]):
                 found = search(values[test], values[train])
             row.add(self._accuracy(train, test, found), timed)
+        return row
 
     def _accuracy(self, train: np.ndarray, test: np.ndarray, found: np.ndarray) -> float:
         """Return how often, in percent, the image found in the training half has the label of the test image."""

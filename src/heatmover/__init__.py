@@ -28,6 +28,7 @@ __all__ = [
     "analysis",
     "barycenter",
     "baselines",
+    "calibrate",
     "cohort",
     "compare",
     "datasets",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from heatmover.analysis import compare, examine, landmark_agreement, study_cohort, study_comparison
     from heatmover.attribution import explain, explain_groups
     from heatmover.barycenters import barycenter
+    from heatmover.calibration import calibrate
     from heatmover.cohort import read_cohort
     from heatmover.embedding import DiffusionEMD, nearest, pairwise_distances
     from heatmover.errors import (
@@ -94,6 +96,7 @@ _HOMES = {
     "analysis": ("compare", "examine", "landmark_agreement", "study_cohort", "study_comparison"),
     "attribution": ("explain", "explain_groups"),
     "barycenters": ("barycenter",),
+    "calibration": ("calibrate",),
     "cohort": ("read_cohort",),
     "embedding": ("DiffusionEMD", "nearest", "pairwise_distances"),
     "errors": tuple(name for name in __all__ if name.endswith(("Error", "Warning"))),

@@ -269,6 +269,7 @@ def test_a_compact_embedding_is_noted_and_other_warnings_pass(cohort, monkeypatc
     assert "made compact" in found.notes
 
 
+@pytest.mark.usefixtures("eager_threads")
 def test_same_seed_same_numbers_any_threads(cohort):
     first, second = (study_cohort(cohort, n_jobs=jobs, random_state=5, **QUICK) for jobs in (1, 2))
     np.testing.assert_array_equal(first.comparison.distances, second.comparison.distances)

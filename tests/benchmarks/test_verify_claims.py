@@ -66,6 +66,28 @@ def test_a_wrong_number_is_told_with_its_place_and_both_values(project):
     assert "0.7" in line.split("but")[1]
 
 
+@pytest.mark.parametrize(
+    ("written", "value", "expected"),
+    [
+        ("0.72", 0.7, "0.70"),
+        ("+0.06", 0.051, "+0.05"),
+        ("-0.08", -0.061, "-0.06"),
+        ("180", 263.2, "260"),
+        ("3,395", 3412.0, "3,412"),
+        ("3e-7", 4.2e-9, "4e-9"),
+    ],
+)
+def test_a_number_is_mended_with_as_many_digits(claims, written, value, expected):
+    assert claims.rewritten(written, value) == expected
+
+
+def test_wrong_numbers_are_put_right(tmp_path, project, claims, capsys):
+    project("It takes 0.72 s, says 3.", of_readme(CLAIM) + 'given.data = ["says 3"]\n')
+    assert claims.main(["--root", str(tmp_path), "--mend"]) == 0
+    assert "0.72 becomes 0.70" in capsys.readouterr().out
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == "It takes 0.70 s, says 3."
+
+
 def test_a_number_without_a_source_is_told(project):
     code, (line,) = project("It takes 0.70 s on 8 cores.", of_readme(CLAIM))
     assert code == 1

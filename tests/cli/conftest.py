@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import sys
 from types import SimpleNamespace
 
 import anndata
@@ -11,11 +14,36 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from heatmover.__main__ import main
 from heatmover.cli import app
 
 
 def run(*arguments, columns=100):
     return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": str(columns)})
+
+
+def fork(*arguments, stdout, stderr, environment=(), before=lambda: None):
+    """Run a command in a child, whose process is returned, with files of its own: no start, which takes seconds."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        signal.alarm(300)  # ends a child that waits for ever
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        os.environ.update(environment)
+        sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
+        sys.argv = ["heatmover", *map(str, arguments)]
+        before()
+        main()
+        code = 0
+    except SystemExit as exit:
+        code = exit.code or 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def fails_with(result, sentence):
@@ -68,7 +96,7 @@ def make():
 
 @pytest.fixture(scope="session")
 def cli():
-    return SimpleNamespace(run=run, fails_with=fails_with, contents=contents)
+    return SimpleNamespace(run=run, fork=fork, fails_with=fails_with, contents=contents)
 
 
 @pytest.fixture(scope="session")

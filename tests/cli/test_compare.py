@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import subprocess
+import os
 import sys
 
 import anndata
@@ -331,37 +331,22 @@ def test_results_are_replaced_only_by_force(finished, cells, tmp_path, cli, plai
     assert sorted(cli.contents(tmp_path)) == sorted(FILES)
 
 
-FULL_DISKS = """
-import os, resource, sys
-import anndata, pandas, plotly.graph_objects, sklearn.neighbors  # once, for all, and the compiled kernels
-import numpy as np
-import heatmover as hm
-import heatmover.cli
-from heatmover.__main__ import main
-
-hm.compare(np.random.default_rng(0).normal(size=(300, 3)), np.repeat(np.arange(10), 30), n_jobs=1)
-
-for limit in (1024, 20 * 1024, 100 * 1024):
-    child = os.fork()
-    if child == 0:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        main()
-        sys.exit(0)
-    _, status = os.waitpid(child, 0)
-    print(os.waitstatus_to_exitcode(status), flush=True)
-    print("next", file=sys.stderr, flush=True)
-"""
-
-
-def test_a_full_disk_leaves_nothing(cells, tmp_path):
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("limit", [1024, 20 * 1024, 100 * 1024])
+def test_a_full_disk_leaves_nothing(cells, tmp_path, cli, limit):
     """The system refuses to write more than so much into a file, as it does where a disk is full."""
-    options = ["-s", "sample", "-o", str(tmp_path / "out"), "--permutations", "9"]
-    command = [sys.executable, "-c", FULL_DISKS, "compare", str(cells), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["2"] * 3, done.stderr
-    for told in done.stderr.split("next\n")[:3]:
-        assert told.splitlines()[-1].startswith("Error: Could not write the results")
-    assert list(tmp_path.iterdir()) == []
+    resource = pytest.importorskip("resource", reason="needs the limits of Unix")
+    results, told = tmp_path / "results", tmp_path / "told"
+    results.mkdir()
+    with told.open("w") as file:
+        child = cli.fork(
+            "compare", cells, "-s", "sample", "-o", results / "out", "--permutations", 9,
+            stdout=file.fileno(), stderr=file.fileno(),
+            before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        )  # fmt: skip
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert told.read_text().splitlines()[-1].startswith("Error: Could not write the results")
+    assert list(results.iterdir()) == []
 
 
 def test_help_has_groups_and_examples(cli):

@@ -272,19 +272,22 @@ def test_as_a_module_with_ascii_output(tmp_path, cli):
     assert again.stderr.splitlines()[-1].startswith("Error: Expected no results in ")
 
 
-def test_bars_in_a_terminal(tmp_path):
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_bars_in_a_terminal(tmp_path, cli):
     """Every stage ends with its mark, and the cursor is given back."""
     pty = pytest.importorskip("pty", reason="needs the terminals of Unix")
     controller, terminal = pty.openpty()
-    command = [sys.executable, "-m", "heatmover", "demo", *SMALL, "--out", str(tmp_path / "out")]
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"}
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=terminal, env=environment) as process:
-        os.close(terminal)
-        output = b""
-        while chunk := read_some(controller):
-            output += chunk
+    environment = {"TERM": "xterm-256color", "COLUMNS": "100"}
+    with Path(os.devnull).open("w") as nowhere:
+        child = cli.fork(
+            "demo", *SMALL, "--out", tmp_path / "out", stdout=nowhere.fileno(), stderr=terminal, environment=environment
+        )
+    os.close(terminal)
+    output = b""
+    while chunk := read_some(controller):
+        output += chunk
     os.close(controller)
-    assert process.returncode == 0
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode())
     for stage in (
         "simulate cohort",

@@ -211,6 +211,7 @@ def test_a_tolerance_below_rounding_is_told():
     assert factorise(operator, 4, tol=1e-14, last=24) is None
 
 
+@pytest.mark.usefixtures("eager_threads")
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_same_seed_same_bits(n_threads):
     operator = DiffusionOperator.from_graph(swiss_roll())

@@ -201,6 +201,7 @@ def test_a_deflated_power_is_the_dense_one(graph, scale):
     np.testing.assert_array_equal(block, before)
 
 
+@pytest.mark.usefixtures("eager_threads")
 def test_threads_do_not_change_a_bit_of_a_power():
     operator = DiffusionOperator.from_graph(Graph.from_grid((20, 20)))
     block = np.random.default_rng(0).standard_normal((400, 37))

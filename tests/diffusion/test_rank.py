@@ -78,6 +78,7 @@ def test_the_rank_falls_with_the_scale_and_rises_as_delta_falls():
     assert (np.diff(ranks, axis=0) >= 0).all()
 
 
+@pytest.mark.usefixtures("eager_threads")
 def test_the_seed_decides_and_the_threads_do_not():
     operator = DiffusionOperator.from_graph(roll())
     one, same, other = (

@@ -33,13 +33,14 @@ def cloud():
 def products(monkeypatch):
     """One entry per product with the operator."""
     calls = []
-    plain = compiled.advance
+    plain = compiled.advance_pairs
 
     def counted(*arguments):
-        calls.append(len(calls))
+        shares = arguments[-3]
+        calls.extend(range(shares.shape[1]))
         return plain(*arguments)
 
-    monkeypatch.setattr(compiled, "advance", counted)
+    monkeypatch.setattr(compiled, "advance_pairs", counted)
     return calls
 
 
@@ -130,6 +131,7 @@ def test_the_first_polynomial_is_not_the_start_itself(cloud):
     np.testing.assert_array_equal(first, before)
 
 
+@pytest.mark.usefixtures("eager_threads")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_threads", [2, 3, 7, 400])
 def test_threads_that_share_the_rows_change_no_bit(cloud, dtype, n_threads):
@@ -148,6 +150,17 @@ def test_threads_that_share_the_rows_change_no_bit(cloud, dtype, n_threads):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("products", [0, 40_000, 70_000])
+def test_steps_in_one_call_or_in_many_change_no_bit(cloud, dtype, products, monkeypatch):
+    block = block_of(cloud, 5).astype(dtype)
+    coefficients = [np.linspace(1, 2, length) for length in (1, 2, 9, 24)]
+    at_once = list(Recurrence(cloud, dtype).polynomials(block.copy(), coefficients))
+    monkeypatch.setattr("heatmover.diffusion.recurrence.PRODUCTS_PER_CALL", products)
+    for one, other in zip(at_once, Recurrence(cloud, dtype).polynomials(block.copy(), coefficients), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 64, 83])
 def test_columns_in_threads_are_the_whole_to_the_bit(cloud, dtype, width):
     recurrence = Recurrence(cloud, dtype)
@@ -162,6 +175,12 @@ def test_columns_in_threads_are_the_whole_to_the_bit(cloud, dtype, width):
         for widest in (8, 64):
             found = in_columns(function, block, n_threads=n_threads, widest=widest)
             np.testing.assert_array_equal(found, whole)
+
+
+def test_short_steps_are_not_shared(cloud, products):
+    """Only what one thread takes alone is counted."""
+    list(Recurrence(cloud, np.float64, n_threads=5).polynomials(block_of(cloud), [np.ones(9)]))
+    assert len(products) == 8
 
 
 @pytest.mark.parametrize(("width", "n_threads", "widest"), [(100, 1, 64), (100, 3, 64), (17, 4, 64), (640, 2, 16)])

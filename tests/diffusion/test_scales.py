@@ -95,6 +95,7 @@ def test_a_graph_that_hangs_by_a_thread_ends_the_search():
     assert "by a thread" in choice.reason
 
 
+@pytest.mark.usefixtures("eager_threads")
 def test_many_points_are_sampled_reproducibly_whatever_the_threads():
     operator = DiffusionOperator.from_graph(Graph.from_grid((80,)))
     rows = np.eye(80)

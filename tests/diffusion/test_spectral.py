@@ -303,6 +303,7 @@ def test_an_error_of_one_bounds_nothing_further():
 # --- randomness ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("eager_threads")
 @pytest.mark.parametrize("tol", [1e-3, 1e-6])
 def test_same_seed_same_bits_whatever_the_threads(tol):
     operator = DiffusionOperator.from_graph(Graph.from_grid((30, 37)))

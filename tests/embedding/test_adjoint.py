@@ -103,6 +103,7 @@ def test_few_scales(max_scale):
     np.testing.assert_allclose(model.apply_transpose(features), features @ dense.T, rtol=0, atol=1e-11)
 
 
+@pytest.mark.usefixtures("eager_threads")
 def test_bits_do_not_depend_on_threads_or_other_rows():
     graph = ring_graph(400)
     one, two = (fitted(graph, n_measures=3, method="chebyshev", dtype="float32", n_jobs=n) for n in (1, 2))
@@ -112,6 +113,7 @@ def test_bits_do_not_depend_on_threads_or_other_rows():
     np.testing.assert_array_equal(pulled[17:20], one.apply_transpose(features[17:20]))
 
 
+@pytest.mark.usefixtures("eager_threads")
 def test_threads_may_share_a_recurrence_by_rows():
     operator = DiffusionOperator.from_graph(ring_graph())
     inputs = np.random.default_rng(0).normal(size=(3, N_POINTS, 8))

@@ -151,6 +151,7 @@ def test_mass_is_kept_at_every_scale(cloud, rows, method):
         np.testing.assert_allclose(block.sum(axis=1), 2.0 ** (-(9 - scale) / 2), rtol=1e-9)
 
 
+@pytest.mark.usefixtures("eager_threads")
 @pytest.mark.parametrize("method", METHODS)
 def test_same_seed_same_bits_whatever_the_threads(cloud, rows, method):
     options = {"method": method, "compress": 0.1, "max_scale": 9}

@@ -59,6 +59,7 @@ def test_equal_indicators_far_apart_reach_the_largest_distance():
     assert one(a - b) == pytest.approx(2 * sum(2.0 ** (-k / 2) for k in range(4)))
 
 
+@pytest.mark.usefixtures("eager_threads")
 @pytest.mark.parametrize("n_threads", [1, 2, 5])
 def test_threads_do_not_change_a_bit(graph, measures, n_threads):
     from heatmover.diffusion.chebyshev import ChebyshevDiffuser

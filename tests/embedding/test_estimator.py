@@ -432,6 +432,7 @@ def test_shape_never_depends_on_coincidences(grid, n_measures):
     assert auto.fit_transform(rows).shape == (n_measures, auto.n_scales_ * 120)
 
 
+@pytest.mark.usefixtures("eager_threads")
 def test_same_seed_same_bits_whatever_the_threads(grid):
     rows = np.random.default_rng(1).dirichlet(np.ones(120), size=90)
     runs = [hm.DiffusionEMD(grid, n_jobs=n, random_state=3).fit_transform(rows) for n in (1, 2, 4, None)]

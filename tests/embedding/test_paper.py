@@ -1,6 +1,7 @@
 """The preset is the paper: against dense code written from its LaTeX, which shares nothing with the package."""
 
 import pickle
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -174,6 +175,23 @@ def strip_measures():
     return dirichlet(6, 600)
 
 
+@pytest.fixture(scope="module")
+def strip_eigenvalues(strip):
+    """Absolute eigenvalues of P."""
+    return np.abs(np.linalg.eigvals(strip[1]))
+
+
+@pytest.fixture(scope="module")
+def fitted(strip, strip_measures):
+    """Return a function that gives a preset on the strip by its options; each is fitted once."""
+
+    @cache
+    def fit(**options):
+        return hm.DiffusionEMD.from_paper(strip[0], **options).fit(strip_measures)
+
+    return fit
+
+
 def centres_of(model):
     return [regions.centres for regions in model.prepared_.layout.regions]
 
@@ -186,9 +204,9 @@ def expected_at_centres(P, mu, model):
 
 
 @pytest.mark.parametrize("delta", [1e-3, DELTA, 1e-8])
-def test_algorithm_4_is_equation_8_at_its_centres(strip, strip_measures, delta):
+def test_algorithm_4_is_equation_8_at_its_centres(strip, strip_measures, fitted, delta):
     graph, P = strip
-    model = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative", compress=delta).fit(strip_measures)
+    model = fitted(algorithm="interpolative", compress=delta)
     assert model.method_ == "interpolative"
     embedding = model.transform(strip_measures)
     expected = expected_at_centres(P, strip_measures, model)
@@ -201,40 +219,34 @@ def test_algorithm_4_is_equation_8_at_its_centres(strip, strip_measures, delta):
     assert (np.abs(embedding - expected).max(axis=1) <= room).all()
 
 
-def test_the_skeletons_are_nested_and_have_the_rank_of_the_powers(strip, strip_measures):
-    graph, P = strip
-    model = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative").fit(strip_measures)
+def test_the_skeletons_are_nested_and_have_the_rank_of_the_powers(fitted, strip_eigenvalues):
+    model = fitted(algorithm="interpolative")
     centres = [set(part.tolist()) for part in centres_of(model)]
     assert all(coarse <= fine for fine, coarse in pairwise(centres))
     # The difference and the density at the top are both at the centres of K.
     assert centres[-1] == centres[-2]
-    values = np.abs(np.linalg.eigvals(P))
     for level, part in zip([*model.scales_[1:], model.max_scale_], centres, strict=True):
-        rank = np.count_nonzero(values**2.0**level >= DELTA)
+        rank = np.count_nonzero(strip_eigenvalues**2.0**level >= DELTA)
         assert abs(len(part) - rank) <= max(2, 0.25 * rank)
 
 
-def test_a_scale_of_high_rank_is_compared_at_all_points(strip, strip_measures):
-    graph, P = strip
-    model = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative", max_scale=5).fit(strip_measures)
-    values = np.abs(np.linalg.eigvals(P))
-    ranks = np.array([np.count_nonzero(values**2.0**k >= DELTA) for k in (1, 2, 3, 4, 5, 5)])
+def test_a_scale_of_high_rank_is_compared_at_all_points(strip, strip_measures, fitted, strip_eigenvalues):
+    model = fitted(algorithm="interpolative", max_scale=5)
+    ranks = np.array([np.count_nonzero(strip_eigenvalues**2.0**k >= DELTA) for k in (1, 2, 3, 4, 5, 5)])
     assert ranks[0] > 80
     assert ranks[-1] < 50
     assert (model.n_regions_[ranks > 80] == 600).all()
     assert (model.n_regions_[ranks < 50] < 60).all()
-    expected = expected_at_centres(P, strip_measures, model)
+    expected = expected_at_centres(strip[1], strip_measures, model)
     assert np.abs(model.transform(strip_measures) - expected).max() < 1e-4
 
 
-def test_algorithm_1_is_sampled_at_the_centres_of_algorithm_4(strip, strip_measures):
-    graph, P = strip
-    sampled = hm.DiffusionEMD.from_paper(graph, compress=DELTA).fit(strip_measures)
-    nested = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative").fit(strip_measures)
+def test_algorithm_1_is_sampled_at_the_centres_of_algorithm_4(strip, strip_measures, fitted):
+    sampled, nested = fitted(compress=DELTA), fitted(algorithm="interpolative")
     assert sampled.method_ == "chebyshev"
     for one, other in zip(centres_of(sampled), centres_of(nested), strict=True):
         assert one.tolist() == other.tolist()
-    expected = expected_at_centres(P, strip_measures, sampled)
+    expected = expected_at_centres(strip[1], strip_measures, sampled)
     assert np.abs(sampled.transform(strip_measures) - expected).max() < 1e-9
 
 
@@ -268,8 +280,8 @@ PRESETS = {
 
 
 @pytest.fixture(scope="module", params=PRESETS, ids=str)
-def preset(request, strip, strip_measures):
-    return hm.DiffusionEMD.from_paper(strip[0], **PRESETS[request.param]).fit(strip_measures)
+def preset(request, fitted):
+    return fitted(**PRESETS[request.param])
 
 
 def test_blocks_are_the_whole(preset, strip_measures):
@@ -283,10 +295,10 @@ def test_the_transpose_is_the_transpose(preset, strip_measures):
     assert np.allclose(preset.apply_transpose(features) @ strip_measures.T, features @ embedding.T, atol=1e-10)
 
 
-def test_a_table_gives_the_same(strip, strip_measures):
+def test_a_table_gives_the_same(strip, strip_measures, fitted):
     many = hm.DiffusionEMD.from_paper(strip[0], algorithm="interpolative").fit()
     assert many.prepared_.table is not None
-    few = hm.DiffusionEMD.from_paper(strip[0], algorithm="interpolative").fit(strip_measures)
+    few = fitted(algorithm="interpolative")
     assert few.prepared_.table is None
     assert np.allclose(many.transform(strip_measures), few.transform(strip_measures), atol=1e-12)
 

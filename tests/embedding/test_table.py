@@ -120,6 +120,7 @@ def test_bits_of_a_row_do_not_depend_on_the_others_or_on_threads(operator, rows,
         np.testing.assert_array_equal(table.rows(sp.csr_array(rows[i : i + 1]), n_threads=2)[0], together[i])
 
 
+@pytest.mark.usefixtures("eager_threads")
 def test_the_table_does_not_depend_on_the_threads_that_made_it(operator, rows):
     one, other = (table_of(chebyshev(operator, False), layout_of(operator, "increments"), n_threads=n) for n in (1, 4))
     np.testing.assert_array_equal(one.rows(rows, n_threads=1), other.rows(rows, n_threads=1))

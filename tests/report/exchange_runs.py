@@ -6,6 +6,7 @@ process that runs the tests would copy the page tables of gigabytes, some hundre
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -92,6 +93,7 @@ def end(child):
 
 if __name__ == "__main__":
     without_sync()
+    gc.freeze()  # a child that looks for garbage would copy all that it looks at
     for line in sys.stdin:
         children = [begin(Run(**run)) for run in json.loads(line)]
         sys.stdout.write(json.dumps([end(child) for child in children]) + "\n")

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,17 @@ def cluster(n_workers=2):
     return distributed.LocalCluster(
         n_workers=n_workers, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_workers():
+    """Workers are forked from a process that has imported what they need; each would take seconds for it."""
+    dask = pytest.importorskip("dask")
+    forkserver.set_forkserver_preload(["distributed", "pyarrow.parquet", "zarr", "heatmover.scale", "numba"])
+    forkserver.ensure_running()
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        yield
+    forkserver._forkserver._stop()  # else it would stay until all tests are done
 
 
 @pytest.fixture(scope="module")

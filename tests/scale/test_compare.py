@@ -51,6 +51,7 @@ def test_landmarks_cost_little_here_and_the_loss_says_so(cohort):
     assert result.landmark_agreement.n_points == cohort.n_cells
 
 
+@pytest.mark.usefixtures("eager_threads")
 @pytest.mark.parametrize(("piece_rows", "block_rows", "n_jobs"), [(4000, 4000, 1), (977, 100, 2), (333, 16, 3)])
 def test_the_result_does_not_depend_on_pieces_blocks_or_threads(
     cohort, whole, small_pieces, piece_rows, block_rows, n_jobs

@@ -14,7 +14,7 @@ import pytest
 STEPS = (3, 24, 36)
 # Imports what a run needs and loads its compiled kernels, once, and forks for every run: a start takes longer than it.
 RUNS = """
-import hashlib, json, os, signal, sys
+import gc, hashlib, json, os, signal, sys
 import pandas, pyarrow.parquet, sklearn.neighbors, zarr
 from heatmover.cohort import read_cohort
 from heatmover.scale import chunks, compare_cohort
@@ -57,6 +57,7 @@ def whole(place):
     return lines[-1], lines.count("advance"), end(process)
 
 compare_cohort(cohort, landmarks=60, n_jobs=1)
+gc.freeze()  # a child that looks for garbage would copy all that it looks at
 folder = sys.argv[2]
 found = {"untouched": whole(folder + "/untouched.zarr")}
 for step in map(int, sys.argv[3:]):

@@ -85,8 +85,9 @@ def demo(
         asked, n_jobs = DemoOptions(samples, cells, effect, options.number(seed)), options.number(threads)
         if n_jobs is not None:
             check_integer("n_jobs", n_jobs, minimum=1)
-        check_extras(picture=True, extra="demo")
         with result_folder(target, force=force) as folder, watched(quiet) as progress:
+            # After the folder, which may be refused: these packages take more than a second to import.
+            check_extras(picture=True, extra="demo")
             found = _study(asked, n_jobs, progress)
             command = {"name": "demo", "options": asdict(asked)}
             title = f"A simulated cohort of {samples} samples"

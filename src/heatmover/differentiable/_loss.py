@@ -41,7 +41,7 @@ class DiffusionEMDLoss(torch.nn.Module):
         The graph the measures live on.
     points
         Positions of its points, ``(n_points, n_dimensions)``, needed by `enter` and `straying` only.
-    max_scale, n_scales, alpha, density, norm, random_state
+    max_scale, n_scales, alpha, weights, density, norm, random_state
         As in `DiffusionEMD`. They are settled here, once, and so are the bandwidth and the polynomials: constants of
         the loss that no gradient looks into.
     tol
@@ -92,17 +92,19 @@ class DiffusionEMDLoss(torch.nn.Module):
         entry_bandwidth: float | Literal["auto"] = "auto",
         n_jobs: int | None = None,
         random_state: int | None = 0,
+        weights: npt.ArrayLike | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(graph, Graph):
             raise InvalidInputError("graph to be a heatmover.Graph", type(graph).__name__)
         settings: dict[str, Any] = {"max_scale": max_scale, "n_scales": n_scales, "alpha": alpha, "tol": tol}
-        settings |= {"density": density, "norm": norm, "normalize": normalize, "n_jobs": n_jobs}
+        settings |= {"density": density, "norm": norm, "normalize": normalize, "n_jobs": n_jobs, "weights": weights}
         model = DiffusionEMD(
             graph, method="chebyshev", compress=False, dtype="float64", random_state=random_state, **settings
         ).fit()
         prepared = model.prepared_
         self.scales, self.max_scale_reason = prepared.layout.scales, model.max_scale_reason_
+        self.weights = None if weights is None else np.diagonal(np.abs(prepared.layout.matrix)).copy()
         self.alpha, self.tol, self.density, self.norm, self.normalize = alpha, tol, density, norm, normalize
         self._matrix = prepared.layout.matrix
         self._n_threads = check_threads(n_jobs)
@@ -250,7 +252,8 @@ class DiffusionEMDLoss(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """Return the settings, for torch's own printing of modules."""
-        return f"{self.graph}, scales {self.scales[0]} to {self.scales[-1]}, alpha={self.alpha:g}, norm={self.norm!r}"
+        weighed = f"alpha={self.alpha:g}" if self.weights is None else f"weights={np.round(self.weights, 4).tolist()}"
+        return f"{self.graph}, scales {self.scales[0]} to {self.scales[-1]}, {weighed}, norm={self.norm!r}"
 
     def _settle(self, graph: Graph, operator: DiffusionOperator) -> None:
         self.graph, self._operator = graph, operator

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count, islice, pairwise
+from contextlib import contextmanager
+from itertools import count, pairwise
 from typing import Any, final
 
 import numpy as np
@@ -21,6 +22,13 @@ __all__ = ["Recurrence", "in_columns"]
 # of the compiled recurrence (20 GFlop/s per core against 9 at 16 and 5 at 8).
 WIDEST_BLOCK = 64
 
+# Products of two numbers, a thread's part in a step, below which no further thread is worth while: to hand out a step
+# takes 0.1 ms. On a graph of a hundred points two threads took twelve times as long as one.
+PRODUCTS_PER_THREAD = 500_000
+# Products in one call that takes many steps: on a graph of a hundred points a call takes longer than a step. One that
+# took much longer than this, some milliseconds, could not be interrupted.
+PRODUCTS_PER_CALL = 10_000_000
+
 
 @final
 class Recurrence:
@@ -35,8 +43,9 @@ class Recurrence:
     highest
         The interval is [operator.lowest, highest]; on eigenvalues above it the polynomials grow without bound.
     n_threads
-        Threads that share every step by rows. One block of 32 columns takes two threads two thirds of the time of two
-        blocks of 16; columns that fill a wide block for each thread are better shared by columns, see `in_columns`.
+        Threads that share every step by rows, where it is long enough. One block of 32 columns takes two threads two
+        thirds of the time of two blocks of 16; columns that fill a wide block for each thread are better shared by
+        columns, see `in_columns`.
     """
 
     def __init__(
@@ -48,14 +57,17 @@ class Recurrence:
         # slope * S + offset is twice the map of the interval onto [-1, 1].
         self._slope = 4 / (highest - operator.lowest)
         self._offset = 2 - self._slope * highest
-        indptr = operator.symmetric.indptr
-        cuts = np.searchsorted(indptr, np.linspace(0, indptr[-1], n_threads + 1)[1:-1])
-        self._rows = list(pairwise([0, *(int(cut) for cut in cuts), operator.n_points]))
+        self._n_threads = n_threads
 
     def terms(self, start: Block) -> Iterator[Block]:
         """Yield T_1 X, T_2 X, ... for a block X ``(n_points, width)``; each is valid until two more were taken."""
-        nothing = self._nothing(start)
-        return self._advance(start.copy(), lambda _degree: nothing)
+        current, previous = start.copy(), np.zeros_like(start)
+        nothing = np.empty((0, 2), dtype=self.dtype), *(np.empty((0, *start.shape), dtype=self.dtype),) * 2
+        with self._steps(start.shape[1]) as step:
+            for degree in count(1):
+                step(current, previous, degree == 1, *nothing)
+                current, previous = previous, current
+                yield current
 
     def polynomials(self, start: Block, coefficients: Sequence[Float64]) -> Iterator[Block]:
         """Yield polynomials of S applied to one block, each as soon as it is complete.
@@ -82,24 +94,16 @@ class Recurrence:
         n_fine = sum(3 * length <= lengths[-1] for length in lengths)
         fine: Block = start * table[:n_fine, 0, None, None]
         coarse: Block = start * table[n_fine:, 0, None, None]
-        nothing = self._nothing(start)
-        done = 0
-
-        def shares(degree: int) -> tuple[Block, Block, Block]:
-            if degree % 2:
-                return nothing
-            return table[done:, degree - 1 : degree + 1], fine[done:], coarse[max(done - n_fine, 0) :]
-
-        terms = self._advance(start, shares)
-        for degree in count(0, 2):
-            while done < len(lengths) and lengths[done] <= degree + 1:
-                yield fine[done] if done < n_fine else coarse[done - n_fine]
-                done += 1
+        even, odd, degree = start, np.zeros_like(start), 0
+        with self._pairs_of_steps(start.shape[1]) as advance:
+            for done, length in enumerate(lengths):
                 if done == n_fine:
-                    fine = nothing[1]
-            if done == len(lengths):
-                return
-            next(islice(terms, 1, None))
+                    fine = fine[:0].copy()
+                if degree < length - 1:
+                    coming = table[done:, degree + 1 : 2 * (length // 2) + 1]
+                    advance(even, odd, degree == 0, coming, fine[done:], coarse[max(done - n_fine, 0) :])
+                    degree += coming.shape[1]
+                yield fine[done] if done < n_fine else coarse[done - n_fine]
 
     def transposed(self, inputs: Block, coefficients: Sequence[Float64]) -> Block:
         """Return the sum of polynomials of S, each applied to a block of its own, by one recurrence (Clenshaw).
@@ -134,41 +138,69 @@ class Recurrence:
         previous = np.zeros_like(current)
         for other in np.flatnonzero(lengths[:-1] == lengths[-1]):
             current += inputs[other] * table[other, -1]
-        with ThreadPoolExecutor(len(self._rows)) as pool:
+        parts = self._parts(current.shape[1])
+        with ThreadPoolExecutor(len(parts)) as pool:
             for degree in range(int(lengths[-1]) - 2, -1, -1):
                 first = int(np.searchsorted(lengths, degree, side="right"))
                 shares = np.ascontiguousarray(table[first:, degree])
                 # The last step is half of the others: T_0 = 1, but T_1 = X T_0 and not 2 X T_0.
                 half = 1.0 if degree else 0.5
                 slope, offset = half * self._slope, half * self._offset
-                list(pool.map(step, self._rows)) if len(self._rows) > 1 else step(self._rows[0])
+                list(pool.map(step, parts)) if len(parts) > 1 else step(parts[0])
                 current, previous = previous, current
         return current
 
-    def _nothing(self, start: Block) -> tuple[Block, Block, Block]:
-        empty = np.empty((0, *start.shape), dtype=self.dtype)
-        return np.empty((0, 2), dtype=self.dtype), empty, empty
+    def _parts(self, width: int) -> list[tuple[int, int]]:
+        """Return the rows that each thread takes of a block of ``width`` columns: the first, and the one after."""
+        indptr = self._matrix.indptr
+        products = int(indptr[-1]) * width
+        count = max(1, min(self._n_threads, products // max(PRODUCTS_PER_THREAD, 1)))
+        cuts = np.searchsorted(indptr, np.linspace(0, indptr[-1], count + 1)[1:-1])
+        return list(pairwise([0, *(int(cut) for cut in cuts), len(indptr) - 1]))
 
-    def _advance(self, start: Block, shares: Callable[[int], tuple[Block, Block, Block]]) -> Iterator[Block]:
-        """Yield T_1 X, T_2 X, ..., overwriting X."""
+    @contextmanager
+    def _steps(self, width: int) -> Iterator[Callable[[Block, Block, bool, Block, Block, Block], None]]:
+        """Lend a function that takes one step, whose rows the threads share; see `advance`."""
         from heatmover._compiled.recurrence import advance
 
-        matrix, number = self._matrix, self.dtype.type
-        # T_1 = X T_0 is half of what the recurrence makes of T_{-1} = 0.
-        current, previous, slope, offset = start, np.zeros_like(start), self._slope / 2, self._offset / 2
+        matrix, number, parts = self._matrix, self.dtype.type, self._parts(width)
 
-        def step(rows: tuple[int, int]) -> None:
-            advance(
-                rows, matrix.indptr, matrix.indices, self._data, current, previous, number(slope), number(offset),
-                *parts,
-            )  # fmt: skip
+        def step(current: Block, previous: Block, is_first: bool, *sums: Block) -> None:
+            # T_1 = X T_0 is half of what the recurrence makes of T_{-1} = 0.
+            half = 0.5 if is_first else 1.0
+            factors = number(half * self._slope), number(half * self._offset)
 
-        with ThreadPoolExecutor(len(self._rows)) as pool:
-            for degree in count(1):
-                parts = shares(degree)
-                list(pool.map(step, self._rows)) if len(self._rows) > 1 else step(self._rows[0])
-                current, previous, slope, offset = previous, current, self._slope, self._offset
-                yield current
+            def work(rows: tuple[int, int]) -> None:
+                advance(rows, matrix.indptr, matrix.indices, self._data, current, previous, *factors, *sums)
+
+            list(pool.map(work, parts)) if len(parts) > 1 else work(parts[0])
+
+        with ThreadPoolExecutor(len(parts)) as pool:
+            yield step
+
+    @contextmanager
+    def _pairs_of_steps(self, width: int) -> Iterator[Callable[[Block, Block, bool, Block, Block, Block], None]]:
+        """Lend a function that takes a step for every column of shares; see `advance_pairs`."""
+        from heatmover._compiled.recurrence import advance_pairs
+
+        matrix, factors = self._matrix, (self.dtype.type(self._slope), self.dtype.type(self._offset))
+        at_once = 2 * (PRODUCTS_PER_CALL // (2 * width * matrix.nnz + 1))
+
+        def many(even: Block, odd: Block, is_start: bool, shares: Block, fine: Block, coarse: Block) -> None:
+            for first in range(0, shares.shape[1], at_once):
+                advance_pairs(
+                    (0, matrix.shape[0]), matrix.indptr, matrix.indices, self._data, even, odd, *factors,
+                    is_start and first == 0, shares[:, first : first + at_once], fine, coarse,
+                )  # fmt: skip
+
+        def two(even: Block, odd: Block, is_start: bool, shares: Block, fine: Block, coarse: Block) -> None:
+            for first in range(0, shares.shape[1], 2):
+                pair = shares[:, first : first + 2]
+                step(even, odd, is_start and first == 0, pair[:0], fine[:0], coarse[:0])
+                step(odd, even, False, pair, fine, coarse)
+
+        with self._steps(width) as step:
+            yield many if at_once > 2 and len(self._parts(width)) == 1 else two
 
 
 def in_columns(

@@ -7,12 +7,13 @@ increments  sum_{k<K} 2^(-(K-k-1) a) || D_k (mu - nu) ||_1 + || (mu - nu)^(2^K) 
 coarsest    sum_{k<K} 2^(-(K-k) a) || (mu - nu)^(2^k) - (mu - nu)^(2^K) ||_1 + || (mu - nu)^(2^K) ||_1
 
 (the paper's Eq. 7-8 is "increments"). Each is linear in the densities before the norm is taken, so each is one small
-matrix: its rows are the blocks of the embedding, its columns the densities.
+matrix: its rows are the blocks of the embedding, its columns the densities. Any other non-negative weights of the
+blocks may take the place of the powers of two, for instance those that `heatmover.calibrate` fits to exact distances.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, final
@@ -32,6 +33,7 @@ from heatmover.errors import InvalidInputError
 __all__ = [
     "NORMS",
     "Layout",
+    "block_weights",
     "combination",
     "embed",
     "embed_transposed",
@@ -41,31 +43,31 @@ __all__ = [
 ]
 
 
-def _levels(weights: Float64) -> Float64:
-    return np.diag(weights)
+def _levels(n_scales: int) -> Float64:
+    return np.eye(n_scales)
 
 
-def _increments(weights: Float64) -> Float64:
-    matrix = np.diag(np.ones(weights.size - 1), 1) - np.eye(weights.size)
+def _increments(n_scales: int) -> Float64:
+    matrix = np.diag(np.ones(n_scales - 1), 1) - np.eye(n_scales)
     matrix[-1, -1] = 1.0
-    # The difference from 2^k to 2^(k+1) weighs as much as the coarser of the two.
-    return np.asarray(matrix * np.append(weights[1:], 1.0)[:, None])
-
-
-def _coarsest(weights: Float64) -> Float64:
-    matrix = np.diag(weights)
-    matrix[:-1, -1] = -weights[:-1]
     return matrix
 
 
-NORMS: dict[str, Callable[[Float64], Float64]] = {
+def _coarsest(n_scales: int) -> Float64:
+    matrix = np.eye(n_scales)
+    matrix[:-1, -1] = -1.0
+    return matrix
+
+
+# What each block compares, before it is weighed: ``(n_blocks, n_scales)``.
+NORMS: dict[str, Callable[[int], Float64]] = {
     "levels": _levels,
     "increments": _increments,
     "coarsest": _coarsest,
 }
 
 
-def combination(scales: range, *, alpha: float, norm: str) -> Float64:
+def combination(scales: range, *, alpha: float, norm: str, weights: Sequence[float] | None = None) -> Float64:
     """Return the matrix that turns densities into blocks of the embedding.
 
     Parameters
@@ -76,6 +78,8 @@ def combination(scales: range, *, alpha: float, norm: str) -> Float64:
         Balance between far and near.
     norm
         ``"levels"``, ``"increments"`` or ``"coarsest"``.
+    weights
+        Of the blocks, ``(n_scales,)``, in place of those that ``alpha`` gives.
 
     Returns
     -------
@@ -88,8 +92,24 @@ def combination(scales: range, *, alpha: float, norm: str) -> Float64:
     array([[-0.707,  0.707,  0.   ],
            [ 0.   , -1.   ,  1.   ],
            [ 0.   ,  0.   ,  1.   ]])
+    >>> combination(range(3), alpha=0.5, norm="levels", weights=[0, 2, 5]).diagonal()
+    array([0., 2., 5.])
     """
-    return NORMS[norm](scale_weights(scales, alpha))
+    given = block_weights(scales, alpha, norm) if weights is None else np.asarray(weights, dtype=np.float64)
+    return np.asarray(NORMS[norm](len(scales)) * given[:, None])
+
+
+def block_weights(scales: range, alpha: float, norm: str) -> Float64:
+    """Return the weight of every block of the embedding, ``(n_scales,)``: that of the scale it is sampled at.
+
+    Examples
+    --------
+    >>> block_weights(range(3), 0.5, "levels").round(3), block_weights(range(3), 0.5, "increments").round(3)
+    (array([0.5  , 0.707, 1.   ]), array([0.707, 1.   , 1.   ]))
+    """
+    weights = scale_weights(scales, alpha)
+    # The difference from 2^k to 2^(k+1) weighs as much as the coarser of the two.
+    return np.append(weights[1:], 1.0) if norm == "increments" else weights
 
 
 def scale_weights(scales: range, alpha: float) -> Float64:

@@ -47,6 +47,7 @@ PAPER: dict[str, Any] = {
     "compress": False,
     "compress_by": "centres",
     "dtype": "float64",
+    "weights": None,
 }
 # Algorithm 1 is exact but for its polynomial; 1e-10 is what float64 keeps up to 2^18 steps. The tolerance of Algorithm
 # 4 comes from its threshold of rank, which the paper sets to 1e-6.
@@ -60,6 +61,7 @@ WHY_PAPER = {
     "n_scales": "the largest scales that its appendix uses",
     "compress_by": "the centres of its appendix",
     "dtype": "to compute it exactly",
+    "weights": "the powers of two of Eq. 8",
     "method": "which the algorithm names",
     "tol": "to compute it exactly",
 }
@@ -90,6 +92,11 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         Balance between far and near: each finer scale weighs ``2**-alpha`` times the next coarser one. In the limit of
         infinitely many scales the ground distance grows as the geodesic to the power ``2 * alpha``, for alpha below
         1/2; with those of a fitted model the power depends on the distance and lies between 0 and 1 at every alpha.
+    weights
+        Of the blocks of the embedding, ``(n_scales,)``, the finest first: non-negative numbers in place of the powers
+        of two that ``alpha`` gives. Each belongs to one diffusion time, so that ``max_scale`` has to be a whole number,
+        and there are as many scales as weights. `heatmover.calibrate` finds those that give distances a unit. None: the
+        powers of two.
     tol
         Largest error of any scale's density, in the norm that `error_bound_` states; less than float64 can keep is an
         error.
@@ -184,6 +191,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         dtype: Literal["auto", "float32", "float64"] = "auto",
         n_jobs: int | None = None,
         random_state: int | None = 0,
+        weights: npt.ArrayLike | None = None,
     ) -> None:
         self.graph = graph
         self.method = method
@@ -199,6 +207,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         self.dtype = dtype
         self.n_jobs = n_jobs
         self.random_state = random_state
+        self.weights = weights
 
     @classmethod
     def from_paper(
@@ -302,13 +311,16 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         """
         self.check_parameters()
         rows = self._rows_to_fit(X)
+        asked = {field.name: getattr(self, field.name) for field in fields(ModelParameters)}
+        if self.weights is not None:
+            asked["weights"] = tuple(np.asarray(self.weights, dtype=np.float64).tolist())
         self.graph_ = Graph.from_grid((rows.shape[1],)) if self.graph is None else self.graph
         operator = DiffusionOperator.from_graph(self.graph_)
         _warn_of_components(operator, rows)
         prepared = prepare(
             operator,
             rows,
-            ModelParameters(**{field.name: getattr(self, field.name) for field in fields(ModelParameters)}),
+            ModelParameters(**asked),
             n_measures=None if X is None else rows.shape[0],
             rng=check_random_state(self.random_state),
             n_threads=check_threads(self.n_jobs),
@@ -509,6 +521,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             raise InvalidInputError("max_scale of at most 30", f"{self.max_scale}", "2^30 steps mix any graph in reach")
         if self.n_scales is not None:
             check_integer("n_scales", self.n_scales, minimum=1)
+        if self.weights is not None:
+            _check_weights(self.weights, self.max_scale, self.n_scales)
         if not (self.compress is None or self.compress is False):
             _check_share("compress", self.compress)
         if not isinstance(self.normalize, bool | np.bool_):
@@ -552,12 +566,49 @@ def _refuse_contradictions(parameters: dict[str, Any], asked: dict[str, object])
     for name, value in asked.items():
         if name not in parameters:
             raise TypeError(f"DiffusionEMD.from_paper() got an unexpected keyword argument {name!r}")
-        if value != parameters[name]:
+        # An array is never one of the paper's values, and cannot be compared with one.
+        if isinstance(value, np.ndarray) or value != parameters[name]:
             raise InvalidInputError(
                 f"the paper's {argument(name, parameters[name])}, {WHY_PAPER[name]}",
                 f"{argument(name, value)}",
                 "leave it out; set_params changes it afterwards, and then it is not the paper's any more",
             )
+
+
+def _check_weights(weights: npt.ArrayLike, max_scale: object, n_scales: int | None) -> None:
+    """Raise unless these are weights of scales up to ``max_scale``; the other two have been checked."""
+    values = as_array("weights", weights)
+    if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iuf":
+        raise InvalidInputError(
+            f"{argument('weights')} to be numbers (n_scales,)", f"shape {values.shape} of {values.dtype}"
+        )
+    bad = int(np.count_nonzero(~(np.isfinite(values) & (values >= 0))))
+    if bad:
+        raise InvalidInputError(
+            f"finite, non-negative {argument('weights')}",
+            f"{bad} of {values.size} that are negative, infinite or NaN",
+            "a distance is a sum of non-negative terms",
+        )
+    if not values.any():
+        raise InvalidInputError(f"at least one of the {argument('weights')} to be positive", "zeros only")
+    if isinstance(max_scale, str) or _is_share(max_scale):
+        raise InvalidInputError(
+            f"a whole number {argument('max_scale')} with {argument('weights')}, each of which belongs to one time 2^k",
+            f"{argument('max_scale', max_scale)}",
+            "give the scale that the last weight belongs to",
+        )
+    if n_scales is not None and n_scales != values.size:
+        raise InvalidInputError(
+            f"as many {argument('weights')} as {argument('n_scales')}={n_scales}",
+            f"{values.size}",
+            f"leave {argument('n_scales')} out",
+        )
+    if values.size > int(max_scale) + 1:  # type: ignore[call-overload]
+        raise InvalidInputError(
+            f"at most {int(max_scale) + 1} {argument('weights')}, of the scales 0 to {max_scale}",  # type: ignore[call-overload]
+            f"{values.size}",
+            f"raise {argument('max_scale')} or drop the finest",
+        )
 
 
 def _refuse_words(max_scale: object) -> None:

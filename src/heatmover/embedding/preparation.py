@@ -87,6 +87,7 @@ class ModelParameters:
     norm: str
     dtype: str
     compress_by: str = "regions"
+    weights: tuple[float, ...] | None = None
 
     @property
     def adjoint(self) -> bool:
@@ -252,6 +253,8 @@ def _choose_scale(work: Workload, rows: Any, max_scale: float | str) -> tuple[Sc
 
 def _kept_scales(max_scale: int, settings: ModelParameters) -> range:
     everything = range(max_scale + 1)
+    if settings.weights is not None:
+        return everything[len(everything) - len(settings.weights) :]
     if settings.n_scales is None:
         return everything[finest_scale(scale_weights(everything, settings.alpha)) :]
     return everything[max(len(everything) - settings.n_scales, 0) :]
@@ -343,7 +346,7 @@ def _layout(
     delta: float | None,
     skeletons: list[Factor] | None,
 ) -> Layout:
-    matrix = combination(scales, alpha=settings.alpha, norm=settings.norm)
+    matrix = combination(scales, alpha=settings.alpha, norm=settings.norm, weights=settings.weights)
     if delta is None:
         return Layout(scales, matrix, work.operator.n_points)
     if settings.compress_by == "centres":

@@ -9,6 +9,7 @@ import numpy as np
 from heatmover._words import listed, unused
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.study import Study
+from heatmover.embedding import DiffusionEMD
 from heatmover.report.markup import counted, shortened
 
 __all__ = ["methods", "references"]
@@ -128,8 +129,15 @@ def _diffusion(comparison: Comparison) -> str:
     return (
         f"The mass of each sample, one in total, was diffused by {walk} (affinities divided by the degrees of both "
         f"ends) for 2^k steps, k = {int(model.scales_[0])} to K = {int(model.max_scale_)}, and the distance between "
-        f"two samples is {NORMS[model.norm]}, with alpha = {model.alpha:g}. K: {model.max_scale_reason_}."
+        f"two samples is {NORMS[model.norm]}, with {_weights(model)}. K: {model.max_scale_reason_}."
     )
+
+
+def _weights(model: DiffusionEMD) -> str:
+    if model.weights is None:
+        return f"alpha = {model.alpha:g}"
+    weights = ", ".join(f"{weight:.3g}" for weight in np.asarray(model.weights, dtype=np.float64))
+    return f"the weights {weights} of the terms in place of the powers of two"
 
 
 def _numerics(study: Study) -> str:

@@ -33,6 +33,8 @@ def pack(result: Comparison, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return a comparison, and what was asked for, as a dictionary to store."""
     settings = result.model.get_params(deep=False)
     model = {name: value for name, value in settings.items() if name not in ("graph", "n_jobs")}
+    if model["weights"] is not None:  # anndata stores arrays, not tuples
+        model["weights"] = np.asarray(model["weights"], dtype=np.float64)
     packed: dict[str, Any] = {
         "params": _without_none({**asked, "model": _without_none(model), "version": __version__}),
         "names": np.array(result.names, dtype=object),

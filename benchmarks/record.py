@@ -1,0 +1,160 @@
+"""Every figure of record, made anew: the commands that write docs/results/numbers, one after the other.
+
+    python benchmarks/record.py --list                     # what there is, and how long it takes
+    python benchmarks/record.py --data FOLDER              # all of it, the cheapest first
+    python benchmarks/record.py --data FOLDER --stale      # only what the present code has not made
+    python benchmarks/record.py --only swissroll l1        # by the names of numbers files
+
+Commit first: a table made from changed code says so. FOLDER holds the data that are not part of this package, mnist.npz
+and some cohorts; each script says what it reads, and without --data those that need them are left out. Tables of times
+want a machine that does nothing else: --times and --no-times choose between them and the others. Afterwards
+verify_claims.py says which sentences to mend.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provenance import NUMBERS, ROOT
+
+DATA = "{data}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A command: script and arguments, the numbers files it writes, roughly how long, and whether it tells times."""
+
+    command: str
+    writes: tuple[str, ...]
+    minutes: float
+    times: bool = False
+
+    @property
+    def script(self) -> Path:
+        return ROOT / "benchmarks" / self.command.split()[0]
+
+    @property
+    def needs_data(self) -> bool:
+        return DATA in self.command
+
+    def order(self, data: Path | None) -> list[str]:
+        """Return the command as a process takes it."""
+        words = shlex.split(self.command)[1:]
+        return [sys.executable, str(self.script), *(word.replace(DATA, str(data)) for word in words)]
+
+    def stale(self) -> bool:
+        """Whether a file is missing, or the package or the script is not as it was when the file was made."""
+        return any(not made_by_present_code(NUMBERS / f"{name}.md", self.script) for name in self.writes)
+
+
+# Minutes are those of two cores. Sizes are the scripts' own unless the table says otherwise.
+ENTRIES = (
+    Entry("paper/table_multiscale.py", ("table_multiscale",), 0.1),
+    Entry("paper/line.py", ("line",), 0.3),
+    Entry("connectivities.py --record", ("connectivities",), 1),
+    Entry("l1.py --record", ("l1",), 2, times=True),
+    Entry("paper/kernels.py", ("kernels", "kernels_bands"), 2),
+    Entry("paper/swissroll_embed.py", ("swissroll_embed",), 2),
+    Entry("compact.py --record", ("compact",), 3),
+    Entry("paper/alpha.py", ("alpha", "alpha_line", "alpha_order"), 3),
+    Entry("paper/theorem2.py", ("theorem2", "theorem2_kinds", "theorem2_terms"), 3),
+    Entry("paper/corollary.py", ("corollary", "corollary_waves", "corollary_distances"), 3),
+    Entry("paper/mnist_flat.py --data {data}/mnist.npz", ("mnist_flat",), 2),
+    Entry("paper/preset.py", ("preset",), 3),
+    Entry("cohorts.py --data {data}", ("cohorts_melanoma", "cohorts_kidney", "cohorts_kidney_large"), 5),
+    Entry("coarse_scales.py --record", ("coarse_scales",), 5),
+    Entry("race_swissroll.py --record", ("race_swissroll",), 5),
+    Entry(
+        "landmarks.py --data {data}/melanoma_sadefeldman48.npz {data}/kidney_igan_glomeruli634.npz --standardize"
+        " --seeds 3 --record",
+        ("landmarks",),
+        5,
+    ),
+    Entry("cohort22m.py --cells 2e5 --landmarks 4000 --against-full --record", ("cohort22m_full",), 3),
+    Entry("cohort22m.py --sizes 1e6 1e7 2.2e7 --landmarks 4000 --record", ("cohort22m_sizes",), 4),
+    Entry("cohort22m.py --cells 1e7 --landmarks 4000 --workers 1 2 --record", ("cohort22m_workers",), 3, times=True),
+    Entry(
+        "cohort22m.py --cells 1e5 --samples 60 --landmarks 1000 --kill 10 --kill-workers 5 --record",
+        ("cohort22m_kill", "cohort22m_kill_workers"),
+        8,
+    ),
+    Entry("flow.py --seeds 0 1 2 --record", ("flow",), 6),
+    Entry("noise.py --runs 60 --data {data} --record", ("noise_tests", "noise"), 8),
+    Entry("paper/covid.py", ("covid", "covid_stages"), 7),
+    Entry("dispersion.py --runs 200 --record", ("dispersion",), 8),
+    Entry("paper/theory.py", ("theory", "theory_measures", "theory_random"), 8),
+    Entry("shapes.py --record", ("shapes",), 8),
+    Entry("power.py --cohorts 400 100 --record", ("power",), 10),
+    Entry("paper/mnist_front.py --data {data}/mnist.npz", ("mnist_front", "mnist_front_exact"), 10),
+    Entry("paper/speed.py", ("speed",), 9),
+    Entry("paper/swissroll.py", ("swissroll",), 9),
+    Entry("explain.py --cohorts 50 --record", ("explain",), 10),
+    Entry("gradients.py --record", ("gradients",), 10, times=True),
+    Entry("paper/ablation.py --draws 5", ("ablation",), 12),
+    Entry("paper/table_mnist.py --data {data}/mnist.npz", ("table_mnist",), 20, times=True),
+)
+
+
+def made_by_present_code(path: Path, script: Path) -> bool:
+    last = path.read_text(encoding="utf-8").rstrip().splitlines()[-1] if path.exists() else ""
+    commit = re.search(r", commit ([0-9a-f]{7,}),", last)
+    if commit is None:
+        return False
+    order = ["git", "-C", str(ROOT), "diff", "--quiet", commit[1], "--", "src", str(script)]
+    return subprocess.run(order, capture_output=True, check=False).returncode == 0
+
+
+def chosen_of(args: argparse.Namespace) -> list[Entry]:
+    """Return what the arguments ask for, the cheapest first."""
+    found = [entry for entry in ENTRIES if not args.only or set(args.only) & set(entry.writes)]
+    if args.stale:
+        found = [entry for entry in found if entry.stale()]
+    if args.times is not None:
+        found = [entry for entry in found if entry.times == args.times]
+    return sorted(found, key=lambda entry: entry.minutes)
+
+
+def run(entries: Sequence[Entry], data: Path | None) -> list[str]:
+    """Run all of them; return the commands that failed."""
+    failed = []
+    for number, entry in enumerate(entries, 1):
+        print(f"\n=== {number} of {len(entries)}, some {entry.minutes:g} minutes: {entry.command}", flush=True)
+        begun = time.perf_counter()
+        if subprocess.run(entry.order(data), check=False).returncode:
+            failed.append(entry.command)
+        print(f"=== {(time.perf_counter() - begun) / 60:.1f} minutes", flush=True)
+    return failed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [name for entry in ENTRIES for name in entry.writes]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help="numbers files to make")
+    parser.add_argument("--stale", action="store_true", help="only those that the present code has not made")
+    parser.add_argument("--times", action=argparse.BooleanOptionalAction, help="only tables with seconds, or none")
+    parser.add_argument("--data", type=Path, help="folder of data that are not part of this package")
+    parser.add_argument("--list", action="store_true", help="say what would be run")
+    args = parser.parse_args(arguments)
+    chosen = chosen_of(args)
+    if args.list:
+        for entry in chosen:
+            print(f"{entry.minutes:5g} min  {'times ' if entry.times else '      '} {entry.command}")
+        return 0
+    left_out = [entry.command for entry in chosen if entry.needs_data and args.data is None]
+    failed = run([entry for entry in chosen if entry.command not in left_out], args.data)
+    for words, commands in (("left out, for they need --data", left_out), ("failed", failed)):
+        if commands:
+            print(f"\n{words}:", *commands, sep="\n  ", file=sys.stderr)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
