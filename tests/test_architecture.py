@@ -27,7 +27,7 @@ LAYERS: list[set[str]] = [
     {"graphs", "metrics", "transport"},
     {"datasets", "diffusion"},
     {"embedding", "statistics"},
-    {"attribution", "barycenters", "baselines", "calibration", "differentiable", "manifold"},
+    {"attribution", "barycenters", "baselines", "calibration", "differentiable", "manifold", "noise"},
     {"cohort"},
     {"drawing"},
     {"analysis"},

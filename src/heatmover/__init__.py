@@ -53,6 +53,7 @@ __all__ = [
     "study_cohort",
     "study_comparison",
     "tl",
+    "uncertainty",
 ]
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     )
     from heatmover.graphs import Graph, Landmarks
     from heatmover.measures import Measures, measures_from_labels, measures_from_weights
+    from heatmover.noise import uncertainty
 
 # The module that each name comes from; all other names of `__all__` are modules themselves.
 _HOMES = {
@@ -100,6 +102,7 @@ _HOMES = {
     "errors": tuple(name for name in __all__ if name.endswith(("Error", "Warning"))),
     "graphs": ("Graph", "Landmarks"),
     "measures": ("Measures", "measures_from_labels", "measures_from_weights"),
+    "noise": ("uncertainty",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 # Names that changed; the old ones still work.

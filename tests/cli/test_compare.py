@@ -387,3 +387,24 @@ def test_what_is_a_feature_and_what_is_not_is_said(make, tmp_path, cli, plain_re
     for study, reading in ((StudyParameters(cells="score"), {}), (StudyParameters(), {"no_features": ("score",)})):
         settings = Settings(Reading(str(path), "sample", **reading), study)
         assert settings.read(SILENT).features == ("CD4", "CD8", "CD19")
+
+
+def test_noise_of_few_cells_is_removed_and_intervals_are_kept(make, tmp_path, cli):
+    """The same numbers from the command line as from Python, and the intervals in samples.h5ad."""
+    import anndata
+
+    path = tmp_path / "cells.csv"
+    make.frame().to_csv(path, index=False)
+    out = tmp_path / "out"
+    result = cli.run(
+        "compare", path, "-s", "sample", "-o", out, "--permutations", 9, "--bias", "corrected", "--bootstrap", 20
+    )
+    assert result.exit_code == 0, result.output
+    record = json.loads((out / "run.json").read_text())
+    assert record["parameters"]["bias"] == "corrected"
+    assert record["uncertainty"]["n_bootstrap"] == 20
+    assert any("other half" in note for note in record["notes"])
+    stored = anndata.read_h5ad(out / "samples.h5ad").uns["heatmover"]["intervals"]
+    assert (stored["lower"] <= stored["upper"]).all()
+    cli.fails_with(cli.run("compare", path, "-s", "sample", "-o", out, "--bias", "none"), "--bias")
+    cli.fails_with(cli.run("compare", path, "-s", "sample", "-o", out, "--bootstrap", "-3"), "--bootstrap")

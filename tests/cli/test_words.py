@@ -62,6 +62,8 @@ SAME = {
     "min_cells": ("--min-cells", "0", 0),
     "n_neighbors": ("--neighbors", "few", "few"),
     "landmarks": ("--landmarks", "many", "many"),
+    "bias": ("--bias", "none", "none"),
+    "n_bootstrap": ("--bootstrap", "-1", -1),
     "n_permutations": ("--permutations", "1.5", 1.5),
     "random_state": ("--seed", "-1", -1),
 }

@@ -139,6 +139,7 @@ class InMemory:
         samples = measures_from_weights(cells, names=[cohort.names[i] for i in kept])
         comparison = compare(
             points, samples, n_neighbors=parameters.n_neighbors, landmarks=parameters.landmarks,
+            bias=parameters.bias, n_bootstrap=parameters.n_bootstrap,
             random_state=parameters.random_state, n_jobs=self.n_jobs, progress=progress,
         )  # fmt: skip
         if annotation is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, final
@@ -17,7 +17,7 @@ from heatmover._handed import handed
 from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, FloatArray, Int64, Intp
-from heatmover._validation import LabelNames, as_array, check_integer, check_matrix, check_threads
+from heatmover._validation import LabelNames, as_array, check_integer, check_matrix, check_option, check_threads
 from heatmover.analysis.landmarking import LandmarkAgreement, landmark_agreement, place_landmarks
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
@@ -25,11 +25,14 @@ from heatmover.errors import InvalidInputError
 from heatmover.graphs import Diagnosis, Graph, Landmarks
 from heatmover.manifold import classical_scaling
 from heatmover.measures import Measures, is_missing, measures_from_labels
+from heatmover.noise import Uncertainty, assess, check_cells
 from heatmover.statistics.samples import by_name
 from heatmover.statistics.separation import Separation, separate
 from heatmover.tables import write_table
 
-__all__ = ["Comparison", "Separation", "check_all_pairs", "check_model", "compare"]
+__all__ = ["BIASES", "Comparison", "Separation", "check_all_pairs", "check_model", "compare", "without_bias"]
+
+BIASES = ("raw", "corrected")
 
 # Their distances take 3 GB; with more samples one wants the nearest, not all pairs.
 MOST_SAMPLES = 20_000
@@ -64,6 +67,10 @@ class Comparison(ReadOnlyArrays):
         The fitted `DiffusionEMD`: it embeds further samples, and its attributes explain what it chose.
     landmarks, landmark_agreement
         The landmarks that stood for the points, and what they cost as measured; None where there were none.
+    bias
+        ``"raw"``: distances as they are. ``"corrected"``: distances and embedding without the noise of few cells.
+    uncertainty
+        Noise of the samples and intervals of the raw distances, if they were asked for.
     measures
         The samples as masses over the points of the graph, ``(n_samples, n_points)``.
 
@@ -90,6 +97,14 @@ class Comparison(ReadOnlyArrays):
     measures: Measures
     landmarks: Landmarks | None = None
     landmark_agreement: LandmarkAgreement | None = None
+    bias: str = "raw"
+    uncertainty: Uncertainty | None = None
+
+    @property
+    def test_distances(self) -> Float64:
+        """``(n_samples, n_samples)``: those for permutation tests; corrected ones have equal noise in all samples."""
+        corrected = self.bias == "corrected" and self.uncertainty is not None
+        return self.uncertainty.test_distances if corrected else self.distances  # type: ignore[union-attr]
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
@@ -281,6 +296,8 @@ def compare(
     n_neighbors: int = 30,
     landmarks: int | Literal["auto"] | None = "auto",
     model: DiffusionEMD | None = None,
+    bias: Literal["raw", "corrected"] = "raw",
+    n_bootstrap: int = 0,
     random_state: int | None = 0,
     n_jobs: int | None = None,
     progress: Progress | None = None,
@@ -304,6 +321,11 @@ def compare(
         than 100,000 points. What that costs is measured and reported in ``landmark_agreement`` of the result.
     model
         Settings other than the defaults: a `DiffusionEMD` without a graph. It is copied and stays unfitted.
+    bias
+        ``"raw"``: the distances of the cells at hand; the fewer cells, the further a sample is from all others.
+        ``"corrected"``: without that noise, see `heatmover.uncertainty`; all cells of a sample must count alike.
+    n_bootstrap
+        Replicates for an interval of every distance, in ``uncertainty`` of the result; 0 for none.
     random_state
         Seed of the search for neighbours and, unless ``model`` is given, of the choice of scales.
     n_jobs
@@ -331,6 +353,8 @@ def compare(
     >>> hm.compare(graph, data.labels, model=hm.DiffusionEMD(max_scale=6)).model.max_scale_
     6
     """
+    check_option("bias", bias, BIASES)
+    check_integer("n_bootstrap", n_bootstrap, minimum=0)
     measures = _check_samples(labels)
     places: Any = points if isinstance(points, Graph) else check_matrix("points", points)
     n_points = places.n_points if isinstance(places, Graph) else len(places)
@@ -355,15 +379,49 @@ def compare(
     rows, n_threads = fitted.node_masses(masses), check_threads(fitted.n_jobs)
     embedding = fitted.prepared_.embed(rows, n_threads=n_threads, progress=watcher)
     watcher.stage("compare", 1)
-    distances = np.asarray(pairwise_distances(embedding, n_jobs=fitted.n_jobs), dtype=np.float64)
+    distances = _distances(embedding, fitted)
     watcher.advance()
     sizes = np.diff(measures.masses.indptr).astype(np.int64)
-    if placed is None:
-        return Comparison(measures.names, sizes, distances, embedding, graph, fitted, masses)
-    watcher.stage("measure the agreement", 1)
-    agreement = landmark_agreement(placed[0], places, measures, graph=graph, model=copy, random_state=random_state)
-    watcher.advance()
-    return Comparison(measures.names, sizes, distances, embedding, graph, fitted, masses, placed[0], agreement)
+    result = Comparison(measures.names, sizes, distances, embedding, graph, fitted, masses)
+    if placed is not None:
+        watcher.stage("measure the agreement", 1)
+        agreement = landmark_agreement(placed[0], places, measures, graph=graph, model=copy, random_state=random_state)
+        watcher.advance()
+        result = replace(result, landmarks=placed[0], landmark_agreement=agreement)
+    return without_bias(result, bias, n_bootstrap, random_state=random_state, progress=watcher)
+
+
+def without_bias(
+    comparison: Comparison, bias: str, n_bootstrap: int, *, random_state: int | None, progress: Progress = SILENT
+) -> Comparison:
+    """Return a comparison with the noise of its samples assessed, and removed if ``bias="corrected"``.
+
+    Parameters
+    ----------
+    comparison
+        As it is, with its noise.
+    bias, n_bootstrap, random_state, progress
+        As in `compare`; with ``bias="raw"`` and no replicates nothing is done.
+    """
+    if bias == "raw" and not n_bootstrap:
+        return comparison
+    progress.stage("assess noise", 1)
+    model = comparison.model
+    n_threads = check_threads(model.n_jobs)
+    counts = check_cells(model, comparison.measures, comparison.sizes)
+    found = assess(
+        model, counts, comparison.distances, n_bootstrap=n_bootstrap, random_state=random_state, n_threads=n_threads
+    )
+    result = replace(comparison, uncertainty=found, bias=bias)
+    if bias == "corrected":
+        embedding = found.correct(comparison.embedding)
+        result = replace(result, embedding=embedding, distances=_distances(embedding, model))
+    progress.advance()
+    return result
+
+
+def _distances(embedding: FloatArray, model: DiffusionEMD) -> Float64:
+    return np.asarray(pairwise_distances(embedding, n_jobs=model.n_jobs), dtype=np.float64)
 
 
 def _sum_of_distances(block: FloatArray) -> float:

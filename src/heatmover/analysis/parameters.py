@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, final
 
-from heatmover._validation import check_integer, check_seed, check_truth, check_word
+from heatmover._validation import check_integer, check_option, check_seed, check_truth, check_word
 from heatmover._words import unknown_parameter
 from heatmover.errors import InvalidInputError, argument
 
@@ -35,6 +35,8 @@ class StudyParameters:
         Neighbours of each cell, or landmark, in the graph.
     landmarks
         How many centres stand for the cells; ``"auto"``: 4,000 for more than 100,000 cells; None for never.
+    bias, n_bootstrap
+        As in `heatmover.compare`: ``"corrected"`` removes the noise of few cells; replicates for intervals.
     n_permutations
         Permutations of every test.
     random_state
@@ -57,6 +59,8 @@ class StudyParameters:
     allow_components: bool = False
     n_neighbors: int = 30
     landmarks: int | Literal["auto"] | None = "auto"
+    bias: Literal["raw", "corrected"] = "raw"
+    n_bootstrap: int = 0
     n_permutations: int = 999
     random_state: int = 0
 
@@ -71,6 +75,8 @@ class StudyParameters:
         if self.min_cells is not None:
             object.__setattr__(self, "min_cells", check_integer("min_cells", self.min_cells, minimum=1))
         object.__setattr__(self, "random_state", check_seed(self.random_state))
+        check_option("bias", self.bias, ("raw", "corrected"))
+        object.__setattr__(self, "n_bootstrap", check_integer("n_bootstrap", self.n_bootstrap, minimum=0))
         check_truth("allow_components", self.allow_components)
         object.__setattr__(self, "landmarks", _check_landmarks(self.landmarks))
 

@@ -39,6 +39,11 @@ __all__ = [
 # draws of few cells from one distribution differ by luck alone (kidney biopsies of 2 to 415 glomeruli: -0.8).
 SIZE_MATTERS = -0.4
 SMALL_SAMPLE = 30
+# Numbers of cells that differ by less than this factor, as a logarithm, make no difference; above, a variable that goes
+# with them at this level is named.
+UNEQUAL, CONFOUNDED = float(np.log(1.5)), 0.01
+# Halves that find each other less often than this say that single distances are mostly noise.
+UNRELIABLE = 0.8
 # A larger share of the cells outside the largest component is no accident of a few outliers: distances between
 # components then say only that they are apart, not how far.
 MOST_APART = 0.05
@@ -132,6 +137,7 @@ class Study:
             "max_scale": {"value": int(model.max_scale_), "reason": model.max_scale_reason_},
             "scale_shares": dict(zip(map(str, model.scales_.tolist()), comparison.scale_shares.tolist(), strict=True)),
             "landmarks": None if agreement is None else asdict(agreement),
+            "uncertainty": None if comparison.uncertainty is None else comparison.uncertainty.plain(),
             "diagnosis": asdict(comparison.diagnosis),
             "findings": [finding.plain() for finding in self.findings],
             "contrast": None if self.contrast is None else self.contrast.plain(),
@@ -299,13 +305,19 @@ def _finish(
     comparison = compared.comparison
     tests = {"n_permutations": parameters["n_permutations"], "random_state": parameters["random_state"]}
     findings = examine(
-        comparison.distances,
+        comparison.test_distances,
         {name: design.table[name].tolist() for name in design.chosen},
         blocks=design.blocks,
         progress=watch,
         **tests,
     )
-    notes = (*design.notes, *_size_notes(comparison), *_landmark_notes(comparison))
+    notes = (
+        *design.notes,
+        *_size_notes(comparison),
+        *_confounded_notes(comparison, findings, design, tests),
+        *_noise_notes(comparison),
+        *_landmark_notes(comparison),
+    )
     contrast = None
     if compared.annotation is not None:
         watch.stage("contrast cells", 1)
@@ -464,7 +476,36 @@ def _size_notes(comparison: Comparison) -> Iterator[str]:
         yield Sentence(
             f"Small samples look far from all others: the fewer cells, the further the nearest sample (Spearman "
             f"{correlation:.2f}; {sizes.min()} to {sizes.max()} cells{few}). Part of any difference may be the number "
-            f"of cells; {argument('min_cells')} leaves small samples out."
+            f"of cells; {argument('bias', 'corrected')} removes it, {argument('min_cells')} leaves small samples out."
+        )
+
+
+def _confounded_notes(
+    comparison: Comparison, findings: Sequence[Finding], design: _Design, tests: Mapping[str, Any]
+) -> Iterator[str]:
+    """Tell of variables that go with the number of cells: then a difference may be one of numbers."""
+    logarithms = np.log(comparison.sizes.astype(np.float64))
+    if logarithms.max() - logarithms.min() < UNEQUAL:
+        return
+    columns = {found.variable: design.table[found.variable].tolist() for found in findings if found.answer is not None}
+    for found in examine(np.abs(np.subtract.outer(logarithms, logarithms)), columns, blocks=design.blocks, **tests):
+        if found.answer is not None and found.answer.p_value <= CONFOUNDED:
+            remedy = "" if comparison.bias == "corrected" else f"; {argument('bias', 'corrected')} makes up for it"
+            yield Sentence(
+                f"The number of cells goes with {quoted(found.variable)} (p = {found.answer.p_value:.2g}), and few "
+                f"cells alone make distances large{remedy}."
+            )
+
+
+def _noise_notes(comparison: Comparison) -> Iterator[str]:
+    found = comparison.uncertainty
+    if found is None:
+        return
+    yield f"Noise: {found.describe()}"
+    if found.retrieval < UNRELIABLE:
+        yield Sentence(
+            "Many halves of samples do not find their other half: distances between single samples mean little here. "
+            f"More cells help, and so may {argument('standardize', True)} if features have different units."
         )
 
 

@@ -38,6 +38,8 @@ def doctor(
     allow_parts: options.AllowParts = False,
     neighbors: options.Neighbors = "30",
     landmarks: options.Landmarks = "auto",
+    bias: options.Bias = "raw",
+    bootstrap: options.Bootstrap = "0",
     missing: options.Missing = "refuse",
     seed: options.Seed = "0",
     threads: options.Threads = None,

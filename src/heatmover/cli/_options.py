@@ -17,7 +17,9 @@ __all__ = [
     "AllowComponents",
     "AllowParts",
     "AnnotationColumn",
+    "Bias",
     "Block",
+    "Bootstrap",
     "Cells",
     "Cofactor",
     "Color",
@@ -45,6 +47,7 @@ __all__ = [
 # The option for each argument of the package that has one.
 OPTIONS: Mapping[str, str] = {
     "allow_components": "--allow-components",
+    "bias": "--bias",
     "block": "--block",
     "cells": "--cells",
     "checkpoint": "--checkpoint",
@@ -54,6 +57,7 @@ OPTIONS: Mapping[str, str] = {
     "landmarks": "--landmarks",
     "memory": "--memory",
     "min_cells": "--min-cells",
+    "n_bootstrap": "--bootstrap",
     "n_components": "--components",
     "n_jobs": "--threads",
     "n_neighbors": "--neighbors",
@@ -170,6 +174,16 @@ Landmarks = Annotated[
         help="Let N centres stand for the cells; auto: 4,000 above 100,000 cells.",
     ),
 ]  # fmt: skip
+Bias = Annotated[
+    str,
+    typer.Option(
+        metavar="raw|corrected", rich_help_panel=METHOD,
+        help="corrected: distances without the noise of few cells, which makes small samples look far from all others.",
+    ),
+]  # fmt: skip
+Bootstrap = Annotated[
+    str, typer.Option(metavar="N", rich_help_panel=METHOD, help="Replicates for an interval of every distance.")
+]
 Missing = Annotated[
     str,
     typer.Option(

@@ -26,7 +26,17 @@ __all__ = ["Reading", "Settings", "check_named", "check_places", "comparer_of", 
 # Words that stand for a value of their option.
 WORDS: dict[str, dict[str, Any]] = {"landmarks": {"auto": "auto", "none": None}, "components": {"all": "all"}}
 # Options that are numbers: what is none goes to the value that refuses it, with its own sentence.
-NUMBERS = ("components", "cofactor", "permutations", "min_cells", "neighbors", "landmarks", "seed", "threads")
+NUMBERS = (
+    "components",
+    "cofactor",
+    "permutations",
+    "bootstrap",
+    "min_cells",
+    "neighbors",
+    "landmarks",
+    "seed",
+    "threads",
+)
 DEFAULT_MEMORY = "4 GB"
 
 
@@ -204,6 +214,8 @@ def settings_of(asked: Mapping[str, Any]) -> Settings:
         allow_components=typed["allow_components"],
         n_neighbors=typed["neighbors"],
         landmarks=typed["landmarks"],
+        bias=typed["bias"],
+        n_bootstrap=typed["bootstrap"],
         n_permutations=typed["permutations"],
         random_state=typed["seed"],
     )

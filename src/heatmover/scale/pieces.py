@@ -14,12 +14,12 @@ import numpy as np
 from heatmover._files import plain
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import FloatArray, Intp
-from heatmover._validation import check_integer, check_memory, check_threads, check_truth
+from heatmover._validation import check_integer, check_memory, check_option, check_threads, check_truth
 from heatmover._version import __version__
 from heatmover.analysis import study
 from heatmover.analysis.cell_types import Annotation
 from heatmover.analysis.comparers import Compared
-from heatmover.analysis.comparison import Comparison, check_all_pairs, check_model
+from heatmover.analysis.comparison import BIASES, Comparison, check_all_pairs, check_model, without_bias
 from heatmover.analysis.landmarking import LANDMARKS, LandmarkAgreement, landmark_agreement
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.cohort import Cohort
@@ -188,6 +188,9 @@ class InPieces:
         )  # fmt: skip
         with counted(request) as (stages, drawn, found):
             comparison = compare_samples(cohort, kept, found, drawn, stages, model, request.n_neighbors, request.seed)
+        comparison = without_bias(
+            comparison, parameters.bias, parameters.n_bootstrap, random_state=request.seed, progress=progress
+        )
         if annotation is None:
             return Compared(comparison)
         return Compared(comparison, *found.by_type(annotation, kept))
@@ -324,6 +327,8 @@ def compare_cohort(
     min_cells: int = 1,
     n_neighbors: int = 30,
     model: DiffusionEMD | None = None,
+    bias: Literal["raw", "corrected"] = "raw",
+    n_bootstrap: int = 0,
     random_state: int = 0,
     n_jobs: int | None = None,
     progress: Progress | None = None,
@@ -343,7 +348,7 @@ def compare_cohort(
         As in `InPieces`.
     min_cells
         Leave out samples with fewer cells from the comparison.
-    n_neighbors, model
+    n_neighbors, model, bias, n_bootstrap
         As in `heatmover.compare`.
     random_state
         Seed of all draws.
@@ -369,6 +374,8 @@ def compare_cohort(
     >>> result.distances.shape, result.landmarks
     ((6, 6), Landmarks(100 for 1800 points; root mean square distance ...))
     """
+    check_option("bias", bias, BIASES)
+    check_integer("n_bootstrap", n_bootstrap, minimum=0)
     settings = check_model(model, random_state=random_state, n_jobs=n_jobs)
     pieces = InPieces(
         memory=memory, client=client, checkpoint=checkpoint, resume=resume, passes=passes, n_jobs=settings.n_jobs
@@ -380,7 +387,8 @@ def compare_cohort(
         raise InvalidInputError("at least two samples to compare", f"{len(kept)} of at least {min_cells} cells")
     check_all_pairs(len(kept), "histograms, embed and nearest of heatmover.scale find the nearest of each")
     with counted(request) as (stages, drawn, found):
-        return compare_samples(cohort, kept, found, drawn, stages, settings, n_neighbors, random_state)
+        result = compare_samples(cohort, kept, found, drawn, stages, settings, n_neighbors, random_state)
+    return without_bias(result, bias, n_bootstrap, random_state=random_state, progress=watcher)
 
 
 def study_cohort(

@@ -37,6 +37,8 @@ def sample_distances(
     standardize: bool = False,
     landmarks: int | Literal["auto"] | None = "auto",
     model: DiffusionEMD | None = None,
+    bias: Literal["raw", "corrected"] = "raw",
+    n_bootstrap: int = 0,
     random_state: int | None = 0,
     n_jobs: int | None = None,
     key_added: str = "heatmover",
@@ -70,6 +72,8 @@ def sample_distances(
         Let so many centres of k-means stand for the cells, as in `heatmover.compare`.
     model
         Settings other than the defaults: a `DiffusionEMD` without a graph.
+    bias, n_bootstrap
+        As in `heatmover.compare`: distances without the noise of few cells; replicates for intervals.
     random_state, n_jobs
         As in `heatmover.compare`.
     key_added
@@ -87,6 +91,8 @@ def sample_distances(
           distance. Larger ones are left out; ``model=DiffusionEMD(compress=0.1)`` makes them small;
         - ``"scales"``: ``"scale"`` and ``"share"`` of the mean distance, ``(n_scales,)``, ``"max_scale"`` with its
           ``"reason"``, and the ``"decay"`` that chose it;
+        - ``"intervals"``: ``"lower"`` and ``"upper"``, ``(n_samples, n_samples)``, and their ``"confidence"``, with
+          ``n_bootstrap``;
         - ``"landmarks"``: their number and what they cost, if there are any;
         - ``"params"``: what was asked for.
 
@@ -123,11 +129,11 @@ def sample_distances(
         places, measures = _from_neighbors(adata, sample_key, neighbors_key)
         asked |= {"neighbors_key": neighbors_key, "n_neighbors": None}
     result = compare(
-        places, measures, n_neighbors=n_neighbors, landmarks=landmarks, model=model, random_state=random_state,
-        n_jobs=n_jobs,
+        places, measures, n_neighbors=n_neighbors, landmarks=landmarks, model=model, bias=bias,
+        n_bootstrap=n_bootstrap, random_state=random_state, n_jobs=n_jobs,
     )  # fmt: skip
     # So that what these distances say can be looked at again, on the same landmarks.
-    packed = pack(result, asked | {"landmarks": landmarks})
+    packed = pack(result, asked | {"landmarks": landmarks, "bias": bias, "n_bootstrap": n_bootstrap})
     target = adata.copy() if copy else adata
     write(target, key_added, packed)
     return target if copy else None

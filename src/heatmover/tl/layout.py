@@ -44,6 +44,9 @@ def pack(result: Comparison, asked: Mapping[str, Any]) -> dict[str, Any]:
     }
     if result.embedding.nbytes <= LARGEST_EMBEDDING:
         packed["embedding"] = result.embedding.copy()
+    found = result.uncertainty
+    if found is not None and found.lower is not None and found.upper is not None:
+        packed["intervals"] = {"lower": found.lower.copy(), "upper": found.upper.copy(), "confidence": found.confidence}
     if result.landmark_agreement is not None:
         packed["landmarks"] = asdict(result.landmark_agreement)
     return packed
@@ -145,7 +148,9 @@ def assemble(
 
 
 def _notes(packed: Mapping[str, Any], varying: Sequence[str], count: int, neighbors: int) -> dict[str, Any]:
-    carried = {name: deepcopy(packed[name]) for name in ("params", "scales", "landmarks") if name in packed}
+    carried = {
+        name: deepcopy(packed[name]) for name in ("params", "scales", "landmarks", "intervals") if name in packed
+    }
     distances = packed["distances"]
     shares = classical_scaling(distances, min(count, len(distances)))[1]
     return {

@@ -1,0 +1,332 @@
+"""Noise of samples against cells embedded one by one; correction, intervals and tests where the truth is known."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.stats import spearmanr
+
+import heatmover as hm
+from heatmover.errors import InvalidInputError
+from heatmover.noise import _between, _exchangeable, _mean_deviation
+from heatmover.statistics import permanova
+
+SIZES = (12, 25, 60, 150, 400)
+
+
+def draw(sizes, *, apart=0.0, seed=0):
+    """Points of samples from a mixture of two clouds, whose shares differ from sample to sample by ``apart``."""
+    rng = np.random.default_rng(seed)
+    points, labels = [], []
+    for number, size in enumerate(sizes):
+        share = np.clip(0.5 + apart * rng.normal(), 0.02, 0.98)
+        right = rng.random(size) < share
+        points.append(rng.normal(size=(size, 2)) + np.where(right, 2.5, 0.0)[:, None])
+        labels += [f"s{number:03}"] * size
+    return np.concatenate(points), np.array(labels)
+
+
+@cache
+def fitted(sizes=SIZES, apart=0.15, seed=0, **settings):
+    points, labels = draw(sizes, apart=apart, seed=seed)
+    measures = hm.measures_from_labels(labels)
+    model = hm.DiffusionEMD(hm.Graph.from_points(points, n_neighbors=12), dtype="float64", **settings).fit(measures)
+    return model, measures
+
+
+def cells_of(model, measures):
+    """Embeddings of single cells, each with the sample it belongs to."""
+    everything = model.prepared_.embed(np.eye(model.graph_.n_nodes), n_threads=1)
+    rows = sp.csr_array(model.node_masses(measures))
+    return everything, [rows.indices[slice(*rows.indptr[i : i + 2])] for i in range(len(measures))]
+
+
+@pytest.mark.parametrize("density", ["adjoint", "function"])
+@pytest.mark.parametrize("norm", ["levels", "increments"])
+def test_noise_is_the_variance_of_cells_over_their_number(norm, density):
+    model, measures = fitted(norm=norm, density=density)
+    cells, own = cells_of(model, measures)
+    law = model.prepared_.diffuser.operator.stationary
+    metric = np.tile(law if density == "adjoint" else 1 / law, model.n_scales_)
+    found = hm.uncertainty(model, measures, n_bootstrap=0)
+    edges = model.prepared_.layout.edges
+    for i, nodes in enumerate(own):
+        spread = cells[nodes].var(axis=0, ddof=1) / metric / len(nodes)
+        truth = np.add.reduceat(spread, edges[:-1])
+        # Probes see a variance in few directions less precisely.
+        np.testing.assert_allclose(found.noise[i], truth, rtol=0.5)
+    total = [cells[nodes].var(axis=0, ddof=1) / metric / len(nodes) for nodes in own]
+    assert found.noise.sum() == pytest.approx(np.sum(total), rel=0.2)
+
+
+def test_variance_between_samples_solves_its_equation():
+    rng = np.random.default_rng(0)
+    noise = rng.uniform(0.1, 2, size=30)
+    values = rng.normal(size=(30, 400)) * np.sqrt(1.5 + noise)[:, None]
+    gram = values @ values.T / 400
+    between, excess = _between(gram, noise)
+    assert between == pytest.approx(1.5, rel=0.1)
+    assert excess > 0
+    weights = 1 / (between + noise)
+    centre = weights @ values / weights.sum()
+    assert weights @ ((values - centre) ** 2).mean(axis=1) == pytest.approx(29, rel=1e-9)
+
+
+def test_excess_of_noise_alone_has_mean_zero():
+    rng = np.random.default_rng(1)
+    noise = rng.uniform(0.1, 2, size=12)
+    found = []
+    for _ in range(400):
+        values = rng.normal(size=(12, 5)) * np.sqrt(noise)[:, None]
+        found.append(_between(values @ values.T / 5, noise))
+    between, excess = np.array(found).T
+    assert abs(excess.mean()) < 3 * excess.std() / 20
+    assert (between >= 0).all()
+    assert (between[excess <= 0] == 0).all()
+
+
+def test_deviations_become_exchangeable():
+    """With unequal variances the covariance of the deviations is that of deviations from a mean, to the last digit."""
+    variance = np.array([4.0, 1.0, 1.0, 0.25, 0.04])
+    # The map is linear in the samples, so its matrix comes from unit vectors.
+    matrix = _exchangeable(np.eye(5), variance)[1]
+    covariance = matrix @ np.diag(variance) @ matrix.T
+    np.testing.assert_allclose(covariance, np.eye(5) - 1 / 5, atol=1e-12)
+
+
+def test_mean_deviation_of_a_poisson_law():
+    from scipy.stats import poisson
+
+    for variance in (0.002, 0.1, 0.7, 3.0, 50.0):
+        counts = np.arange(3000)
+        truth = np.sum(poisson.pmf(counts, 1 / variance) * np.abs(counts - 1 / variance)) * variance
+        assert _mean_deviation(np.array([variance]))[0] == pytest.approx(truth, rel=2e-3)
+
+
+def test_correction_of_equal_sizes_keeps_the_order():
+    model, measures = fitted((80,) * 12, apart=0.3)
+    embedding = model.transform(measures)
+    found = hm.uncertainty(model, measures, embedding=embedding, n_bootstrap=0)
+    upper = np.triu_indices(12, 1)
+    corrected = hm.pairwise_distances(found.correct(embedding))[upper]
+    raw = hm.pairwise_distances(embedding)[upper]
+    assert spearmanr(corrected, raw)[0] > 0.95
+    assert corrected.mean() < raw.mean()
+
+
+def test_distances_for_tests_are_those_of_the_sketch_of_the_corrected_embedding():
+    """In many probes they are the L2 distances of the corrected embedding in the norm of the operator."""
+    model, measures = fitted((80,) * 12, apart=0.3)
+    embedding = model.transform(measures)
+    found = hm.uncertainty(model, measures, embedding=embedding, n_bootstrap=0)
+    law = np.tile(model.prepared_.diffuser.operator.stationary, model.n_scales_)
+    corrected = found.correct(embedding) / np.sqrt(law)
+    upper = np.triu_indices(12, 1)
+    exact = np.sqrt(((corrected[:, None] - corrected) ** 2).sum(axis=2))[upper]
+    assert spearmanr(exact, found.test_distances[upper])[0] > 0.9
+
+
+def test_small_samples_are_no_longer_far():
+    """Forty samples of 10 to 500 cells, whose true places do not depend on their sizes."""
+    rng = np.random.default_rng(3)
+    sizes = np.exp(rng.uniform(np.log(10), np.log(500), 40)).astype(int)
+    raw, corrected = [], []
+    for seed in range(3):
+        points, labels = draw(sizes, apart=0.15, seed=seed)
+        results = [hm.compare(points, labels, n_neighbors=15, bias=bias) for bias in ("raw", "corrected")]
+        for result, correlations in zip(results, (raw, corrected), strict=True):
+            correlations.append(spearmanr(result.sizes, result.distances.mean(axis=1))[0])
+    assert np.mean(raw) < -0.5
+    assert abs(np.mean(corrected)) < 0.25
+
+
+def test_samples_of_one_distribution_come_to_nearly_zero():
+    raw, corrected = [], []
+    for seed in range(6):
+        points, labels = draw((15, 30, 60, 120, 240, 480), seed=seed)
+        result = hm.compare(points, labels, n_neighbors=15, bias="corrected")
+        assert result.uncertainty is not None
+        raw.append(result.uncertainty.distances[np.triu_indices(6, 1)].mean())
+        corrected.append(result.distances[np.triu_indices(6, 1)].mean())
+    assert np.mean(corrected) < 0.25 * np.mean(raw)
+
+
+def test_noise_floor_is_what_two_samples_of_one_distribution_show():
+    for size in (20, 200):
+        shown, promised = [], []
+        for seed in range(4):
+            points, labels = draw((size, size, 200, 200), seed=seed)
+            found = hm.compare(points, labels, n_neighbors=15, n_bootstrap=1).uncertainty
+            shown.append(found.distances[0, 1])
+            promised.append(found.noise_floor(size))
+        assert np.mean(promised) == pytest.approx(np.mean(shown), rel=0.35)
+    assert found.noise_floor(20) > found.noise_floor(20, 2000) > found.noise_floor(2000)
+
+
+def test_unequal_numbers_of_cells_are_no_finding():
+    """Five samples of 30 cells against fifteen of 300, from one distribution: raw distances call them different."""
+    groups = np.repeat(["few", "many"], [5, 15])
+    rejected = {"raw": 0, "corrected": 0}
+    for seed in range(8):
+        points, labels = draw([30] * 5 + [200] * 15, seed=seed)
+        for bias in rejected:
+            result = hm.compare(hm.Graph.from_points(points, n_neighbors=8), labels, bias=bias)
+            rejected[bias] += permanova(result.test_distances, groups, n_permutations=99).p_value <= 0.05
+    assert rejected["raw"] >= 4
+    assert rejected["corrected"] <= 2
+
+
+def test_intervals_hold_the_distance_of_many_cells():
+    held, told = [], []
+    for seed in range(5):
+        model, measures = fitted((40, 40, 80, 80, 160, 160), apart=0.2, seed=seed)
+        many = draw_again(model, seed)
+        truth = hm.pairwise_distances(model.transform(many))
+        found = hm.uncertainty(model, measures)
+        upper = np.triu_indices(6, 1)
+        held.append((found.lower[upper] <= truth[upper]) & (truth[upper] <= found.upper[upper]))
+        told.append(found.told_apart[upper])
+    assert np.mean(held) > 0.8
+    assert 0.05 < np.mean(told) < 1
+
+
+def draw_again(model, seed, size=2000):
+    """Two thousand cells of each sample of `fitted`, at their nearest points."""
+    from scipy.spatial import cKDTree
+
+    # The shares are drawn before each sample's cells, so the same generator gives them again.
+    rng = np.random.default_rng(seed)
+    points, rows = draw((40, 40, 80, 80, 160, 160), apart=0.2, seed=seed)[0], []
+    tree, others = cKDTree(points), np.random.default_rng(seed + 1000)
+    for cells in (40, 40, 80, 80, 160, 160):
+        share = np.clip(0.5 + 0.2 * rng.normal(), 0.02, 0.98)
+        rng.random(cells), rng.normal(size=(cells, 2))
+        right = others.random(size) < share
+        new = others.normal(size=(size, 2)) + np.where(right, 2.5, 0.0)[:, None]
+        rows.append(np.bincount(tree.query(new)[1], minlength=len(points)) / size)
+    assert model.n_features_in_ == len(points)
+    return np.array(rows)
+
+
+def test_intervals_are_symmetric_and_hold_their_estimate():
+    model, measures = fitted()
+    found = hm.uncertainty(model, measures)
+    for bound in (found.lower, found.upper):
+        assert bound.shape == (5, 5)
+        assert np.isfinite(bound).all()
+        np.testing.assert_allclose(bound, bound.T)
+        assert (np.diag(bound) == 0).all()
+    assert (found.lower <= found.upper).all()
+    assert not found.told_apart.diagonal().any()
+    assert (found.standard_error >= 0).all()
+
+
+def test_the_same_seed_gives_the_same_bits_on_any_number_of_threads():
+    model, measures = fitted()
+    first, second = (hm.uncertainty(model, measures, n_jobs=n_jobs, random_state=4) for n_jobs in (1, 2))
+    for name in ("noise", "between", "lower", "upper"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+
+
+def test_tied_cells_are_cells():
+    """Three equal cells are three cells, given as points or as counts."""
+    rng = np.random.default_rng(0)
+    points = rng.integers(0, 6, size=(240, 2)).astype(float)
+    labels = np.repeat(["a", "b", "c"], 80)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = hm.compare(points, labels, n_neighbors=6, n_bootstrap=20)
+    assert result.uncertainty.sizes.tolist() == [80, 80, 80]
+    assert np.isfinite(result.uncertainty.upper).all()
+
+
+def test_a_single_cell_borrows_its_spread():
+    model, measures = fitted((1, 1, 30, 60))
+    found = hm.uncertainty(model, measures, n_bootstrap=40)
+    assert np.isfinite(found.noise).all()
+    assert (found.noise[0] > found.noise[2]).all()
+    assert np.isfinite(found.upper).all()
+    assert not found.told_apart[0, 1]
+
+
+def test_identical_samples_are_not_told_apart():
+    points, _ = draw((60,))
+    rows = np.full((3, 60), 1 / 60)
+    model = hm.DiffusionEMD(hm.Graph.from_points(points, n_neighbors=10)).fit(rows)
+    found = hm.uncertainty(model, rows)
+    assert (found.between == 0).all()
+    assert not found.told_apart.any()
+    np.testing.assert_allclose(found.correct(model.transform(rows)), model.transform(rows), atol=1e-5)
+
+
+def test_landmarks_and_pieces_count_cells():
+    points, labels = draw((40, 80, 160, 320), apart=0.2)
+    result = hm.compare(points, labels, n_neighbors=8, landmarks=100, bias="corrected", n_bootstrap=20)
+    assert result.uncertainty.sizes.tolist() == [40, 80, 160, 320]
+    assert result.bias == "corrected"
+    np.testing.assert_allclose(hm.pairwise_distances(result.embedding), result.distances, atol=1e-5)
+
+
+def test_a_comparison_without_it_is_as_before():
+    points, labels = draw((40, 80))
+    assert hm.compare(points, labels, n_neighbors=8).uncertainty is None
+
+
+def test_what_a_study_says():
+    points, labels = draw([20] * 6 + [200] * 6, apart=0.05)
+    result = hm.compare(points, labels, n_neighbors=10, bias="corrected", n_bootstrap=20)
+    study = hm.study_comparison(result, {"group": ["few"] * 6 + ["many"] * 6})
+    notes = " ".join(study.notes)
+    assert "The number of cells goes with 'group'" in notes
+    assert "A half of a sample finds its other half" in notes
+    plain = study.plain()["uncertainty"]
+    json.dumps(plain, allow_nan=False)
+    assert plain["pairs"] == 66
+
+
+def test_equal_numbers_of_cells_are_no_note():
+    points, labels = draw([30] * 8, apart=0.2)
+    study = hm.study_comparison(hm.compare(points, labels, n_neighbors=10), {"group": ["a", "b"] * 4})
+    assert not any("number of cells" in note for note in study.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sizes": [3, 4]}, "number of cells of each of the 5 samples"),
+        ({"sizes": [12, 25, 60, 150, 401]}, "samples whose cells count alike"),
+        ({"sizes": [0, 25, 60, 150, 400]}, "samples whose cells count alike"),
+        ({"n_bootstrap": -1}, "n_bootstrap"),
+        ({"confidence": 1.0}, "confidence"),
+        ({"confidence": "high"}, "confidence"),
+    ],
+)
+def test_bad_input(change, words):
+    model, measures = fitted()
+    with pytest.raises(InvalidInputError, match=words):
+        hm.uncertainty(model, measures, **change)
+
+
+def test_more_bad_input():
+    model, measures = fitted()
+    weights = np.random.default_rng(0).dirichlet(np.ones(model.n_features_in_), size=3)
+    with pytest.raises(InvalidInputError, match=r"cells count alike.*found weights"):
+        hm.uncertainty(model, weights)
+    with pytest.raises(InvalidInputError, match="DiffusionEMD"):
+        hm.uncertainty("model", measures)
+    with pytest.raises(InvalidInputError, match="at least two cells"):
+        hm.uncertainty(model, np.eye(model.n_features_in_)[:3])
+    found = hm.uncertainty(model, measures, n_bootstrap=0)
+    for name in ("told_apart", "standard_error"):
+        with pytest.raises(InvalidInputError, match="n_bootstrap=0"):
+            getattr(found, name)
+    with pytest.raises(InvalidInputError, match="an embedding of shape"):
+        found.correct(np.zeros((2, 3)))
+    points, labels = draw((40, 80))
+    with pytest.raises(InvalidInputError, match="bias"):
+        hm.compare(points, labels, bias="none")
