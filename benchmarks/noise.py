@@ -66,6 +66,9 @@ def resampled(cells):
 
 
 def by_size(sizes, distances):
+    """Return Spearman of sizes with mean and nearest distances; 0 where all distances are zero."""
+    if not distances.any():
+        return 0.0, 0.0
     apart = distances.copy()
     np.fill_diagonal(apart, np.inf)
     return spearmanr(sizes, distances.mean(axis=1))[0], spearmanr(sizes, apart.min(axis=1))[0]
