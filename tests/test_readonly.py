@@ -31,6 +31,8 @@ def values():
         study_comparison(whole, {"condition": condition}, cells={"branch": branch}, n_permutations=19),
         hm.barycenter(whole.model, measures, n_iterations=20, tol=0.9),
         interpolative_decomposition(np.vander(np.arange(9.0)), rank=3),
+        hm.uncertainty(whole.model, measures, n_bootstrap=5),
+        hm.calibrate(whole.model, measures, points=data.points, n_pairs=28),
     ]  # fmt: skip
 
 

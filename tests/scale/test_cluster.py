@@ -30,6 +30,8 @@ def cluster(n_workers=2):
 @pytest.fixture(scope="module", autouse=True)
 def quick_workers():
     """Workers are forked from a process that has imported what they need; each would take seconds for it."""
+    # Before the setting: what is set while distributed has no defaults yet takes all of them away when it ends.
+    pytest.importorskip("distributed")
     dask = pytest.importorskip("dask")
     forkserver.set_forkserver_preload(["distributed", "pyarrow.parquet", "zarr", "heatmover.scale", "numba"])
     forkserver.ensure_running()
