@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,9 +89,15 @@ def children(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
                 yield child, (function or checked_only) and field == "body"
 
 
-def imports(name: str, path: Path) -> list[Import]:
+def imports(name: str, path: Path) -> tuple[Import, ...]:
     """Every import in a module, wherever it stands, relative ones made absolute."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    return imports_of(package, path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports_of(package: str, text: str) -> tuple[Import, ...]:
+    """Every import in the text of a module of a package."""
     found: list[Import] = []
 
     def visit(node: ast.AST, on_load: bool) -> None:
@@ -104,8 +111,13 @@ def imports(name: str, path: Path) -> list[Import]:
         for child, later in children(node):
             visit(child, on_load and not later)
 
-    visit(ast.parse(path.read_text(encoding="utf-8")), True)
-    return found
+    visit(parsed(text), True)
+    return tuple(found)
+
+
+@cache
+def parsed(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def absolute(package: str, level: int, module: str | None) -> str:
@@ -179,7 +191,7 @@ def attribute_violations(root: Path) -> list[str]:
     """Reads of a private attribute of something that is not defined in the module itself."""
     problems = []
     for name, path in modules(root).items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path.read_text(encoding="utf-8"))
         attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
         own = {node.attr for node in attributes if is_self(node.value) and isinstance(node.ctx, ast.Store)}
         for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):

@@ -194,12 +194,13 @@ def opened(browser):
 def reader(browser, opened):
     """Return a function that opens a page at a width; at the end it must have been quiet and have loaded nothing."""
 
-    def open_page(path, *, width=1400, **options):
-        key = (path, width, str(options))
+    def open_page(path, *, width=1400, color_scheme="light", permissions=()):
+        key = (path, width, color_scheme)
         if key not in opened:
             screen = {"viewport": {"width": width, "height": 900}, "reduced_motion": "reduce"}
-            opened[key] = Reader(browser.new_context(offline=True, **screen, **options))
+            opened[key] = Reader(browser.new_context(offline=True, **screen, color_scheme=color_scheme))
             opened[key].open(path)
+        opened[key].context.grant_permissions(list(permissions))
         return opened[key].page
 
     yield open_page
