@@ -4,9 +4,11 @@ The L1 distance of an embedding orders measures well, but its number means nothi
 measures have no heat in common, a scale says 2, however far they are. Solving some pairs exactly gives two things that
 the whole cohort shares.
 
-weights     of the scales, non-negative, so that the distance stays the L1 distance of one embedding, and the largest
-            scale; shrunk towards the model's own, because 64 pairs know little of ten weights
-curve       an increasing function from that distance to the unit of the ground distance: it takes the flattening back
+weights
+    of the scales, non-negative, so that the distance stays the L1 distance of one embedding, and the largest scale;
+    shrunk towards the model's own, because 64 pairs know little of ten weights
+curve
+    an increasing function from that distance to the unit of the ground distance: it takes the flattening back
 
 Weights alone cannot do it: every scale is a concave function of how far two measures are, and so is every sum of them
 with non-negative weights. Fitted to ALL pairs of eight shapes with known truth, weights alone leave a median error of 5
