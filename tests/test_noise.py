@@ -330,3 +330,17 @@ def test_more_bad_input():
     points, labels = draw((40, 80))
     with pytest.raises(InvalidInputError, match="bias"):
         hm.compare(points, labels, bias="none")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_samples_without_any_spread_give_no_nan(dtype):
+    """All cells of a sample at one point: no noise; and where all samples are there, nothing between them either."""
+    graph = hm.Graph.from_grid((12,))
+    for places in ([3, 3, 3], [3, 3, 8]):
+        rows = np.eye(12)[places]
+        model = hm.DiffusionEMD(graph, max_scale=4, dtype=dtype).fit(rows)
+        found = hm.uncertainty(model, rows, [5, 5, 5], n_bootstrap=20)
+        for array in (found.correct(model.transform(rows)), found.test_distances, found.lower, found.upper):
+            assert np.isfinite(array).all()
+        assert found.test_distances[0, 1] == 0
+        assert (found.test_distances[0, 2] > 0) == (places[2] == 8)

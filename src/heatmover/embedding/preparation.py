@@ -136,6 +136,8 @@ class Preparation:
         Diffuses measures.
     table
         The features of all points, or None where measures are diffused.
+    adjoint
+        Whether mass diffuses, not functions.
     """
 
     choice: ScaleChoice
@@ -146,6 +148,7 @@ class Preparation:
     precision: np.dtype[Any]
     diffuser: Diffuser
     table: FeatureTable | None
+    adjoint: bool
 
     def embed(self, rows: Any, *, n_threads: int, progress: Progress = SILENT) -> Block:
         """Embed checked measures ``(n_measures, n_points)`` -> ``(n_measures, n_features)``."""
@@ -231,6 +234,7 @@ def prepare(
         precision,
         _diffuser(work, plan, precision, adjoint=settings.adjoint),
         _table(work, plan, layout, settings, precision, n_measures),
+        settings.adjoint,
     )
 
 
