@@ -1,0 +1,348 @@
+"""`uncertainty`: how much of a distance is luck of the draw, what is left without it, and how sure that is.
+
+A sample is a draw of cells, so that its embedding x is the true one plus noise, whose variance is that of one cell
+divided by the number of cells. One diffusion of random probes (`heatmover.noise.sketch`) tells it for all samples, all
+scales and all replicates; `heatmover.noise.correction` removes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.special import ndtri
+from sklearn.utils.validation import check_is_fitted
+
+from heatmover._readonly import ReadOnlyArrays
+from heatmover._typing import Bool, Float64, FloatArray, Int64
+from heatmover._validation import (
+    RandomState,
+    as_array,
+    check_integer,
+    check_number,
+    check_random_state,
+    check_threads,
+)
+from heatmover.embedding.distances import pairwise_distances
+from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.errors import InvalidInputError, argument
+from heatmover.measures import Measures
+from heatmover.noise.correction import Correction, correction_of, even_distances, mean_deviation
+from heatmover.noise.intervals import intervals
+from heatmover.noise.sketch import PARTS, deal, pooled, sketch_samples
+
+__all__ = ["Uncertainty", "assess", "check_cells", "uncertainty"]
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Uncertainty(ReadOnlyArrays):
+    """Noise of samples and what it does to their distances; `uncertainty` makes one, ``print`` it.
+
+    Attributes
+    ----------
+    sizes
+        ``(n_samples,)``: cells of each sample.
+    noise
+        ``(n_samples, n_scales)``: variance of a sample's embedding by the luck of the draw, finest scale first. Few
+        cells say little of their spread: a sample of ten has half of it from the spread of all samples.
+    correction
+        Where samples go without their noise.
+    distances
+        ``(n_samples, n_samples)``: as they are, with their noise.
+    test_distances
+        ``(n_samples, n_samples)``: for permutation tests, of samples that all vary alike, in the L2 norm of the
+        operator. The L1 norm tells the spikes of few cells from the many smaller ones of more cells even if both have
+        the same variance, which a permutation test takes for a difference.
+    lower, upper
+        ``(n_samples, n_samples)``: interval of the distance that infinitely many cells would show, for every pair by
+        itself; None without a bootstrap.
+    confidence
+        Of the intervals.
+    n_bootstrap
+        Replicates.
+    retrieval
+        Share of samples of at least four cells of which a random half has the other half as its nearest.
+    floors
+        ``(n_scales, 2)``: of the noise of single cells, variance and ratio of L1 norm to standard deviation.
+    weights
+        ``(n_scales,)``: the largest L1 norm of a density in each block of the embedding.
+    edges
+        ``(n_scales + 1,)``: where the blocks of the embedding begin and end.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(12, cells_per_sample=50, effect=4.0)
+    >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points))
+    >>> measures = hm.measures_from_labels(data.labels)
+    >>> found = hm.uncertainty(model.fit(measures), measures)
+    >>> found.told_apart.shape, found.noise.shape == (12, model.n_scales_)
+    ((12, 12), True)
+    >>> found.noise_floor(50) > found.noise_floor(500)
+    True
+    """
+
+    sizes: Int64
+    noise: Float64
+    correction: Correction
+    distances: Float64
+    test_distances: Float64
+    lower: Float64 | None
+    upper: Float64 | None
+    confidence: float
+    n_bootstrap: int
+    retrieval: float
+    floors: Float64
+    weights: Float64
+    edges: Int64
+
+    @property
+    def between(self) -> Float64:
+        """``(n_scales,)``: variance between samples beyond the noise, in the unit of ``noise``; never negative."""
+        return self.correction.between
+
+    @property
+    def excess(self) -> Float64:
+        """The same without a limit at zero: its expectation is zero if all samples come from one distribution."""
+        return self.correction.excess
+
+    @property
+    def told_apart(self) -> Bool:
+        """``(n_samples, n_samples)``: whether a pair differs by more than noise, False on the diagonal."""
+        if self.lower is None:
+            raise InvalidInputError("intervals", "n_bootstrap=0", "ask for replicates, such as n_bootstrap=200")
+        return np.asarray(self.lower > 0)
+
+    @property
+    def standard_error(self) -> Float64:
+        """``(n_samples, n_samples)``: half the width of the interval over the normal quantile of its confidence."""
+        if self.lower is None or self.upper is None:
+            raise InvalidInputError("intervals", "n_bootstrap=0", "ask for replicates, such as n_bootstrap=200")
+        return np.asarray((self.upper - self.lower) / (2 * _quantile(self.confidence)))
+
+    def noise_floor(self, n_cells: float, other: float | None = None) -> float:
+        """Return the expected distance between two samples of one distribution, that of a typical cell here.
+
+        Parameters
+        ----------
+        n_cells, other
+            Cells of the two samples; as many in both if only one number is given.
+        """
+        count = check_number("n_cells", n_cells, above=0)
+        rate = 1 / count + 1 / (count if other is None else check_number("other", other, above=0))
+        variance, ratio = self.floors.T
+        relative = rate * variance / np.maximum(self.weights, np.finfo(float).tiny) ** 2
+        return float(np.sum(self.weights * ratio * np.sqrt(np.pi / 2) * mean_deviation(relative)))
+
+    def correct(self, embedding: FloatArray) -> FloatArray:
+        """Return the embedding of the same samples without their noise, as far as it can be told.
+
+        At every scale a sample's distance from the centre shrinks by the square root of the share of the variance
+        that is not noise, along every direction in which samples clearly differ and, together, in all others. The
+        centre is nearest to the samples with many cells, and deviations from it are not quite exchangeable; the
+        smallest rotation among samples that takes the weights of the centre to equal ones makes them so, to second
+        order.
+
+        Parameters
+        ----------
+        embedding
+            ``(n_samples, n_features)``, of the samples in the order of ``sizes``.
+
+        Returns
+        -------
+        ndarray
+            ``(n_samples, n_features)``: a scale at which nothing but noise sets samples apart is the same for all.
+        """
+        n_samples = len(self.sizes)
+        if embedding.shape != (n_samples, self.edges[-1]):
+            expected = f"an embedding of shape ({n_samples}, {self.edges[-1]})"
+            raise InvalidInputError(expected, f"shape {embedding.shape}")
+        result = np.empty_like(embedding)
+        for scale, (start, stop) in enumerate(pairwise(self.edges)):
+            result[:, start:stop] = self.correction.apply(embedding[:, start:stop], scale, self.weights[scale])
+        return result
+
+    def describe(self) -> str:
+        """Return what was found in plain sentences."""
+        low, high = int(self.sizes.min()), int(self.sizes.max())
+        parts = [f"A half of a sample finds its other half: {100 * self.retrieval:.0f} %."]
+        floor = f"Two samples of {low} cells from one distribution would be {self.noise_floor(low):.2g} apart"
+        parts.append(floor + (f", of {high} cells {self.noise_floor(high):.2g}." if high > low else "."))
+        if not self.between.any():
+            parts.append("Nothing but the luck of the draw sets the samples apart.")
+        if self.lower is not None:
+            pairs = self.told_apart[np.triu_indices(len(self.sizes), 1)]
+            parts.append(f"{int(pairs.sum())} of {pairs.size} pairs can be told apart.")
+        return " ".join(parts)
+
+    def plain(self) -> dict[str, Any]:
+        """Return what describes the whole as plain values for JSON."""
+        pairs = None if self.lower is None else self.told_apart[np.triu_indices(len(self.sizes), 1)]
+        return {
+            "retrieval": self.retrieval,
+            "noise_floor": {str(n): self.noise_floor(n) for n in sorted({int(n) for n in self._typical_sizes()})},
+            "between": self.between.tolist(),
+            "excess": self.excess.tolist(),
+            "n_bootstrap": self.n_bootstrap,
+            "confidence": self.confidence,
+            "pairs": None if pairs is None else int(pairs.size),
+            "pairs_told_apart": None if pairs is None else int(pairs.sum()),
+        }
+
+    def _typical_sizes(self) -> Float64:
+        return np.quantile(self.sizes, [0, 0.5, 1], method="nearest")
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    def __repr__(self) -> str:
+        return f"Uncertainty({self.describe()})"
+
+
+def uncertainty(
+    model: DiffusionEMD,
+    measures: Measures | npt.ArrayLike,
+    sizes: npt.ArrayLike | None = None,
+    *,
+    embedding: FloatArray | None = None,
+    n_bootstrap: int = 200,
+    confidence: float = 0.95,
+    random_state: RandomState = 0,
+    n_jobs: int | None = None,
+) -> Uncertainty:
+    """Tell how much of the distances between samples is noise, with an interval for every pair.
+
+    Parameters
+    ----------
+    model
+        A fitted `DiffusionEMD`.
+    measures
+        The samples ``(n_samples, n_points)``: every cell of a sample has the same mass.
+    sizes
+        Cells of each sample, ``(n_samples,)``. Default: as many as the sample has points, if these have equal masses.
+    embedding
+        ``model.transform(measures)``, if it is known.
+    n_bootstrap
+        Replicates of the bootstrap over cells; 0 for no intervals.
+    confidence
+        Of the intervals.
+    random_state
+        Seed or generator.
+    n_jobs
+        Threads; None for all cores. The result does not depend on it.
+
+    Returns
+    -------
+    Uncertainty
+        Noise, corrected embedding, intervals.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import heatmover as hm
+    >>> rng = np.random.default_rng(0)
+    >>> points, labels = rng.normal(size=(660, 2)), np.repeat(["a", "b", "c"], [20, 40, 600])
+    >>> measures = hm.measures_from_labels(labels)  # all from one distribution
+    >>> model = hm.DiffusionEMD(hm.Graph.from_points(points, n_neighbors=15)).fit(measures)
+    >>> found = hm.uncertainty(model, measures)
+    >>> bool(found.told_apart.any())
+    False
+    """
+    if not isinstance(model, DiffusionEMD):
+        raise InvalidInputError("model to be a DiffusionEMD", type(model).__name__)
+    check_is_fitted(model)
+    check_integer("n_bootstrap", n_bootstrap, minimum=0)
+    if not 0 < check_number("confidence", confidence, above=0) < 1:
+        raise InvalidInputError("confidence in (0, 1)", f"{confidence!r}")
+    counts = check_cells(model, measures, sizes)
+    if embedding is None:
+        embedding = model.transform(measures)
+    distances = np.asarray(pairwise_distances(embedding, n_jobs=n_jobs), dtype=np.float64)
+    return assess(
+        model, counts, distances, n_bootstrap=n_bootstrap, confidence=confidence, random_state=random_state,
+        n_threads=check_threads(n_jobs),
+    )  # fmt: skip
+
+
+def assess(
+    model: DiffusionEMD,
+    counts: sp.csr_array,
+    distances: Float64,
+    *,
+    n_bootstrap: int,
+    confidence: float = 0.95,
+    random_state: RandomState = 0,
+    n_threads: int = 1,
+) -> Uncertainty:
+    """Return what `uncertainty` does, of samples that were counted and compared already.
+
+    Parameters
+    ----------
+    model
+        A fitted `DiffusionEMD`.
+    counts
+        Cells of each sample at each node, ``(n_samples, n_nodes)``, from `check_cells`.
+    distances
+        Between the samples, ``(n_samples, n_samples)``.
+    n_bootstrap, confidence, random_state
+        As in `uncertainty`.
+    n_threads
+        Threads to use.
+    """
+    rng, prepared = check_random_state(random_state), model.prepared_
+    dealt = deal(counts, rng, PARTS if n_bootstrap else 2)
+    sketch = sketch_samples(prepared, counts, dealt, rng, n_threads)
+    sizes, noise = sketch.sizes, sketch.noise()
+    bounds: tuple[Float64 | None, Float64 | None] = (None, None)
+    if n_bootstrap:
+        bounds = intervals(sketch, noise[-1], distances, n_bootstrap, confidence, rng)
+    return Uncertainty(
+        sizes, np.ascontiguousarray(noise[:-1].T), correction_of(sketch, noise[:-1]), distances,
+        even_distances(sketch, noise[:-1]), *bounds, float(confidence), int(n_bootstrap),
+        sketch.retrieval(), np.stack([pooled(noise, sizes)[:-1], sketch.ratios], axis=1),
+        np.abs(prepared.layout.matrix).max(axis=1), np.asarray(prepared.layout.edges, dtype=np.int64),
+    )  # fmt: skip
+
+
+def check_cells(model: DiffusionEMD, measures: Any, sizes: npt.ArrayLike | None) -> sp.csr_array:
+    """Return the number of cells of each sample at each node, ``(n_samples, n_nodes)``, or raise if cells have weights.
+
+    Parameters
+    ----------
+    model, measures, sizes
+        As in `uncertainty`.
+    """
+    masses = sp.csr_array(measures.masses if isinstance(measures, Measures) else measures)
+    if sizes is None:
+        found = np.diff(masses.indptr)
+    else:
+        found = as_array("sizes", sizes)
+        if found.shape != (masses.shape[0],) or found.dtype.kind not in "iuf":
+            raise InvalidInputError(
+                f"{argument('sizes')}: the number of cells of each of the {masses.shape[0]} samples",
+                f"shape {found.shape} of {found.dtype}",
+            )
+    nodes = sp.csr_array(model.node_masses(measures))
+    counts = sp.csr_array(sp.diags_array(found.astype(np.float64)) @ nodes)
+    whole = np.rint(counts.data)
+    if not np.allclose(counts.data, whole, rtol=1e-6, atol=1e-6) or (found < 1).any():
+        raise InvalidInputError(
+            "samples whose cells count alike, for the noise of a sample comes from its number of cells",
+            "weights" if sizes is None else "masses that are no whole numbers of cells",
+            f"give the number of cells of each sample as {argument('sizes')}, or leave weights out",
+        )
+    counts.data = whole
+    if len(found) < 2 or found.max() < 2:
+        raise InvalidInputError(
+            "at least two samples, one of them of at least two cells", f"{len(found)} of at most {int(found.max())}"
+        )
+    return counts
+
+
+def _quantile(confidence: float) -> float:
+    return float(ndtri((1 + confidence) / 2))
