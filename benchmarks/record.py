@@ -89,7 +89,7 @@ ENTRIES = (
     Entry("flow.py --seeds 0 1 2 --record", ("flow",), 6),
     Entry("calibration.py --data {data} --record", ("calibration",), 10),
     Entry("scale_rule.py --seeds 1 --record", ("scale_rule",), 10),
-    Entry("noise.py --runs 60 --data {data} --record", ("noise_tests", "noise"), 8),
+    Entry("noise.py --runs 1000 --cohorts 25 --data {data} --record", ("noise_tests", "noise"), 40),
     Entry("paper/covid.py", ("covid", "covid_stages"), 7),
     Entry("dispersion.py --runs 200 --record", ("dispersion",), 8),
     Entry("paper/theory.py", ("theory", "theory_measures", "theory_random"), 8),
