@@ -4,8 +4,8 @@
     python benchmarks/noise.py --runs 1000 --data FOLDER --record # also cells of one melanoma cohort, drawn anew
 
 False positives: samples of few and of many cells from ONE distribution, in two groups; how often PERMANOVA calls them
-different at 5 %. The first row of each kind has all runs, the others a fifth of them. "Same shares" draws all samples from one
-distribution; in "own shares" every sample has its own mixture of the kinds of cells, whatever its group.
+different at 5 %. The first row of each kind has all runs, the others a fifth of them. With the same shares all samples
+come from one distribution; with their own every sample has its own mixture of the kinds of cells, whatever its group.
 
 Kinds of data: samples of 10 to 1,000 cells, drawn from known distributions over the points of one graph. Spearman of
 the distances with the true ones, and of the number of cells with the distance to the nearest sample; and how often the
