@@ -131,7 +131,7 @@ class _Scale:
     """
 
     def __init__(self, means: Float64, halves: Float64, noise: Float64, between: float) -> None:
-        self._noise = noise
+        self._noise, self._between = noise, between
         self._variance = between + noise
         self._places = exchangeable(means, self._variance)[1]
         self._halves = halves / np.sqrt(self._variance)[:, None]
@@ -148,6 +148,8 @@ class _Scale:
 
         The noise along a direction is that of the halves, which had no part in finding it.
         """
+        if not combined.shape[1]:
+            return combined, np.sqrt(self._between / self._variance)
         scores = combined.T @ self._places
         lengths = np.linalg.norm(scores, axis=1)
         known = np.einsum("ip,ip->i", self._halves, self._halves) > 0
@@ -161,7 +163,7 @@ class _Scale:
         n_samples = len(combined)
         fewer = np.sqrt(1 - combined.shape[1] / max(n_samples - 1, combined.shape[1] + 1))
         rest = self._factor((self._places - combined @ scores) / fewer, max(1 - float(shares.sum()), ROUNDING))
-        return np.column_stack(along) if along else np.empty((n_samples, 0)), rest
+        return np.column_stack(along), rest
 
     def _factor(self, places: Float64, share: float) -> Float64:
         """Return the factor of places that hold this share of the noise."""

@@ -13,7 +13,6 @@ from scipy.stats import spearmanr
 
 import heatmover as hm
 from heatmover.errors import InvalidInputError
-from heatmover.noise.correction import exchangeable, mean_deviation, variance_between
 from heatmover.statistics import permanova
 
 SIZES = (12, 25, 60, 150, 400)
@@ -66,49 +65,6 @@ def test_noise_is_the_variance_of_cells_over_their_number(norm, density):
     assert found.noise.sum() == pytest.approx(np.sum(truth), rel=0.2)
 
 
-def test_variance_between_samples_solves_its_equation():
-    rng = np.random.default_rng(0)
-    noise = rng.uniform(0.1, 2, size=30)
-    values = rng.normal(size=(30, 400)) * np.sqrt(1.5 + noise)[:, None]
-    between, excess = variance_between(values, noise)
-    assert between == pytest.approx(1.5, rel=0.1)
-    assert excess > 0
-    weights = 1 / (between + noise)
-    centre = weights @ values / weights.sum()
-    assert weights @ ((values - centre) ** 2).mean(axis=1) == pytest.approx(29, rel=1e-9)
-
-
-def test_excess_of_noise_alone_has_mean_zero():
-    rng = np.random.default_rng(1)
-    noise = rng.uniform(0.1, 2, size=12)
-    found = []
-    for _ in range(400):
-        values = rng.normal(size=(12, 5)) * np.sqrt(noise)[:, None]
-        found.append(variance_between(values, noise))
-    between, excess = np.array(found).T
-    assert abs(excess.mean()) < 3 * excess.std() / 20
-    assert (between >= 0).all()
-    assert (between[excess <= 0] == 0).all()
-
-
-def test_deviations_become_exchangeable():
-    """With unequal variances the covariance of the deviations is that of deviations from a mean, to the last digit."""
-    variance = np.array([4.0, 1.0, 1.0, 0.25, 0.04])
-    # The map is linear in the samples, so its matrix comes from unit vectors.
-    matrix = exchangeable(np.eye(5), variance)[1]
-    covariance = matrix @ np.diag(variance) @ matrix.T
-    np.testing.assert_allclose(covariance, np.eye(5) - 1 / 5, atol=1e-12)
-
-
-def test_mean_deviation_of_a_poisson_law():
-    from scipy.stats import poisson
-
-    for variance in (0.002, 0.1, 0.7, 3.0, 50.0):
-        counts = np.arange(3000)
-        truth = np.sum(poisson.pmf(counts, 1 / variance) * np.abs(counts - 1 / variance)) * variance
-        assert mean_deviation(np.array([variance]))[0] == pytest.approx(truth, rel=2e-3)
-
-
 def test_correction_of_equal_sizes_keeps_the_order():
     model, measures = fitted((80,) * 12, apart=0.3)
     embedding = model.transform(measures)
@@ -118,18 +74,6 @@ def test_correction_of_equal_sizes_keeps_the_order():
     raw = hm.pairwise_distances(embedding)[upper]
     assert spearmanr(corrected, raw)[0] > 0.95
     assert corrected.mean() < raw.mean()
-
-
-def test_distances_for_tests_are_those_of_the_sketch_of_the_corrected_embedding():
-    """In many probes they are the L2 distances of the corrected embedding in the norm of the operator."""
-    model, measures = fitted((80,) * 12, apart=0.3)
-    embedding = model.transform(measures)
-    found = hm.uncertainty(model, measures, embedding=embedding, n_bootstrap=0)
-    law = np.tile(model.prepared_.diffuser.operator.stationary, model.n_scales_)
-    corrected = found.correct(embedding) / np.sqrt(law)
-    upper = np.triu_indices(12, 1)
-    exact = np.sqrt(((corrected[:, None] - corrected) ** 2).sum(axis=2))[upper]
-    assert spearmanr(exact, found.test_distances[upper])[0] > 0.9
 
 
 def test_small_samples_are_no_longer_far():
@@ -144,6 +88,16 @@ def test_small_samples_are_no_longer_far():
             correlations.append(spearmanr(result.sizes, result.distances.mean(axis=1))[0])
     assert np.mean(raw) < -0.5
     assert abs(np.mean(corrected)) < 0.25
+
+
+def test_compact_embeddings_are_corrected_as_full_ones():
+    points, labels = draw((12, 25, 60, 150, 400, 30, 45, 200), apart=0.2)
+    graph, upper = hm.Graph.from_points(points, n_neighbors=15), np.triu_indices(8, 1)
+    full, compact = (
+        hm.compare(graph, labels, model=hm.DiffusionEMD(compress=compress), bias="corrected").distances[upper]
+        for compress in (False, 0.1)
+    )
+    np.testing.assert_allclose(compact, full, rtol=0.1, atol=0.02 * full.max())
 
 
 def test_samples_of_one_distribution_come_to_nearly_zero():
