@@ -18,6 +18,7 @@ from scipy.special import ndtri
 from sklearn.utils.validation import check_is_fitted
 
 from heatmover._readonly import ReadOnlyArrays
+from heatmover._threads import one_blas_thread
 from heatmover._typing import Bool, Float64, FloatArray, Int64
 from heatmover._validation import (
     RandomState,
@@ -299,11 +300,13 @@ def assess(
     sketch = sketch_samples(prepared, counts, dealt, rng, n_threads)
     sizes, noise = sketch.sizes, sketch.noise()
     bounds: tuple[Float64 | None, Float64 | None] = (None, None)
-    if n_bootstrap:
-        bounds = intervals(sketch, noise[-1], distances, n_bootstrap, confidence, rng)
+    with one_blas_thread():  # products of 128 columns
+        correction, even = correction_of(sketch, noise[:-1]), even_distances(sketch, noise[:-1])
+        if n_bootstrap:
+            bounds = intervals(sketch, noise[-1], distances, n_bootstrap, confidence, rng)
     return Uncertainty(
-        sizes, np.ascontiguousarray(noise[:-1].T), correction_of(sketch, noise[:-1]), distances,
-        even_distances(sketch, noise[:-1]), *bounds, float(confidence), int(n_bootstrap),
+        sizes, np.ascontiguousarray(noise[:-1].T), correction, distances,
+        even, *bounds, float(confidence), int(n_bootstrap),
         sketch.retrieval(), np.stack([pooled(noise, sizes)[:-1], sketch.ratios], axis=1),
         np.abs(prepared.layout.matrix).max(axis=1), np.asarray(prepared.layout.edges, dtype=np.int64),
     )  # fmt: skip

@@ -31,24 +31,11 @@ def intervals(
     quantiles follow its skewness (Cornish and Fisher).
     """
     means = sketch.means[-1].astype(np.float64)
-    n_samples, n_probes = means.shape
     squares = (means**2).mean(axis=1)
-    apart = np.maximum(squares[:, None] + squares - 2 * means @ means.T / n_probes, 0)
+    apart = np.maximum(squares[:, None] + squares - 2 * means @ means.T / means.shape[1], 0)
     square = apart - noise[:, None] - noise
-    along = np.zeros((n_samples, n_samples))
-    sums = [np.zeros((n_samples, n_samples)) for _ in range(3)]
-    for _ in range(n_bootstrap):
-        z = _noise_replicate(sketch, rng)
-        own, inner, cross = (z**2).mean(axis=1), (means * z).mean(axis=1), means @ z.T / n_probes
-        along += (inner[:, None] + inner - cross - cross.T) ** 2
-        # Less its expectation, so that powers keep their digits.
-        length = own[:, None] + own - 2 * z @ z.T / n_probes - noise[:, None] - noise
-        for power, total in enumerate(sums, start=1):
-            total += length**power
-    first, second, third = (total / n_bootstrap for total in sums)
-    spread = np.maximum(second - first**2, 0)
-    skewness = (third - 3 * first * second + 2 * first**3) / np.where(spread > 0, spread, 1) ** 1.5
-    directed = along / n_bootstrap / np.where(apart > 0, apart, 1)
+    along, spread, skewness = _replicates(sketch, means, noise, n_bootstrap, rng)
+    directed = along / np.where(apart > 0, apart, 1)
     scale = distances / np.sqrt(np.where(apart > 0, apart, 1))
     reach = _student(confidence, noise, sketch.sizes)
 
@@ -69,6 +56,37 @@ def intervals(
     blur = reach * UNLIKE * np.sqrt(np.clip(1 - square / np.where(apart > 0, apart, 1), 0, 1)) * middle
     lower = np.maximum(middle - np.hypot(np.maximum(middle - bounds[0], 0), blur), 0)
     return np.where(bounds[0] > 0, lower, 0.0), middle + np.hypot(np.maximum(bounds[1] - middle, 0), blur)
+
+
+def _replicates(
+    sketch: Sketch, means: Float64, noise: Float64, n_bootstrap: int, rng: np.random.Generator
+) -> tuple[Float64, Float64, Float64]:
+    """Return what bootstrap samples show of the noise z of every pair, three times ``(n_samples, n_samples)``.
+
+    Mean square of z along the difference, times its length; variance and skewness of ``|z|^2``.
+    """
+    n_samples, n_probes = means.shape
+    along, first, second, third = (np.zeros((n_samples, n_samples)) for _ in range(4))
+    for _ in range(n_bootstrap):
+        z = _noise_replicate(sketch, rng)
+        inner = (means * z).mean(axis=1)
+        cross = means @ (z.T / n_probes)
+        cross = cross + cross.T
+        cross -= inner[:, None] + inner
+        along += np.square(cross, out=cross)
+        # Less its expectation, so that powers keep their digits.
+        own = (z**2).mean(axis=1) - noise
+        length = z @ (z.T * (-2 / n_probes))
+        length += own[:, None] + own
+        first += length
+        power = length * length
+        second += power
+        third += np.multiply(power, length, out=power)
+    for total in (along, first, second, third):
+        total /= n_bootstrap
+    spread = np.maximum(second - first**2, 0)
+    skewness = (third - 3 * first * second + 2 * first * first * first) / np.where(spread > 0, spread, 1) ** 1.5
+    return along, spread, skewness
 
 
 def _noise_replicate(sketch: Sketch, rng: np.random.Generator) -> Float64:
