@@ -4,7 +4,7 @@
     python benchmarks/noise.py --runs 1000 --data FOLDER --record # also cells of one melanoma cohort, drawn anew
 
 False positives: samples of few and of many cells from ONE distribution, in two groups; how often PERMANOVA calls them
-different at 5 %. The first row of each kind has all runs, the others a fifth of them. With the same shares all samples
+different at 5 %. The first row of each kind has all runs, the others a tenth of them. With the same shares all samples
 come from one distribution; with their own every sample has its own mixture of the kinds of cells, whatever its group.
 
 Kinds of data: samples of 10 to 1,000 cells, drawn from known distributions over the points of one graph. Spearman of
@@ -154,7 +154,7 @@ def tests_table(makers, runs, pool):
     for name, make in makers.items():
         for words, concentration in (("same", None), ("own", 100.0)):
             for number, design in enumerate(DESIGNS):
-                count = runs if number == 0 and concentration is None else max(runs // 5, 1)
+                count = runs if number == 0 and concentration is None else max(runs // 10, 1)
                 p = np.array(list(pool.map(partial(null_p_values, make, design, concentration), range(count))))
                 raw, corrected = (p <= 0.05).mean(axis=0)
                 samples = f"{design[0]} of {FEW}, {design[1]} of {MANY}"
