@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -48,11 +49,30 @@ def some_measures(n_points, n_measures=4, seed=0, support=5):
     return rows
 
 
+def affinity_of(name):
+    return GRAPHS[name] if name in GRAPHS else FAINT[name][0]
+
+
+def measures_of(name):
+    n_points = len(affinity_of(name))
+    if name in GRAPHS:
+        return some_measures(n_points)
+    measures = np.zeros((4, n_points))
+    measures[0, 0] = measures[1, -1] = 1
+    measures[2, [0, -1]] = measures[3, [n_points // 2, -1]] = 0.25, 0.75
+    return measures
+
+
 def log_sum(values, axis):
     largest = values.max(axis=axis, keepdims=True)
     shifted = np.exp(values - np.where(np.isfinite(largest), largest, 0))
     with np.errstate(divide="ignore"):
         return np.log(shifted.sum(axis=axis)) + np.squeeze(largest, axis)
+
+
+@cache
+def log_kernel_of(name, steps):
+    return dense_log_kernel(affinity_of(name), steps)
 
 
 def dense_log_kernel(affinity, steps):
@@ -77,8 +97,18 @@ def dense_sinkhorn(log_kernel, log_area, mu, nu, n_iterations):
         g = np.log(nu) - log_sum(kernel + f[:, None], axis=0)
         error = np.abs(np.exp(f[:, None] + kernel + g).sum(axis=1) - mu).sum()
         before, f = f, np.log(mu) - log_sum(kernel + g, axis=1)
+        if np.array_equal(f, before):  # all further iterations are this one
+            break
     f = before
     return mu @ (f - log_area[here]) + nu @ (g - log_area[there]), error
+
+
+@cache
+def dense_answers(name, steps, n_iterations):
+    """Divergence and error of every pair of the measures of a graph, for every way to be held against."""
+    measures, kernel = measures_of(name), log_kernel_of(name, steps)
+    pairs = combinations_with_replacement(range(len(measures)), 2)
+    return {(i, j): dense_sinkhorn(*kernel, measures[i], measures[j], n_iterations) for i, j in pairs}
 
 
 def balances(affinity, measures, steps, way, max_iterations=1000, tol=1e-13, n_threads=1, selves=True):
@@ -96,20 +126,18 @@ WAYS = [balance_explicitly, balance_implicitly]
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_agrees_with_dense_sinkhorn(name, way):
-    affinity, measures = GRAPHS[name], some_measures(len(GRAPHS[name]))
-    log_kernel, log_area = dense_log_kernel(affinity, 60)
-    for (i, j), found in balances(affinity, measures, 60, way).items():
-        value, _ = dense_sinkhorn(log_kernel, log_area, measures[i], measures[j], 1000)
-        assert found.divergence == pytest.approx(value, rel=1e-8)
+    expected = dense_answers(name, 60, 1000)
+    for pair, found in balances(affinity_of(name), measures_of(name), 60, way).items():
+        assert found.divergence == pytest.approx(expected[pair][0], rel=1e-8)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("n_iterations", [1, 2, 7])
 def test_every_iteration_is_that_of_dense_sinkhorn(way, n_iterations):
-    affinity, measures = GRAPHS["cloud"], some_measures(60)
-    log_kernel, log_area = dense_log_kernel(affinity, 30)
-    for (i, j), found in balances(affinity, measures, 30, way, n_iterations, selves=False).items():
-        value, error = dense_sinkhorn(log_kernel, log_area, measures[i], measures[j], n_iterations)
+    affinity, measures = affinity_of("cloud"), measures_of("cloud")
+    expected = dense_answers("cloud", 30, n_iterations)
+    for pair, found in balances(affinity, measures, 30, way, n_iterations, selves=False).items():
+        value, error = expected[pair]
         assert found.n_iterations == n_iterations
         assert found.divergence == pytest.approx(value, rel=1e-10)
         assert found.error == pytest.approx(error, rel=1e-8, abs=1e-13)
@@ -119,14 +147,10 @@ def test_every_iteration_is_that_of_dense_sinkhorn(way, n_iterations):
 @pytest.mark.parametrize("name", FAINT)
 def test_pairs_beyond_the_range_of_floats(name, way):
     affinity, steps = FAINT[name]
-    n = len(affinity)
-    measures = np.zeros((4, n))
-    measures[0, 0] = measures[1, -1] = 1
-    measures[2, [0, -1]] = measures[3, [n // 2, -1]] = 0.25, 0.75
-    log_kernel, log_area = dense_log_kernel(affinity, steps)
-    assert log_kernel[0, -1] < -900
-    for (i, j), found in balances(affinity, measures, steps, way, 500).items():
-        value, error = dense_sinkhorn(log_kernel, log_area, measures[i], measures[j], 500)
+    assert log_kernel_of(name, steps)[0][0, -1] < -900
+    expected = dense_answers(name, steps, 500)
+    for pair, found in balances(affinity, measures_of(name), steps, way, 500).items():
+        value, error = expected[pair]
         assert found.divergence == pytest.approx(value, rel=1e-8)
         assert found.error == pytest.approx(error, abs=1e-8)
 
@@ -156,13 +180,8 @@ def test_a_pair_does_not_depend_on_batch_or_threads(way, monkeypatch):
 
 
 def test_distances_from_values_by_hand():
-    affinity, measures = GRAPHS["line"], some_measures(40)
-    log_kernel, log_area = dense_log_kernel(affinity, 50)
-    value = {
-        (i, j): dense_sinkhorn(log_kernel, log_area, measures[i], measures[j], 1000)[0]
-        for i, j in combinations_with_replacement(range(4), 2)
-    }
-    graph = Graph.from_affinity(affinity)
+    graph, measures = Graph.from_affinity(affinity_of("line")), measures_of("line")
+    value = {pair: divergence for pair, (divergence, _) in dense_answers("line", 50, 1000).items()}
     options = {"steps": 50, "tol": 1e-13, "max_iterations": 1000}
     biased = convolutional_sinkhorn.solve(graph, measures, debias=False, **options).distances
     debiased = convolutional_sinkhorn.solve(graph, measures, **options).distances

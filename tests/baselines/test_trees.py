@@ -196,7 +196,8 @@ def test_the_method_is_the_mean_over_its_trees(method):
 
 def test_many_grids_approach_the_expected_distance():
     points = np.linspace(0, 1, 9)[:, None]
-    distances = grid_emd(points, np.eye(9), n_scales=6, n_shifts=4000)[0]
+    # All grids at once: one after the other, which gives the same, took nearly twice as long.
+    distances = l1_distances(grid_emd.embed(points, np.eye(9), n_scales=6, n_shifts=4000, n_jobs=1))[0]
     sides = 0.5 ** np.arange(6)
     # The chance that a shifted edge parts two points is their distance over the side; then both cells count.
     expected = (2 * sides * np.minimum(points / sides, 1)).sum(axis=1)

@@ -284,15 +284,19 @@ def preset(request, fitted):
     return fitted(**PRESETS[request.param])
 
 
+@pytest.fixture(scope="module")
+def embedded(preset, strip_measures):
+    return preset.transform(strip_measures)
+
+
 def test_blocks_are_the_whole(preset, strip_measures):
     blocks = list(preset.transform_blocks(np.vstack([strip_measures] * 3), memory="600 kB"))
     assert np.array_equal(np.vstack(blocks), preset.transform(np.vstack([strip_measures] * 3)))
 
 
-def test_the_transpose_is_the_transpose(preset, strip_measures):
-    embedding = preset.transform(strip_measures)
-    features = np.random.default_rng(0).normal(size=(2, embedding.shape[1]))
-    assert np.allclose(preset.apply_transpose(features) @ strip_measures.T, features @ embedding.T, atol=1e-10)
+def test_the_transpose_is_the_transpose(preset, strip_measures, embedded):
+    features = np.random.default_rng(0).normal(size=(2, embedded.shape[1]))
+    assert np.allclose(preset.apply_transpose(features) @ strip_measures.T, features @ embedded.T, atol=1e-10)
 
 
 def test_a_table_gives_the_same(strip, strip_measures, fitted):
@@ -303,8 +307,8 @@ def test_a_table_gives_the_same(strip, strip_measures, fitted):
     assert np.allclose(many.transform(strip_measures), few.transform(strip_measures), atol=1e-12)
 
 
-def test_explanations_sum_to_the_distance(preset, strip_measures):
-    distance = hm.pairwise_distances(preset.transform(strip_measures))[0, 1]
+def test_explanations_sum_to_the_distance(preset, strip_measures, embedded):
+    distance = hm.pairwise_distances(embedded)[0, 1]
     explanation = hm.explain(preset, strip_measures[0], strip_measures[1])
     assert explanation.contributions.sum() == pytest.approx(distance, rel=1e-9)
     # What differs per scale is what the embedding holds, at the points where it holds it.
@@ -320,12 +324,12 @@ def test_columns_have_the_names_of_points(preset):
         assert names[0] == f"scale{preset.scales_[0]}_x{regions[0].centres[0]}"
 
 
-def test_clone_and_pickle_keep_the_preset(preset, strip_measures):
+def test_clone_and_pickle_keep_the_preset(preset, strip_measures, embedded):
     copied = clone(preset)
     assert copied.get_params() == preset.get_params()
-    assert np.array_equal(copied.fit_transform(strip_measures), preset.transform(strip_measures))
+    assert np.array_equal(copied.fit_transform(strip_measures), embedded)
     loaded = pickle.loads(pickle.dumps(preset))
-    assert np.array_equal(loaded.transform(strip_measures), preset.transform(strip_measures))
+    assert np.array_equal(loaded.transform(strip_measures), embedded)
 
 
 @pytest.mark.parametrize("options", PRESETS.values(), ids=PRESETS)

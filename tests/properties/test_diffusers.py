@@ -42,10 +42,16 @@ def low_rank(build, dtype):
 
     def make(operator, adjoint, tol):
         fine = ChebyshevDiffuser(operator, adjoint=adjoint, tol=tol, dtype=dtype)
-        factors = build(operator, 3, operator.n_points, tol=tol, rng=np.random.default_rng(0), last=SCALES[-1])
+        factors = factors_of(build, operator, tol)
         return fine if factors is None else LowRankDiffuser(fine, factors)
 
     return make
+
+
+@cache
+def factors_of(build, operator, tol):
+    """They serve both densities and both precisions, so they are found once."""
+    return build(operator, 3, operator.n_points, tol=tol, rng=np.random.default_rng(0), last=SCALES[-1])
 
 
 def skeletons_of_a_third(operator, first, n_points, *, tol, rng, last):

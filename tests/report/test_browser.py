@@ -192,6 +192,59 @@ def test_the_method_is_copied(reader, pages):
     assert "999 permutations" in pasted
 
 
+@pytest.mark.parametrize("width", [360, 1400])
+def test_bars_of_cell_types_are_drawn_in_proportion(reader, pages, plain_study, width):
+    page = reader(pages / "plain.html", width=width)
+    drawn = page.evaluate(
+        "[...document.querySelectorAll('#cells .bar-fill')].map((one) => one.getBoundingClientRect().width)"
+    )
+    assert len(drawn) == len(plain_study.contrast.types)
+    for length, kind in zip(drawn, plain_study.contrast.types, strict=True):
+        assert length == pytest.approx(max(1, drawn[0] * kind.share / plain_study.contrast.types[0].share), abs=1.5)
+    assert drawn[0] > 60
+    told = [text.replace("\u2212", "-").rstrip(" %") for text in page.locator("#cells .bar-value").all_inner_texts()]
+    assert sum(map(float, told)) == pytest.approx(100, abs=1.5)
+    right = page.evaluate("Math.max(...[...document.querySelectorAll('#cells *')].map((one) => "
+                          "one.getBoundingClientRect().right))")  # fmt: skip
+    assert right <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_two_directions_of_cell_types_stand_out_and_apart(reader, pages, scheme):
+    page = reader(pages / "plain.html", color_scheme=scheme)
+    colors = page.evaluate(
+        "['more', 'less'].map((name) => getComputedStyle(document.querySelector(`#cells .swatch.${name}`))"
+        ".backgroundColor)"
+    )
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    red, blue = ([int(part) for part in color[4:-1].split(",")] for color in colors)
+    # Orange and blue: what the colour-blind confuse is red and green.
+    assert red[0] - red[2] > 100
+    assert blue[2] - blue[0] > 100
+    for color in colors:
+        low, high = sorted([luminance(color), luminance(paper)])
+        assert (high + 0.05) / (low + 0.05) > 4.5
+
+
+def test_hostile_cell_types_are_inert_text(reader, pages, hostile_names):
+    page = reader(pages / "hostile.html", width=360)
+    shown = page.locator("#cells tbody th bdi").all_text_contents()
+    assert sorted(shown) == sorted(name.replace("\u0001", "\\x01") for name in hostile_names[:5])
+    assert page.locator("#cells img, #cells script, #cells i").count() == 0
+    assert page.evaluate("window.hacked") is None
+    tallest = page.evaluate("Math.max(...[...document.querySelectorAll('#cells tr')].map((one) => one.offsetHeight))")
+    assert tallest < 400
+
+
+def test_the_cell_types_need_no_script(browser, pages, plain_study):
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 360, "height": 800})
+    page = context.new_page()
+    page.goto((pages / "plain.html").as_uri())
+    assert page.locator("#cells tbody tr").count() == len(plain_study.contrast.types)
+    assert page.locator("#cells .bar-fill").first.bounding_box()["width"] > 60
+    context.close()
+
+
 def test_the_policy_stops_what_the_page_did_not_bring(browser, pages):
     context = browser.new_context(offline=False)
     page = context.new_page()

@@ -9,8 +9,6 @@ import pytest
 from heatmover.report import render
 from heatmover.report.page import _percent, cell_sections
 
-ROWS = "#cells tbody tr"
-
 
 @pytest.fixture(scope="module")
 def contrast(plain_study):
@@ -88,63 +86,3 @@ def test_groups_that_are_the_same_have_a_page(plain_study, contrast):
 )
 def test_shares_read_as_per_cent(share, text):
     assert _percent(share) == text
-
-
-@pytest.mark.parametrize("width", [360, 1400])
-def test_bars_are_drawn_in_proportion(reader, pages, contrast, width):
-    page = reader(pages / "plain.html", width=width)
-    drawn = page.evaluate(
-        "[...document.querySelectorAll('#cells .bar-fill')].map((one) => one.getBoundingClientRect().width)"
-    )
-    assert len(drawn) == len(contrast.types)
-    for length, kind in zip(drawn, contrast.types, strict=True):
-        assert length == pytest.approx(max(1, drawn[0] * kind.share / contrast.types[0].share), abs=1.5)
-    assert drawn[0] > 60
-    told = [text.replace("\u2212", "-").rstrip(" %") for text in page.locator("#cells .bar-value").all_inner_texts()]
-    assert sum(map(float, told)) == pytest.approx(100, abs=1.5)
-    right = page.evaluate("Math.max(...[...document.querySelectorAll('#cells *')].map((one) => "
-                          "one.getBoundingClientRect().right))")  # fmt: skip
-    assert right <= width
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_two_directions_stand_out_and_apart(reader, pages, scheme):
-    page = reader(pages / "plain.html", color_scheme=scheme)
-    colors = page.evaluate(
-        "['more', 'less'].map((name) => getComputedStyle(document.querySelector(`#cells .swatch.${name}`))"
-        ".backgroundColor)"
-    )
-    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    red, blue = ([int(part) for part in color[4:-1].split(",")] for color in colors)
-    # Orange and blue: what the colour-blind confuse is red and green.
-    assert red[0] - red[2] > 100
-    assert blue[2] - blue[0] > 100
-    for color in colors:
-        low, high = sorted([luminance(color), luminance(paper)])
-        assert (high + 0.05) / (low + 0.05) > 4.5
-
-
-def luminance(color):
-    """Relative luminance as the accessibility guidelines define it, of a colour such as "rgb(1, 2, 3)"."""
-    values = [int(part) / 255 for part in color[color.index("(") + 1 : -1].split(",")[:3]]
-    red, green, blue = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def test_hostile_kinds_are_inert_text(reader, pages, hostile_names):
-    page = reader(pages / "hostile.html", width=360)
-    shown = page.locator("#cells tbody th bdi").all_text_contents()
-    assert sorted(shown) == sorted(name.replace("\u0001", "\\x01") for name in hostile_names[:5])
-    assert page.locator("#cells img, #cells script, #cells i").count() == 0
-    assert page.evaluate("window.hacked") is None
-    tallest = page.evaluate("Math.max(...[...document.querySelectorAll('#cells tr')].map((one) => one.offsetHeight))")
-    assert tallest < 400
-
-
-def test_it_needs_no_script(browser, pages, contrast):
-    context = browser.new_context(java_script_enabled=False, viewport={"width": 360, "height": 800})
-    page = context.new_page()
-    page.goto((pages / "plain.html").as_uri())
-    assert page.locator(ROWS).count() == len(contrast.types)
-    assert page.locator("#cells .bar-fill").first.bounding_box()["width"] > 60
-    context.close()

@@ -139,14 +139,14 @@ class Recurrence:
         for other in np.flatnonzero(lengths[:-1] == lengths[-1]):
             current += inputs[other] * table[other, -1]
         parts = self._parts(current.shape[1])
-        with ThreadPoolExecutor(len(parts)) as pool:
+        with _pool(len(parts)) as share:
             for degree in range(int(lengths[-1]) - 2, -1, -1):
                 first = int(np.searchsorted(lengths, degree, side="right"))
                 shares = np.ascontiguousarray(table[first:, degree])
                 # The last step is half of the others: T_0 = 1, but T_1 = X T_0 and not 2 X T_0.
                 half = 1.0 if degree else 0.5
                 slope, offset = half * self._slope, half * self._offset
-                list(pool.map(step, parts)) if len(parts) > 1 else step(parts[0])
+                share(step, parts)
                 current, previous = previous, current
         return current
 
@@ -155,6 +155,8 @@ class Recurrence:
         indptr = self._matrix.indptr
         products = int(indptr[-1]) * width
         count = max(1, min(self._n_threads, products // max(PRODUCTS_PER_THREAD, 1)))
+        if count == 1:
+            return [(0, len(indptr) - 1)]
         cuts = np.searchsorted(indptr, np.linspace(0, indptr[-1], count + 1)[1:-1])
         return list(pairwise([0, *(int(cut) for cut in cuts), len(indptr) - 1]))
 
@@ -173,9 +175,9 @@ class Recurrence:
             def work(rows: tuple[int, int]) -> None:
                 advance(rows, matrix.indptr, matrix.indices, self._data, current, previous, *factors, *sums)
 
-            list(pool.map(work, parts)) if len(parts) > 1 else work(parts[0])
+            share(work, parts)
 
-        with ThreadPoolExecutor(len(parts)) as pool:
+        with _pool(len(parts)) as share:
             yield step
 
     @contextmanager
@@ -199,8 +201,32 @@ class Recurrence:
                 step(even, odd, is_start and first == 0, pair[:0], fine[:0], coarse[:0])
                 step(odd, even, False, pair, fine, coarse)
 
+        if at_once > 2 and len(self._parts(width)) == 1:
+            yield many
+            return
         with self._steps(width) as step:
-            yield many if at_once > 2 and len(self._parts(width)) == 1 else two
+            yield two
+
+
+Rows = tuple[int, int]
+
+
+@contextmanager
+def _pool(n_threads: int) -> Iterator[Callable[[Callable[[Rows], None], list[Rows]], None]]:
+    """Lend a function that does some work on every part; threads wait for more of it, and one part needs none."""
+
+    def alone(work: Callable[[Rows], None], parts: list[Rows]) -> None:
+        for part in parts:
+            work(part)
+
+    def together(work: Callable[[Rows], None], parts: list[Rows]) -> None:
+        list(pool.map(work, parts))
+
+    if n_threads == 1:
+        yield alone
+        return
+    with ThreadPoolExecutor(n_threads) as pool:
+        yield together
 
 
 def in_columns(

@@ -112,9 +112,14 @@ def spatial_medians(squared: Float64, weights: Float64) -> Float64:
     medians = weights / weights.sum(axis=1, keepdims=True)
     floor = max(np.finfo(float).eps * float(squared.max()), np.finfo(float).tiny)
     for _ in range(MOST_STEPS):
-        nearness = weights / np.sqrt(np.maximum(_to_points(squared, medians), floor))
-        nearness /= nearness.sum(axis=1, keepdims=True)
-        step = float(np.abs(nearness - medians).max())
+        # In place, for the groups are small and the steps many: most of the time went into new arrays.
+        nearness = _to_points(squared, medians)
+        np.maximum(nearness, floor, out=nearness)
+        np.sqrt(nearness, out=nearness)
+        np.divide(weights, nearness, out=nearness)
+        nearness /= np.add.reduce(nearness, axis=1, keepdims=True)
+        np.subtract(nearness, medians, out=medians)
+        step = float(np.abs(medians, out=medians).max())
         medians = nearness
         if step < SETTLED:
             break
@@ -123,8 +128,9 @@ def spatial_medians(squared: Float64, weights: Float64) -> Float64:
 
 def _to_points(squared: Float64, medians: Float64) -> Float64:
     """Return the squared distance of each median to each point, ``(n_medians, n_points)``."""
-    products = medians @ squared
-    return np.asarray(np.abs(products - (products * medians).sum(axis=1, keepdims=True) / 2))
+    products: Float64 = medians @ squared
+    products -= np.add.reduce(products * medians, axis=1, keepdims=True) / 2
+    return np.abs(products, out=products)
 
 
 def _on_points(squared: Float64, weights: Float64, medians: Float64) -> Float64:
