@@ -183,6 +183,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--runs", type=int, default=100, help="cohorts of the first design (100)")
     arguments.add_argument("--cohorts", type=int, default=10, help="cohorts of every kind of data (10)")
+    arguments.add_argument("--only", choices=("kinds", "tests"), help="one of the two tables")
     arguments.add_argument("--data", type=Path, help="folder with melanoma")
     arguments.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (as many as cores)")
     add_record(arguments)
@@ -190,24 +191,27 @@ def main() -> None:
     kinds = kinds_of_data(args.data)
     tested = {name: kinds[name] for name in ("five clusters in R^5", "melanoma, drawn anew") if name in kinds}
     with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
-        rows = kinds_table(kinds, args.cohorts, pool)
-        heads = [
-            "data", "true differences", "order, raw", "corrected", "size and nearest, raw", "corrected", "true",
-            "mean distance, raw", "corrected", "true",
-            f"coverage, a sample below {LARGE} cells", "both above",
-        ]  # fmt: skip
-        note = (
-            f"{args.cohorts} cohorts of {N_SAMPLES} samples of 10 to 1,000 cells of each kind. Order: Spearman of "
-            f"distances with the true ones. Coverage: of {args.cohorts * N_SAMPLES // 2} pairs that share no sample."
-        )
-        write_table("noise", heads, rows, note, folder=args.record)
-        rows = tests_table(tested, args.runs, pool)
-        note = (
-            "The level is 0.05; all samples of one distribution, or of distributions of their own that do not depend "
-            "on the group."
-        )
-        heads = ["cells", "shares", "samples", "cohorts", "raw", "corrected"]
-        write_table("noise_tests", heads, rows, note, folder=args.record)
+        if args.only != "tests":
+            write_kinds(kinds_table(kinds, args.cohorts, pool), args)
+        if args.only != "kinds":
+            heads = ["cells", "shares", "samples", "cohorts", "raw", "corrected"]
+            note = (
+                "The level is 0.05; all samples of one distribution, or of distributions of their own that do not "
+                "depend on the group."
+            )
+            write_table("noise_tests", heads, tests_table(tested, args.runs, pool), note, folder=args.record)
+
+
+def write_kinds(rows, args):
+    heads = [
+        "data", "true differences", "order, raw", "corrected", "size and nearest, raw", "corrected", "true",
+        "mean distance, raw", "corrected", "true", f"coverage, a sample below {LARGE} cells", "both above",
+    ]  # fmt: skip
+    note = (
+        f"{args.cohorts} cohorts of {N_SAMPLES} samples of 10 to 1,000 cells of each kind. Order: Spearman of "
+        f"distances with the true ones. Coverage: of {args.cohorts * N_SAMPLES // 2} pairs that share no sample."
+    )
+    write_table("noise", heads, rows, note, folder=args.record)
 
 
 if __name__ == "__main__":
