@@ -42,7 +42,7 @@ from heatmover.measures import check_measures
 from heatmover.metrics import centered_ranks
 from heatmover.transport import GroundCosts, exact_pairs
 
-__all__ = ["Calibration", "Curve", "calibrate"]
+__all__ = ["FEWEST", "Calibration", "Curve", "calibrate"]
 
 Ground: TypeAlias = Literal["euclidean", "geodesic"] | npt.ArrayLike
 
@@ -66,6 +66,18 @@ FOLDS = 5
 # that keeps the curve increasing and with it every order.
 KNOTS, SMOOTH, LEAST_SLOPE = 6, 1e-3, 0.02
 FEWEST = 16
+
+
+# What distances of a ground are, in words.
+MEANINGS = {
+    "euclidean": "in the unit of the features, straight lines between points",
+    "geodesic": "in the unit of the features, shortest paths along the graph",
+    "cost": "in the unit of the costs",
+}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 @final
@@ -200,6 +212,29 @@ class Calibration(ReadOnlyArrays):
         if not np.all(values >= 0):
             raise InvalidInputError("distances of at least 0", "negative ones or NaN")
         return self.curve(values)
+
+    def describe(self) -> str:
+        """Return what the unit is and how far to believe it, in a sentence.
+
+        Examples
+        --------
+        >>> import heatmover as hm
+        >>> data = hm.datasets.gaussians(12, points_per_measure=25)
+        >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10))
+        >>> hm.calibrate(model, data.measures(), points=data.points).describe()
+        'Distances are in the unit of the features, straight lines between points (euclidean): 64 pairs ...'
+        """
+        return (
+            f"Distances are {MEANINGS[self.ground]} ({self.ground}): {len(self.pairs)} pairs of samples were solved "
+            "exactly, and distances predicted without a pair differ from its exact one by "
+            f"{_percent(self.median_error)} (median), 90 % of them by at most {_percent(self.error_90)}."
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Return what describes it as plain values for JSON: unit, number of exact pairs, errors."""
+        names = ("ground", "median_error", "error_90", "linear_error", "spearman", "spearman_uncalibrated")
+        further = {"n_drawn": int(self.n_drawn), "drawing_bias": float(self.drawing_bias)}
+        return {name: getattr(self, name) for name in names} | {"n_pairs": len(self.pairs)} | further
 
     def __repr__(self) -> str:
         return (
@@ -531,7 +566,7 @@ def _geodesic_costs(graph: Graph, places: Float64, masses: sp.csr_array, pairs: 
             raise InvalidInputError(
                 "measures on one connected component of the graph",
                 "a pair that no path joins, whose distance is infinite",
-                "see graph.diagnose(); use more neighbours, or ground='euclidean'",
+                f"see graph.diagnose(); use more neighbours, or {argument('ground', 'euclidean')}",
             )
         for partner, columns in zip(partners, np.split(back, np.cumsum([t.size for t in targets])[:-1]), strict=True):
             block = np.ascontiguousarray(paths[:, columns])

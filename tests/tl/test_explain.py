@@ -230,3 +230,17 @@ def test_a_failure_of_the_work_writes_nothing(adata, monkeypatch):
         explain(adata, "condition", annotation="branch", **QUICK)
     assert list(adata.obs.columns) == before
     assert "explain" not in adata.uns["heatmover"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"landmarks": None}, {"landmarks": 100}, {"landmarks": None, "bias": "corrected"}]
+)
+def test_cells_that_were_not_drawn_have_no_score(fresh, settings):
+    adata = fresh.copy()
+    sample_distances(adata, "sample", equal_cells=25, **settings)
+    assert adata.uns["heatmover"]["drawn"]["n_cells"] == 25
+    assert samples(adata).obs["n_cells"].tolist() == [40] * 16
+    explain(adata, "condition", group="case", reference="control", annotation="branch", **QUICK)
+    assert np.isfinite(adata.obs["heatmover_score"]).sum() == 16 * 25
+    assert adata.uns["heatmover"]["explain"]["types"]["cells"].sum() == 16 * 25
+    assert adata.obs.loc[np.isfinite(adata.obs["heatmover_score"]), "sample"].value_counts().tolist() == [25] * 16

@@ -19,6 +19,7 @@ from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, co
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, check_all_pairs
 from heatmover.analysis.examination import Finding, examine
+from heatmover.analysis.noise import NOISY, UNRELIABLE, describe_noise, plain_noise
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import Clock, StudyRecord, input_record, versions
 from heatmover.cohort import Cohort
@@ -42,8 +43,6 @@ SMALL_SAMPLE = 30
 # Numbers of cells that differ by less than this factor, as a logarithm, make no difference; above, a variable that goes
 # with them at this level is named.
 UNEQUAL, CONFOUNDED = float(np.log(1.5)), 0.01
-# Halves that find each other less often than this say that single distances are mostly noise.
-UNRELIABLE = 0.8
 # A larger share of the cells outside the largest component is no accident of a few outliers: distances between
 # components then say only that they are apart, not how far.
 MOST_APART = 0.05
@@ -134,10 +133,12 @@ class Study:
             "cells": int(comparison.sizes.sum()),
             "graph": dict(comparison.graph.construction),
             "model": settings | {"method_": model.method_, "method_reason_": model.method_reason_},
-            "max_scale": {"value": int(model.max_scale_), "reason": model.max_scale_reason_},
+            "max_scale": {"value": int(model.max_scale_), "reason": comparison.max_scale_reason},
             "scale_shares": dict(zip(map(str, model.scales_.tolist()), comparison.scale_shares.tolist(), strict=True)),
             "landmarks": None if agreement is None else asdict(agreement),
-            "uncertainty": None if comparison.uncertainty is None else comparison.uncertainty.plain(),
+            "drawn": None if comparison.drawn is None else comparison.drawn.plain(),
+            "units": None if comparison.calibration is None else comparison.calibration.plain(),
+            "uncertainty": plain_noise(comparison),
             "diagnosis": asdict(comparison.diagnosis),
             "findings": [finding.plain() for finding in self.findings],
             "contrast": None if self.contrast is None else self.contrast.plain(),
@@ -185,7 +186,8 @@ def study_cohort(
         Told of all stages.
     **changes
         Parameters by their names: ``variables``, ``block``, ``cells``, ``min_cells``, ``allow_components``,
-        ``n_neighbors``, ``landmarks``, ``n_permutations``, ``random_state``; see `heatmover.analysis.StudyParameters`.
+        ``n_neighbors``, ``landmarks``, ``equal_cells``, ``bias``, ``n_bootstrap``, ``units``,
+        ``n_permutations``, ``random_state``; see `heatmover.analysis.StudyParameters`.
 
     Returns
     -------
@@ -313,9 +315,11 @@ def _finish(
     )
     notes = (
         *design.notes,
+        *_drawn_notes(comparison),
         *_size_notes(comparison),
         *_confounded_notes(comparison, findings, design, tests),
         *_noise_notes(comparison),
+        *_unit_notes(comparison),
         *_landmark_notes(comparison),
     )
     contrast = None
@@ -461,6 +465,11 @@ def _left_out_notes(cohort: Cohort, kept: Intp, min_cells: int | None) -> Iterat
         )
 
 
+def _drawn_notes(comparison: Comparison) -> Iterator[str]:
+    if comparison.drawn is not None:
+        yield f"{comparison.drawn}. The others took no part."
+
+
 def _size_notes(comparison: Comparison) -> Iterator[str]:
     sizes = comparison.sizes
     if len(sizes) < 8 or sizes.min() == sizes.max():
@@ -476,7 +485,8 @@ def _size_notes(comparison: Comparison) -> Iterator[str]:
         yield Sentence(
             f"Small samples look far from all others: the fewer cells, the further the nearest sample (Spearman "
             f"{correlation:.2f}; {sizes.min()} to {sizes.max()} cells{few}). Part of any difference may be the number "
-            f"of cells; {argument('bias', 'corrected')} removes it, {argument('min_cells')} leaves small samples out."
+            f"of cells; {argument('bias', 'corrected')} removes it, {argument('equal_cells', True)} draws equally many "
+            f"from every sample, {argument('min_cells')} leaves small samples out."
         )
 
 
@@ -501,12 +511,14 @@ def _noise_notes(comparison: Comparison) -> Iterator[str]:
     found = comparison.uncertainty
     if found is None:
         return
-    yield f"Noise: {found.describe()}"
+    yield f"Noise: {describe_noise(comparison)}"
     if found.retrieval < UNRELIABLE:
-        yield Sentence(
-            "Many halves of samples do not find their other half: distances between single samples mean little here. "
-            f"More cells help, and so may {argument('standardize', True)} if features have different units."
-        )
+        yield NOISY
+
+
+def _unit_notes(comparison: Comparison) -> Iterator[str]:
+    if comparison.calibration is not None:
+        yield comparison.calibration.describe()
 
 
 def _landmark_notes(comparison: Comparison) -> Iterator[str]:

@@ -22,16 +22,18 @@ from heatmover.analysis.examination import kind_of
 from heatmover.analysis.landmarking import LANDMARKS, LANDMARKS_ABOVE
 from heatmover.analysis.record import Clock
 from heatmover.analysis.study import SMALL_SAMPLE, check_block, check_components, choose_variables, enough_cells
+from heatmover.analysis.units import check_enough_samples, check_units
 from heatmover.cli._options import in_options
 from heatmover.cli._settings import Settings
 from heatmover.cli._summary import columns_of, hanging, short
 from heatmover.cli._terminal import clean, fail, output, watched
 from heatmover.cohort import Cohort
 from heatmover.cohort.candidates import candidates
+from heatmover.cohort.equal import equal_count
 from heatmover.cohort.formats.choose import format_of
 from heatmover.cohort.hashes import cell_hashes
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
-from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
+from heatmover.errors import EmbeddingWarning, GraphWarning, HeatmoverError, InvalidInputError
 from heatmover.graphs import Diagnosis, Graph
 
 __all__ = ["Checkup", "Estimate", "check_up", "diagnose_file", "estimate"]
@@ -138,6 +140,10 @@ def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
     except InvalidInputError as error:
         yield error.sentence
     table, block, cells = cohort.samples.iloc[kept], asked.block, asked.cells
+    yield from _tried(equal_count, asked.equal_cells, cohort.sizes[kept], [cohort.names[i] for i in kept])
+    if asked.units is not None:
+        yield from _tried(check_units, asked.units)
+        yield from _tried(check_enough_samples, len(kept))
     for name in asked.variables or ():
         yield from _tried(choose_variables, cohort, table, [name], block)
     if cells is not None:
@@ -152,7 +158,7 @@ def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
 def _tried(check: Callable[..., object], *arguments: Any) -> list[str]:
     try:
         check(*arguments)
-    except InvalidInputError as error:
+    except HeatmoverError as error:
         return [error.sentence]
     return []
 

@@ -135,7 +135,7 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
         yield "cells", clean(f"{len(source['dimensions']):,} features: {listed(source['dimensions'], most=4)}{left}.")
     advice = " ".join(diagnosis.advice) or "All is well."
     yield "graph", f"{str(diagnosis).splitlines()[0]} {in_options(advice)}"
-    yield "scales", f"The coarsest is {model.max_scale_}: {model.max_scale_reason_}."
+    yield "scales", f"The coarsest is {model.max_scale_}: {study.comparison.max_scale_reason}."
 
 
 def hanging(name: str, text: str, *, width: int = 6) -> Table:

@@ -107,8 +107,7 @@ def scales(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
     """Return how much each scale contributes."""
     shares = scale_shares(study.comparison)
     largest = max(share["share"] for share in shares) or 1.0
-    model = study.comparison.model
-    html = fill("scales.html", shares=shares, largest=largest, reason=model.max_scale_reason_)
+    html = fill("scales.html", shares=shares, largest=largest, reason=study.comparison.max_scale_reason)
     return Section("scales", "From fine to coarse", html)
 
 
