@@ -66,6 +66,8 @@ FOLDS = 5
 # that keeps the curve increasing and with it every order.
 KNOTS, SMOOTH, LEAST_SLOPE = 6, 1e-3, 0.02
 FEWEST = 16
+# Share of the largest weight that changes no distance by as much as float32 rounds it.
+NEXT_TO_NOTHING = 1e-9
 
 
 # What distances of a ground are, in words.
@@ -801,6 +803,8 @@ def _fitted_model(base: DiffusionEMD, fit: _Fit, masses: sp.csr_array) -> Diffus
     if base.norm == "levels":  # blocks of other norms look at the coarsest scale, whatever its own weight
         top -= weights.size - 1 - int(positive[-1])
         weights = weights[: positive[-1] + 1]
+    # A scale between others that weighs nothing would be a block of zeros, of which nobody can tell noise from signal.
+    weights = np.where(weights > 0, weights, NEXT_TO_NOTHING * weights.max())
     settings: dict[str, Any] = {"graph": base.graph_, "max_scale": top, "n_scales": None}
     model: DiffusionEMD = clone(base).set_params(**settings, weights=tuple(weights[positive[0] :].tolist()))
     with warnings.catch_warnings():

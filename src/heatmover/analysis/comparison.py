@@ -268,6 +268,26 @@ class Comparison(ReadOnlyArrays):
         rows = ([name, *row.tolist()] for name, row in zip(self.names, self.distances, strict=True))
         write_table(path, ["sample", *self.names], rows)
 
+    def intervals_to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the interval of every distance as CSV: each pair once, with all digits.
+
+        The columns are sample, other, distance, lower, upper, told_apart (true or false). Names as in `to_csv`.
+
+        Parameters
+        ----------
+        path
+            Where to; a file that is there already is replaced.
+        """
+        found = self.intervals
+        if found is None:
+            raise InvalidInputError("intervals", "none", f"compare with {argument('n_bootstrap', 200)}")
+        first, second = np.triu_indices(len(self.names), 1)
+        columns = [values[first, second].tolist() for values in (self.distances, found.lower, found.upper)]
+        apart = ["true" if told else "false" for told in found.told_apart[first, second].tolist()]
+        names = ([self.names[i] for i in places] for places in (first.tolist(), second.tolist()))
+        header = ["sample", "other", "distance", "lower", "upper", "told_apart"]
+        write_table(path, header, zip(*names, *columns, apart, strict=True))
+
     def plot(self, groups: Groups | None = None, ax: Any = None) -> Any:
         """Draw the map of the samples; needs matplotlib (extra ``cohort``).
 

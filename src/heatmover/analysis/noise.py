@@ -9,7 +9,16 @@ import numpy as np
 from heatmover.analysis.comparison import Comparison
 from heatmover.errors import Sentence, argument
 
-__all__ = ["NOISY", "UNRELIABLE", "describe_noise", "noise_floors", "plain_noise"]
+__all__ = [
+    "NOISY",
+    "UNRELIABLE",
+    "describe_noise",
+    "named_floors",
+    "noise_floors",
+    "noise_sentences",
+    "pair_counts",
+    "plain_noise",
+]
 
 # Halves that find each other less often than this say that single distances are mostly noise.
 UNRELIABLE = 0.8
@@ -48,11 +57,58 @@ def describe_noise(comparison: Comparison) -> str:
     parts.append(floor + (f", of {high:,} cells {most:.2g}." if high > low else "."))
     if not found.between.any():
         parts.append("Nothing but the luck of the draw sets the samples apart.")
-    intervals = comparison.intervals
-    if intervals is not None:
-        pairs = intervals.told_apart[np.triu_indices(len(comparison.names), 1)]
-        parts.append(f"{int(pairs.sum()):,} of {pairs.size:,} pairs can be told apart.")
+    pairs = pair_counts(comparison)
+    if pairs is not None:
+        parts.append(f"{pairs['told']:,} of {pairs['all']:,} pairs can be told apart.")
     return " ".join(parts)
+
+
+def named_floors(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the noise floors with what their numbers of cells are: the smallest, median and largest sample."""
+    floors = noise_floors(comparison)
+    names = {1: ["every sample"], 2: ["smallest sample", "largest sample"]}
+    names[3] = ["smallest sample", "median sample", "largest sample"]
+    return [
+        {"name": name, "cells": cells, "distance": f"{distance:.2g}"}
+        for name, (cells, distance) in zip(names[len(floors)], floors.items(), strict=True)
+    ]
+
+
+def pair_counts(comparison: Comparison) -> dict[str, Any] | None:
+    """Return how many pairs can be told apart, how many cannot, of how many; None without intervals."""
+    found = comparison.intervals
+    if found is None:
+        return None
+    pairs = found.told_apart[np.triu_indices(len(comparison.names), 1)]
+    told = int(pairs.sum())
+    return {"told": told, "alike": pairs.size - told, "all": pairs.size, "confidence": f"{100 * found.confidence:g}"}
+
+
+def noise_sentences(comparison: Comparison) -> tuple[str, ...]:
+    """Return how sure the distances are, in plain sentences with advice; nothing if noise was not assessed."""
+    found = comparison.uncertainty
+    if found is None:
+        return ()
+    floors = named_floors(comparison)
+    listed = "; ".join(f"{floor['cells']:,} cells ({floor['name']}): {floor['distance']}" for floor in floors)
+    median = float(np.median(comparison.distances[np.triu_indices(len(comparison.names), 1)]))
+    kind = "corrected" if comparison.bias == "corrected" else "raw"
+    sentences = [
+        f"By noise alone two samples of one distribution would lie so far apart: {listed}. The median {kind} distance "
+        f"here is {median:.2g}.",
+        f"Every sample was cut into two random halves: {100 * found.retrieval:.0f} % of the samples have a half whose "
+        "nearest of all halves is the other one.",
+    ]
+    if not found.between.any():
+        sentences.append("Nothing but the luck of the draw sets the samples apart.")
+    pairs = pair_counts(comparison)
+    if pairs is not None:
+        sentences.append(
+            f"{pairs['told']:,} of {pairs['all']:,} pairs can be told apart: the {pairs['confidence']} % interval of "
+            "their distance, each for itself, begins above zero."
+        )
+    sentences.append(NOISY if found.retrieval < UNRELIABLE else "Most samples find themselves again: nothing to mend.")
+    return tuple(sentences)
 
 
 def plain_noise(comparison: Comparison) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, co
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, check_all_pairs
 from heatmover.analysis.examination import Finding, examine
-from heatmover.analysis.noise import NOISY, UNRELIABLE, describe_noise, plain_noise
+from heatmover.analysis.noise import NOISY, UNRELIABLE, describe_noise, noise_sentences, plain_noise
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import Clock, StudyRecord, input_record, versions
 from heatmover.cohort import Cohort
@@ -67,6 +67,8 @@ class Study:
         How it was made: input with checksum, parameters, versions, seconds per stage.
     contrast
         Which cell types differ between the groups of the first such variable; None without an annotation of cells.
+    about_noise
+        How sure the distances are, in sentences; empty if their noise was not assessed.
 
     Examples
     --------
@@ -83,6 +85,7 @@ class Study:
     notes: tuple[str, ...]
     record: StudyRecord
     contrast: CellContrast | None = None
+    about_noise: tuple[str, ...] = ()
 
     @property
     def block(self) -> str:
@@ -116,7 +119,8 @@ class Study:
     def reworded(self, words: Callable[[str], str]) -> Study:
         """Return the study with its notes in other words, such as those of the command line."""
         findings = tuple(replace(finding, note=words(finding.note)) for finding in self.findings)
-        return replace(self, findings=findings, notes=tuple(words(note) for note in self.notes))
+        notes, noise = (tuple(map(words, sentences)) for sentences in (self.notes, self.about_noise))
+        return replace(self, findings=findings, notes=notes, about_noise=noise)
 
     def plain(self) -> dict[str, Any]:
         """Return how it was made and what was found, as plain values for JSON; run.json holds them."""
@@ -333,7 +337,7 @@ def _finish(
         watch.advance()
     watch.end()
     record = StudyRecord(source, parameters, how, watch.seconds, versions())
-    return Study(comparison, design.table, findings, notes, record, contrast)
+    return Study(comparison, design.table, findings, notes, record, contrast, noise_sentences(comparison))
 
 
 def _contrast(
