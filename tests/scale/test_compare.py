@@ -350,3 +350,51 @@ def test_equal_cells_are_part_of_a_checkpoint(unequal, tmp_path):
     np.testing.assert_array_equal(first.distances, again.distances)
     with pytest.raises(InvalidInputError, match="checkpoint"):
         compare_cohort(unequal, landmarks=LANDMARKS, equal_cells=90, checkpoint=place, resume=True)
+
+
+def test_units_and_noise_are_those_of_compare_on_the_same_landmarks(unequal):
+    asked = {"units": "euclidean", "bias": "corrected", "n_bootstrap": 20}
+    result = compare_cohort(unequal, landmarks=LANDMARKS, n_neighbors=8, **asked)
+    model = hm.DiffusionEMD(result.landmarks.graph(8), random_state=0)
+    expected = hm.calibrate(model, result.measures, result.landmarks.centers, n_pairs=28)
+    assert result.calibration.plain() == expected.plain()
+    found = hm.uncertainty(expected.model, result.measures, unequal.sizes, n_bootstrap=20)
+    linear = hm.pairwise_distances(found.correct(expected.model.transform(result.measures)))
+    np.testing.assert_allclose(result.distances, expected.distances(linear), rtol=1e-5)
+    np.testing.assert_allclose(result.intervals.upper, expected.curve(found.upper), rtol=1e-5)
+
+
+def test_units_are_part_of_a_checkpoint(unequal, tmp_path):
+    pytest.importorskip("zarr")
+    asked = {"landmarks": LANDMARKS, "n_neighbors": 8, "checkpoint": tmp_path / "run.zarr"}
+    first = compare_cohort(unequal, units="euclidean", **asked)
+    again = compare_cohort(unequal, units="euclidean", resume=True, **asked)
+    np.testing.assert_array_equal(first.distances, again.distances)
+    with pytest.raises(InvalidInputError, match="checkpoint"):
+        compare_cohort(unequal, units="geodesic", resume=True, **asked)
+
+
+def test_stages_count_noise_and_units(unequal):
+    seen = []
+
+    class Seen:
+        def stage(self, name, total):
+            seen.append([name, total, 0])
+
+        def advance(self, steps=1):
+            seen[-1][2] += steps
+
+    compare_cohort(
+        unequal,
+        landmarks=LANDMARKS,
+        n_neighbors=8,
+        units="euclidean",
+        n_bootstrap=10,
+        equal_cells=True,
+        progress=Seen(),
+    )
+    names = [name for name, _, _ in seen]
+    assert names[0] == "draw equally many"
+    assert names.index("choose scales") < names.index("calibrate units") < names.index("diffuse measures")
+    assert names[-1] == "assess noise"
+    assert all(total == done for _, total, done in seen)

@@ -153,11 +153,8 @@ def assemble(
 
 
 def _notes(packed: Mapping[str, Any], varying: Sequence[str], count: int, neighbors: int) -> dict[str, Any]:
-    carried = {
-        name: deepcopy(packed[name])
-        for name in ("params", "scales", "landmarks", "drawn", "intervals")
-        if name in packed
-    }
+    names = ("params", "scales", "landmarks", "drawn", "intervals", "units")
+    carried = {name: deepcopy(packed[name]) for name in names if name in packed}
     distances = packed["distances"]
     shares = classical_scaling(distances, min(count, len(distances)))[1]
     return {
