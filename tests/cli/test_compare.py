@@ -453,3 +453,27 @@ def test_equal_cells_that_cannot_be(cli, unequal, tmp_path, words, sentence):
         result = cli.run(command[0], unequal, "-s", "sample", "--neighbors", 8, *words, *command[1:])
         cli.fails_with(result, sentence)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--units", "miles"), "--units to be one of 'euclidean', 'geodesic', found 'miles'"),
+        (("--units", ""), "--units to be one of"),
+        (("--units", "euclidean", "--min-cells", 26), r"at least 7 samples for --units, .* found 3; leave --units out"),
+        (("--units", "geodesic", "--neighbors", 1), r"a connected graph for --units geodesic.*raise --neighbors"),
+    ],
+)
+def test_units_that_cannot_be(cli, unequal, tmp_path, words, sentence):
+    neighbors = () if "--neighbors" in words else ("--neighbors", 8)
+    result = cli.run("compare", unequal, "-s", "sample", *neighbors, *words, "-o", tmp_path / "out")
+    cli.fails_with(result, sentence)
+    assert not (tmp_path / "out").exists()
+
+
+def test_units_without_the_package_are_told_before_cells_are_read(cli, unequal, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ot", None)
+    for further in ((), ("--memory", "1GB")):
+        result = cli.run("compare", unequal, "-s", "sample", "--units", "euclidean", *further, "-o", tmp_path / "out")
+        cli.fails_with(result, r"heatmover\[exact\]")
+        assert "look at every value" not in result.stderr

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from heatmover._typing import IntArray
 from heatmover.analysis.comparison import Comparison
+from heatmover.analysis.examination import examine
 from heatmover.errors import Sentence, argument
 
 __all__ = [
     "NOISY",
     "UNRELIABLE",
     "describe_noise",
+    "goes_with_size",
     "named_floors",
     "noise_floors",
     "noise_sentences",
@@ -22,6 +26,9 @@ __all__ = [
 
 # Halves that find each other less often than this say that single distances are mostly noise.
 UNRELIABLE = 0.8
+# Numbers of cells that differ by less than this factor, as a logarithm, make no difference; above, a variable that goes
+# with them at this level is named.
+UNEQUAL, CONFOUNDED = float(np.log(1.5)), 0.01
 NOISY = Sentence(
     "Many halves of samples do not find their other half: distances between single samples mean little here. More "
     f"cells help, comparing groups of samples does, and so may {argument('standardize', True)} if features have "
@@ -117,3 +124,27 @@ def plain_noise(comparison: Comparison) -> dict[str, Any] | None:
         return None
     floors = {str(n): value for n, value in noise_floors(comparison).items()}
     return comparison.uncertainty.plain() | {"noise_floor": floors}
+
+
+def goes_with_size(
+    sizes: IntArray, columns: Mapping[str, Sequence[Any]], *, blocks: Sequence[object] | None, **tests: Any
+) -> Iterator[tuple[str, float]]:
+    """Yield the variables that the number of cells goes with, and the p-value of each.
+
+    Few cells alone make a sample look far from all others, so that a difference may be one of numbers.
+
+    Parameters
+    ----------
+    sizes
+        Cells of each sample, ``(n_samples,)``.
+    columns
+        Values ``(n_samples,)`` by the names of variables.
+    blocks, **tests
+        As in `heatmover.examine`.
+    """
+    logarithms = np.log(sizes.astype(np.float64))
+    if logarithms.max() - logarithms.min() < UNEQUAL:
+        return
+    for found in examine(np.abs(np.subtract.outer(logarithms, logarithms)), columns, blocks=blocks, **tests):
+        if found.answer is not None and found.answer.p_value <= CONFOUNDED:
+            yield found.variable, found.answer.p_value

@@ -19,7 +19,7 @@ from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, co
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, check_all_pairs
 from heatmover.analysis.examination import Finding, examine
-from heatmover.analysis.noise import NOISY, UNRELIABLE, describe_noise, noise_sentences, plain_noise
+from heatmover.analysis.noise import NOISY, UNRELIABLE, describe_noise, goes_with_size, noise_sentences, plain_noise
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import Clock, StudyRecord, input_record, versions
 from heatmover.cohort import Cohort
@@ -40,9 +40,6 @@ __all__ = [
 # draws of few cells from one distribution differ by luck alone (kidney biopsies of 2 to 415 glomeruli: -0.8).
 SIZE_MATTERS = -0.4
 SMALL_SAMPLE = 30
-# Numbers of cells that differ by less than this factor, as a logarithm, make no difference; above, a variable that goes
-# with them at this level is named.
-UNEQUAL, CONFOUNDED = float(np.log(1.5)), 0.01
 # A larger share of the cells outside the largest component is no accident of a few outliers: distances between
 # components then say only that they are apart, not how far.
 MOST_APART = 0.05
@@ -498,17 +495,13 @@ def _confounded_notes(
     comparison: Comparison, findings: Sequence[Finding], design: _Design, tests: Mapping[str, Any]
 ) -> Iterator[str]:
     """Tell of variables that go with the number of cells: then a difference may be one of numbers."""
-    logarithms = np.log(comparison.sizes.astype(np.float64))
-    if logarithms.max() - logarithms.min() < UNEQUAL:
-        return
     columns = {found.variable: design.table[found.variable].tolist() for found in findings if found.answer is not None}
-    for found in examine(np.abs(np.subtract.outer(logarithms, logarithms)), columns, blocks=design.blocks, **tests):
-        if found.answer is not None and found.answer.p_value <= CONFOUNDED:
-            remedy = "" if comparison.bias == "corrected" else f"; {argument('bias', 'corrected')} makes up for it"
-            yield Sentence(
-                f"The number of cells goes with {quoted(found.variable)} (p = {found.answer.p_value:.2g}), and few "
-                f"cells alone make distances large{remedy}."
-            )
+    for variable, p_value in goes_with_size(comparison.sizes, columns, blocks=design.blocks, **tests):
+        remedy = "" if comparison.bias == "corrected" else f"; {argument('bias', 'corrected')} makes up for it"
+        yield Sentence(
+            f"The number of cells goes with {quoted(variable)} (p = {p_value:.2g}), and few cells alone make distances "
+            f"large{remedy}."
+        )
 
 
 def _noise_notes(comparison: Comparison) -> Iterator[str]:

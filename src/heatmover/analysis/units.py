@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stdout
 from typing import Any, Literal
 
 from scipy.sparse.csgraph import connected_components
@@ -26,7 +28,9 @@ def check_units(units: object) -> None:
     """Raise unless these are units, or None; or if the package is missing that solves pairs exactly."""
     if units is not None:
         check_option("units", units, UNITS)
-        import_extra("ot", package="POT", extra="exact")
+        # What POT loads may greet on standard output, where the results of a command are.
+        with redirect_stdout(io.StringIO()):
+            import_extra("ot", package="POT", extra="exact")
 
 
 def check_enough_samples(n_samples: int, n_scales: int = 1) -> int:
