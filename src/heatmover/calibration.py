@@ -30,6 +30,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
+from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, Int64, IntArray
 from heatmover._validation import as_array, check_integer, check_matrix, check_random_state, check_threads
@@ -259,6 +260,7 @@ def calibrate(
     n_pairs: int = 64,
     random_state: int | None = 0,
     n_jobs: int | None = None,
+    progress: Progress = SILENT,
 ) -> Calibration:
     """Give the distances of a model a unit, from exact distances of some pairs; needs the extra ``exact`` (POT).
 
@@ -280,6 +282,8 @@ def calibrate(
         Seed of what is drawn: the pairs, and the points of measures of more than 1,000 points (200 for shortest paths).
     n_jobs
         Threads; None for all cores. The result does not depend on it.
+    progress
+        Told of the stage "calibrate units", with the number of pairs.
 
     Returns
     -------
@@ -313,7 +317,8 @@ def calibrate(
         )
     pairs = _choose_pairs(base, masses, n_pairs, rng)
     largest = LARGEST_GEODESIC if isinstance(ground, str) and ground == "geodesic" else LARGEST
-    solved = _solve_pairs(base.graph_, masses, pairs, costs, largest, rng, n_threads)
+    progress.stage("calibrate units", len(pairs))
+    solved = _solve_pairs(base.graph_, masses, pairs, costs, largest, rng, n_threads, progress)
     if solved.exact.size < fewest:
         raise InvalidInputError(
             f"at least {fewest} pairs of measures that cost something to turn into each other",
@@ -507,17 +512,24 @@ def _solve_pairs(
     largest: int,
     rng: np.random.Generator,
     n_threads: int,
+    progress: Progress,
 ) -> _Solved:
     used, places = np.unique(pairs, return_inverse=True)
     rows = np.asarray(places, dtype=np.int64).reshape(pairs.shape)
     whole = sp.csr_array(masses[used])
 
-    def solve(measures: sp.csr_array, which: Int64) -> Float64:
+    def solve(measures: sp.csr_array, which: Int64, told: Progress = SILENT) -> Float64:
         listed = [(int(i), int(j)) for i, j in which]
-        return exact_pairs(measures, listed, costs(graph, measures, which), n_threads=n_threads)
+        between = costs(graph, measures, which)
+
+        def counted(rows: IntArray, columns: IntArray) -> Float64:
+            told.advance()
+            return between(rows, columns)
+
+        return exact_pairs(measures, listed, counted, n_threads=n_threads)
 
     drawn = _drawn(whole, largest, rng)
-    exact = solve(drawn, rows)
+    exact = solve(drawn, rows, progress)
     told = exact > 0
     reduced = np.diff(whole.indptr) > largest
     touched = np.flatnonzero(reduced[rows].any(axis=1) & told)

@@ -188,3 +188,29 @@ def test_weights_are_told_with_noise(points):
     weights = np.random.default_rng(0).random((12, len(points)))
     with pytest.raises(InvalidInputError, match="cells count alike"):
         hm.compare(points, hm.measures_from_weights(weights), n_neighbors=8, units="euclidean", bias="corrected")
+
+
+def test_stages_count_pairs_and_noise(cohort):
+    seen = []
+
+    class Seen:
+        def stage(self, name, total):
+            seen.append([name, total, 0])
+
+        def advance(self, steps=1):
+            seen[-1][2] += steps
+
+    study = hm.study_cohort(
+        cohort, units="euclidean", n_bootstrap=10, equal_cells=20, n_neighbors=8, n_permutations=19, n_jobs=1,
+        progress=Seen(),
+    )  # fmt: skip
+    totals = {name: total for name, total, _ in seen}
+    assert totals["calibrate units"] == 64
+    assert totals["draw equally many"] == cohort.n_cells
+    assert all(total == done for _, total, done in seen)
+    names = [name for name, _, _ in seen]
+    assert names == [
+        "draw equally many", "find neighbours", "choose scales", "calibrate units", "diffuse measures", "compare",
+        "assess noise", "diagnose graph", "test variables",
+    ]  # fmt: skip
+    assert set(study.record.seconds) == set(names)

@@ -85,12 +85,10 @@ def calibrated(
     n_pairs = check_enough_samples(len(measures), model.n_scales_)
     if units == "geodesic":
         _check_connected(model.graph_)
-    progress.stage("calibrate units", 1)
-    found = calibrate(
-        model, measures, points, ground=units, n_pairs=n_pairs, random_state=random_state, n_jobs=model.n_jobs
-    )
-    progress.advance()
-    return found
+    return calibrate(
+        model, measures, points, ground=units, n_pairs=n_pairs, random_state=random_state, n_jobs=model.n_jobs,
+        progress=progress,
+    )  # fmt: skip
 
 
 def _check_connected(graph: Graph) -> None:
