@@ -221,3 +221,10 @@ def test_cells_that_were_drawn(said):
     sentence = "60 cells were drawn from every sample, which have 60 to 60: 720 of 720 cells"
     for text in (said.terminal, said.text, said.section("methods")):
         assert sentence in text
+
+
+def test_means_within_and_between_groups(said):
+    groups = said.samples.obs["condition"].to_numpy().astype(str)
+    same, pairs = groups[:, None] == groups, np.triu(np.ones(said.distances.shape, dtype=bool), 1)
+    between, within = said.distances[pairs & ~same].mean(), said.distances[pairs & same].mean()
+    assert f"mean distance {between:.2f} against {within:.2f}" in said.terminal

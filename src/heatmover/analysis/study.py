@@ -311,6 +311,7 @@ def _finish(
         comparison.test_distances,
         {name: design.table[name].tolist() for name in design.chosen},
         blocks=design.blocks,
+        shown=comparison.distances,
         progress=watch,
         **tests,
     )
