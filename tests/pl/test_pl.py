@@ -393,3 +393,21 @@ def test_an_anndata_of_samples_knows_its_intervals(unsure, data):
     expected = hatched(pl.distance_heatmap(unsure, ax=axes()), n_samples)
     np.testing.assert_array_equal(hatched(pl.distance_heatmap(adata, ax=axes()), n_samples), expected)
     np.testing.assert_array_equal(hatched(pl.distance_heatmap(hm.tl.samples(adata), ax=axes()), n_samples), expected)
+
+
+def test_many_pairs_are_striped_in_a_picture(unsure, monkeypatch):
+    from heatmover.drawing import heatmap
+
+    n_samples = len(unsure.names)
+    expected = hatched(pl.distance_heatmap(unsure, ax=axes()), n_samples)
+    monkeypatch.setattr(heatmap, "MOST_RUNS", 0)
+    drawn = pl.distance_heatmap(unsure, ax=axes())
+    assert not drawn["heatmap"].patches
+    striped = np.zeros((n_samples, n_samples), dtype=bool)
+    for image in drawn["heatmap"].images[1:]:
+        side = len(image.get_array()) // n_samples
+        opaque = np.asarray(image.get_array())[..., 3] > 0
+        striped |= opaque.reshape(n_samples, side, n_samples, side).any(axis=(1, 3))
+        assert image.get_extent() == [-0.5, n_samples - 0.5, n_samples - 0.5, -0.5]
+    np.testing.assert_array_equal(striped, expected)
+    assert drawn["heatmap"].get_xlim() == (-0.5, n_samples - 0.5)
