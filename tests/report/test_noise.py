@@ -106,6 +106,10 @@ def test_intervals_as_a_table(comparison, tmp_path):
 def test_the_browser_hatches_and_tells_intervals(reader, study, tmp_path, comparison):
     path = tmp_path / "noise.html"
     write_report(study, path)
+    narrow = reader(path, width=360)
+    for details in narrow.locator("details").all():
+        details.evaluate("one => { one.open = true; }")
+    assert narrow.evaluate("document.documentElement.scrollWidth") <= 360
     page = reader(path)
     images = "document.getElementById('heatmap-figure')._fullLayout.images.length"
     assert page.evaluate(images) == 1
