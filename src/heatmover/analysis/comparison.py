@@ -73,6 +73,14 @@ class Intervals(NamedTuple):
         ``(n_samples, n_samples)``: whether a pair differs by more than noise, False on the diagonal.
     confidence
         How sure each is, such as 0.95.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.gaussians(6, points_per_measure=40)
+    >>> found = hm.compare(data.points, data.labels, n_neighbors=10, n_bootstrap=50).intervals
+    >>> bool((found.lower <= found.upper).all()), found.confidence
+    (True, 0.95)
     """
 
     lower: Float64
