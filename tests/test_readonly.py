@@ -33,6 +33,7 @@ def values():
         interpolative_decomposition(np.vander(np.arange(9.0)), rank=3),
         hm.uncertainty(whole.model, measures, n_bootstrap=5),
         hm.calibrate(whole.model, measures, points=data.points, n_pairs=28),
+        hm.compare(data.points, data.labels, equal_cells=20),
     ]  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
+from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, Int64, IntArray
 from heatmover._validation import as_array, check_integer, check_matrix, check_random_state, check_threads
@@ -42,7 +43,7 @@ from heatmover.measures import check_measures
 from heatmover.metrics import centered_ranks
 from heatmover.transport import GroundCosts, exact_pairs
 
-__all__ = ["Calibration", "Curve", "calibrate"]
+__all__ = ["FEWEST", "Calibration", "Curve", "calibrate"]
 
 Ground: TypeAlias = Literal["euclidean", "geodesic"] | npt.ArrayLike
 
@@ -66,6 +67,20 @@ FOLDS = 5
 # that keeps the curve increasing and with it every order.
 KNOTS, SMOOTH, LEAST_SLOPE = 6, 1e-3, 0.02
 FEWEST = 16
+# Share of the largest weight that changes no distance by as much as float32 rounds it.
+NEXT_TO_NOTHING = 1e-9
+
+
+# What distances of a ground are, in words.
+MEANINGS = {
+    "euclidean": "in the unit of the features, straight lines between points",
+    "geodesic": "in the unit of the features, shortest paths along the graph",
+    "cost": "in the unit of the costs",
+}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 @final
@@ -201,6 +216,29 @@ class Calibration(ReadOnlyArrays):
             raise InvalidInputError("distances of at least 0", "negative ones or NaN")
         return self.curve(values)
 
+    def describe(self) -> str:
+        """Return what the unit is and how far to believe it, in a sentence.
+
+        Examples
+        --------
+        >>> import heatmover as hm
+        >>> data = hm.datasets.gaussians(12, points_per_measure=25)
+        >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10))
+        >>> hm.calibrate(model, data.measures(), points=data.points).describe()
+        'Distances are in the unit of the features, straight lines between points (euclidean): 64 pairs ...'
+        """
+        return (
+            f"Distances are {MEANINGS[self.ground]} ({self.ground}): {len(self.pairs)} pairs of samples were solved "
+            "exactly, and distances predicted without a pair differ from its exact one by "
+            f"{_percent(self.median_error)} (median), 90 % of them by at most {_percent(self.error_90)}."
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Return what describes it as plain values for JSON: unit, number of exact pairs, errors."""
+        names = ("ground", "median_error", "error_90", "linear_error", "spearman", "spearman_uncalibrated")
+        further = {"n_drawn": int(self.n_drawn), "drawing_bias": float(self.drawing_bias)}
+        return {name: getattr(self, name) for name in names} | {"n_pairs": len(self.pairs)} | further
+
     def __repr__(self) -> str:
         return (
             (
@@ -222,6 +260,7 @@ def calibrate(
     n_pairs: int = 64,
     random_state: int | None = 0,
     n_jobs: int | None = None,
+    progress: Progress = SILENT,
 ) -> Calibration:
     """Give the distances of a model a unit, from exact distances of some pairs; needs the extra ``exact`` (POT).
 
@@ -243,6 +282,8 @@ def calibrate(
         Seed of what is drawn: the pairs, and the points of measures of more than 1,000 points (200 for shortest paths).
     n_jobs
         Threads; None for all cores. The result does not depend on it.
+    progress
+        Told of the stage "calibrate units", with the number of pairs.
 
     Returns
     -------
@@ -276,7 +317,8 @@ def calibrate(
         )
     pairs = _choose_pairs(base, masses, n_pairs, rng)
     largest = LARGEST_GEODESIC if isinstance(ground, str) and ground == "geodesic" else LARGEST
-    solved = _solve_pairs(base.graph_, masses, pairs, costs, largest, rng, n_threads)
+    progress.stage("calibrate units", len(pairs))
+    solved = _solve_pairs(base.graph_, masses, pairs, costs, largest, rng, n_threads, progress)
     if solved.exact.size < fewest:
         raise InvalidInputError(
             f"at least {fewest} pairs of measures that cost something to turn into each other",
@@ -470,17 +512,24 @@ def _solve_pairs(
     largest: int,
     rng: np.random.Generator,
     n_threads: int,
+    progress: Progress,
 ) -> _Solved:
     used, places = np.unique(pairs, return_inverse=True)
     rows = np.asarray(places, dtype=np.int64).reshape(pairs.shape)
     whole = sp.csr_array(masses[used])
 
-    def solve(measures: sp.csr_array, which: Int64) -> Float64:
+    def solve(measures: sp.csr_array, which: Int64, told: Progress = SILENT) -> Float64:
         listed = [(int(i), int(j)) for i, j in which]
-        return exact_pairs(measures, listed, costs(graph, measures, which), n_threads=n_threads)
+        between = costs(graph, measures, which)
+
+        def counted(rows: IntArray, columns: IntArray) -> Float64:
+            told.advance()
+            return between(rows, columns)
+
+        return exact_pairs(measures, listed, counted, n_threads=n_threads)
 
     drawn = _drawn(whole, largest, rng)
-    exact = solve(drawn, rows)
+    exact = solve(drawn, rows, progress)
     told = exact > 0
     reduced = np.diff(whole.indptr) > largest
     touched = np.flatnonzero(reduced[rows].any(axis=1) & told)
@@ -531,7 +580,7 @@ def _geodesic_costs(graph: Graph, places: Float64, masses: sp.csr_array, pairs: 
             raise InvalidInputError(
                 "measures on one connected component of the graph",
                 "a pair that no path joins, whose distance is infinite",
-                "see graph.diagnose(); use more neighbours, or ground='euclidean'",
+                f"see graph.diagnose(); use more neighbours, or {argument('ground', 'euclidean')}",
             )
         for partner, columns in zip(partners, np.split(back, np.cumsum([t.size for t in targets])[:-1]), strict=True):
             block = np.ascontiguousarray(paths[:, columns])
@@ -766,6 +815,8 @@ def _fitted_model(base: DiffusionEMD, fit: _Fit, masses: sp.csr_array) -> Diffus
     if base.norm == "levels":  # blocks of other norms look at the coarsest scale, whatever its own weight
         top -= weights.size - 1 - int(positive[-1])
         weights = weights[: positive[-1] + 1]
+    # A scale between others that weighs nothing would be a block of zeros, of which nobody can tell noise from signal.
+    weights = np.where(weights > 0, weights, NEXT_TO_NOTHING * weights.max())
     settings: dict[str, Any] = {"graph": base.graph_, "max_scale": top, "n_scales": None}
     model: DiffusionEMD = clone(base).set_params(**settings, weights=tuple(weights[positive[0] :].tolist()))
     with warnings.catch_warnings():

@@ -210,8 +210,8 @@ def test_the_record_is_plain_and_complete(cohort, finished):
     assert record["input"]["varying"] == {"cluster": 10}
     assert record["parameters"] == {
         "variables": ["condition", "age"], "block": None, "cells": None, "min_cells": None,
-        "allow_components": False, "n_neighbors": 30, "landmarks": "auto", "bias": "raw", "n_bootstrap": 0,
-        "n_permutations": 99, "random_state": 0,
+        "allow_components": False, "n_neighbors": 30, "landmarks": "auto", "equal_cells": False,
+        "bias": "raw", "n_bootstrap": 0, "units": None, "n_permutations": 99, "random_state": 0,
     }  # fmt: skip
     assert [found["variable"] for found in record["findings"]] == ["condition", "age"]
     assert record["findings"][0]["tests"]["permanova"]["p_value"] == finished.findings[0].answer.p_value

@@ -408,3 +408,72 @@ def test_noise_of_few_cells_is_removed_and_intervals_are_kept(make, tmp_path, cl
     assert (stored["lower"] <= stored["upper"]).all()
     cli.fails_with(cli.run("compare", path, "-s", "sample", "-o", out, "--bias", "none"), "--bias")
     cli.fails_with(cli.run("compare", path, "-s", "sample", "-o", out, "--bootstrap", "-3"), "--bootstrap")
+
+
+@pytest.fixture(scope="module")
+def unequal(make, tmp_path_factory):
+    """Samples of 12 to 30 cells."""
+    frame = make.frame(10, 30)
+    keep = frame.groupby("sample").cumcount() < 30 - 2 * frame["sample"].str[1:].astype(int)
+    return make.h5ad(frame[keep].reset_index(drop=True), tmp_path_factory.mktemp("unequal") / "cells.h5ad")
+
+
+@pytest.mark.parametrize("further", [(), ("--memory", "1GB", "--landmarks", 50)])
+@pytest.mark.parametrize(
+    ("words", "count"), [(("--equal-cells",), 12), (("--equal-cells", 10), 10), (("--equal-cells=11",), 11)]
+)
+def test_equal_cells(cli, unequal, tmp_path, words, count, further):
+    result = cli.run(
+        "compare", *words, unequal, "-s", "sample", "-c", "condition", "--permutations", 19, "--neighbors", 8,
+        *further, "-o", tmp_path / "out", columns=200,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["drawn"]["n_cells"] == count
+    assert record["cells"] == 10 * count
+    assert record["parameters"]["equal_cells"] == (True if count == 12 else count)
+    assert "--equal-cells" in record["command"]["line"]
+    said = f"{count} cells were drawn from every sample, which have 12 to 30: {10 * count} of 210 cells"
+    assert said in " ".join(result.stdout.split())
+    assert said in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--equal-cells", "20"), r"fewer in 4 of 10 .* with --min-cells 20, or draw at most 12"),
+        (("--equal-cells", "0"), "--equal-cells to be a whole number of at least 2, found 0"),
+        (("--equal-cells", "-7"), "--equal-cells to be a whole number of at least 2, found -7"),
+        (("--equal-cells", "2.5"), "--equal-cells to be a whole number"),
+        (("--equal-cells", "many"), "one FILE, found also 'many'"),
+    ],
+)
+def test_equal_cells_that_cannot_be(cli, unequal, tmp_path, words, sentence):
+    for command in (("compare", "-o", tmp_path / "out"), ("doctor", "-q")):
+        result = cli.run(command[0], unequal, "-s", "sample", "--neighbors", 8, *words, *command[1:])
+        cli.fails_with(result, sentence)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--units", "miles"), "--units to be one of 'euclidean', 'geodesic', found 'miles'"),
+        (("--units", ""), "--units to be one of"),
+        (("--units", "euclidean", "--min-cells", 26), r"at least 7 samples for --units, .* found 3; leave --units out"),
+        (("--units", "geodesic", "--neighbors", 1), r"a connected graph for --units geodesic.*raise --neighbors"),
+    ],
+)
+def test_units_that_cannot_be(cli, unequal, tmp_path, words, sentence):
+    neighbors = () if "--neighbors" in words else ("--neighbors", 8)
+    result = cli.run("compare", unequal, "-s", "sample", *neighbors, *words, "-o", tmp_path / "out")
+    cli.fails_with(result, sentence)
+    assert not (tmp_path / "out").exists()
+
+
+def test_units_without_the_package_are_told_before_cells_are_read(cli, unequal, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ot", None)
+    for further in ((), ("--memory", "1GB")):
+        result = cli.run("compare", unequal, "-s", "sample", "--units", "euclidean", *further, "-o", tmp_path / "out")
+        cli.fails_with(result, r"heatmover\[exact\]")
+        assert "look at every value" not in result.stderr

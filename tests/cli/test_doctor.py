@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import heatmover as hm
+from heatmover.cli import _diagnosis, _noise
 from heatmover.cli._diagnosis import MOST_CELLS, draw
 from heatmover.cohort import read_cohort
 from heatmover.cohort.candidates import candidates
@@ -139,3 +142,76 @@ def test_every_sample_is_drawn_from(tmp_path):
     frame.to_parquet(tmp_path / "shuffled.parquet")
     again, _ = draw(read_cohort(tmp_path / "shuffled.parquet", sample_key="sample"), MOST_CELLS, 1)
     np.testing.assert_array_equal(again, points)
+
+
+@pytest.fixture(scope="module")
+def noisy(make, tmp_path_factory):
+    """One distribution; cases have 8 cells each, controls 40."""
+    frame = make.frame(12, 40, shift=0.0)
+    keep = (frame["condition"] == "control") | (frame.groupby("sample").cumcount() < 8)
+    return make.h5ad(frame[keep].reset_index(drop=True), tmp_path_factory.mktemp("noisy") / "cells.h5ad")
+
+
+def test_noise_in_plain_words(noisy, doctor):
+    result = doctor(noisy, "-s", "sample", "--neighbors", 10)
+    text = " ".join(result.stdout.split())
+    assert result.exit_code == 0, result.output
+    cohort = read_cohort(noisy, sample_key="sample")
+    graph = hm.Graph.from_points(cohort.points(), n_neighbors=10, random_state=0)
+    measures = hm.measures_from_labels(cohort.codes)
+    found = hm.uncertainty(hm.DiffusionEMD(graph, random_state=0).fit(measures), measures, n_bootstrap=0)
+    floors = f"{found.noise_floor(8):.2g} with 8 cells (smallest sample); {found.noise_floor(40):.2g} with 40 cells"
+    assert f"by luck alone two samples of one distribution would lie this far apart: {floors}" in text
+    assert f"A half of a sample finds its other half: {100 * found.retrieval:.0f} %" in text
+    assert "Samples of 8 cells lie further apart by luck alone" in text
+    assert (
+        "--bias corrected removes that, --equal-cells draws equally many, --min-cells leaves small samples out" in text
+    )
+    assert "The number of cells goes with 'condition' (p = " in text
+    assert "Many halves of samples do not find their other half" in text
+
+
+@pytest.mark.parametrize("words", [("--equal-cells",), ("--bias", "corrected"), ("--min-cells", 20)])
+def test_advice_on_noise_is_not_what_is_asked_for_already(noisy, doctor, words):
+    result = doctor(noisy, "-s", "sample", "--neighbors", 10, *words)
+    text = " ".join(result.stdout.split())
+    assert result.exit_code == 0, result.output
+    assert f"{words[0]} draws" not in text
+    assert f"{' '.join(map(str, words))} removes" not in text
+    if words[0] == "--equal-cells":
+        assert "with 8 cells (every sample)" in text
+        assert "goes with" not in text
+        assert "will look far" not in text
+    if words[0] == "--min-cells":
+        assert "with 40 cells (every sample)" in text
+
+
+def test_of_many_cells_some_tell_the_noise(noisy, doctor, monkeypatch):
+    monkeypatch.setattr(_diagnosis, "MOST_CELLS", 100)
+    monkeypatch.setattr(_noise, "MOST_SAMPLES", 5)
+    text = " ".join(doctor(noisy, "-s", "sample", "--neighbors", 10).stdout.split())
+    assert "(of the cells drawn; with all of them it is more)" in text
+    # The floors are those of all cells.
+    assert "with 8 cells (smallest sample)" in text
+    assert "with 40 cells" in text
+
+
+def test_where_noise_cannot_be_told_nothing_is_said(make, tmp_path, doctor):
+    frame = make.frame(60, 1)
+    result = doctor(make.h5ad(frame, tmp_path / "cells.h5ad"), "-s", "sample", "--neighbors", 5, "--min-cells", 1)
+    assert "by luck alone" not in result.stdout
+    assert result.exit_code == 0, result.output
+
+
+def test_units_need_pairs(make, tmp_path, doctor, cells, monkeypatch):
+    few = make.h5ad(make.frame(5, 30), tmp_path / "cells.h5ad")
+    result = doctor(few, "-s", "sample", "--neighbors", 8, "--units", "euclidean")
+    assert result.exit_code == 2
+    assert "Expected at least 7 samples for --units, which come from 16 exact pairs or more, found 5" in result.stderr
+    assert "what the exact pairs of --units take" in " ".join(
+        doctor(cells, "-s", "sample", "--neighbors", 8, "--units", "geodesic").stdout.split()
+    )
+    monkeypatch.setitem(sys.modules, "ot", None)
+    result = doctor(cells, "-s", "sample", "--neighbors", 8, "--units", "geodesic")
+    assert result.exit_code == 2
+    assert "pip install 'heatmover[exact]'" in result.stderr

@@ -11,10 +11,16 @@ import anndata
 import numpy as np
 import pytest
 
-from heatmover.report.folder import CELL_TYPES
+from heatmover.report.folder import CELL_TYPES, INTERVALS
 
 # With landmarks and a block, in memory and in pieces: everything that a result can say is there.
-WAYS = {"in memory": ("--landmarks", 60), "in pieces": ("--landmarks", 60, "--memory", "1 GB")}
+SURE = ("--bias", "corrected", "--bootstrap", 20, "--units", "euclidean", "--equal-cells")
+WAYS = {
+    "in memory": ("--landmarks", 60),
+    "in pieces": ("--landmarks", 60, "--memory", "1 GB"),
+    "in memory, with noise and units": ("--landmarks", 60, *SURE),
+    "in pieces, with noise and units": ("--landmarks", 60, "--memory", "1 GB", *SURE),
+}
 
 
 def visible(html):
@@ -33,6 +39,10 @@ class Said:
             self.distances = np.array([row[1:] for row in list(csv.reader(stream))[1:]], dtype=np.float64)
         with (folder / CELL_TYPES).open(newline="", encoding="utf-8") as stream:
             self.cell_types = list(csv.DictReader(stream))
+        self.intervals = None
+        if (folder / INTERVALS).exists():
+            with (folder / INTERVALS).open(newline="", encoding="utf-8") as stream:
+                self.intervals = list(csv.DictReader(stream))
         self.terminal = " ".join(stdout.split())
         self.text = visible(self.page)
         self.data = json.loads(re.search(r'id="report-data">(.*?)</script>', self.page, flags=re.DOTALL)[1])
@@ -43,7 +53,7 @@ class Said:
         return visible(part)
 
 
-@pytest.fixture(scope="module", params=WAYS, ids=lambda way: way.replace(" ", "-"))
+@pytest.fixture(scope="module", params=WAYS, ids=lambda way: way.replace(",", "").replace(" ", "-"))
 def said(request, make, tmp_path_factory, cli):
     frame = make.frame(12, 60)
     frame["Cell type"] = np.where(frame["CD4"] > 1.5, "right", "left")
@@ -71,7 +81,7 @@ def test_distances(said):
     packed = said.data["sections"]["heatmap"]
     assert packed["largest"] == said.distances.max()
     first, nearest = said.samples.obs_names[0], said.samples.obs_names[others[0].argmin()]
-    assert re.search(rf"{first} control {nearest} {others[0].min():.3f}", said.terminal)
+    assert re.search(rf"{first} control {nearest} ~?{others[0].min():.3f}", said.terminal)
 
 
 def test_shares_of_the_scales(said):
@@ -138,8 +148,83 @@ def test_agreement_of_the_landmarks(said):
 
 def test_parameters(said):
     stored, recorded = said.samples.uns["heatmover"]["params"], said.record["parameters"]
-    for name in ("block", "cells", "n_neighbors", "landmarks", "n_permutations", "random_state", "allow_components"):
+    for name in ("block", "cells", "n_neighbors", "landmarks", "n_permutations", "random_state", "allow_components",
+                 "equal_cells", "bias", "n_bootstrap"):  # fmt: skip
         assert stored[name] == recorded[name]
+    assert stored.get("units") == recorded["units"]
     assert f"{recorded['n_permutations']:,} permutations" in said.section("methods")
     assert f"Seed {recorded['random_state']}" in said.section("methods")
     assert f"{recorded['n_neighbors']} nearest neighbours" in said.section("methods")
+
+
+def test_units(said):
+    recorded, stored = said.record["units"], said.samples.uns["heatmover"].get("units")
+    if recorded is None:
+        assert stored is None
+        assert "exact" not in said.section("methods").split("Densities")[0].split("K:")[0]
+        return
+    assert {name: stored[name] for name in recorded} == recorded
+    assert recorded["ground"] == said.record["parameters"]["units"]
+    median, most = f"{100 * recorded['median_error']:.1f} %", f"{100 * recorded['error_90']:.1f} %"
+    for text in (said.terminal, said.text):
+        assert f"{recorded['n_pairs']} pairs of samples were solved exactly" in text
+        assert f"by {median} (median), 90 % of them by at most {most}" in text
+    assert f"{recorded['n_pairs']} exact Earth Mover's Distances" in said.section("methods")
+    assert f"{median}, 90th percentile {most}" in said.section("methods")
+    # The distances are the L1 distances of the embedding on the curve that is stored.
+    embedding = said.samples.obsm["X_heatmover"].astype(np.float64)
+    linear = np.abs(embedding[:, None] - embedding[None]).sum(axis=2)
+    inside = linear <= stored["knots"][-1]
+    np.testing.assert_allclose(
+        np.interp(linear, stored["knots"], stored["values"])[inside], said.distances[inside], rtol=1e-4, atol=1e-6
+    )
+
+
+def test_intervals_and_noise(said):
+    recorded = said.record["uncertainty"]
+    if recorded is None:
+        assert said.intervals is None
+        assert "intervals" not in said.samples.uns["heatmover"]
+        assert "How sure are the distances" not in said.text
+        return
+    names, stored = said.samples.obs_names.tolist(), said.samples.uns["heatmover"]["intervals"]
+    assert len(said.intervals) == recorded["pairs"] == 66
+    told = 0
+    for row in said.intervals:
+        i, j = names.index(row["sample"]), names.index(row["other"])
+        assert float(row["distance"]) == said.distances[i, j]
+        assert (float(row["lower"]), float(row["upper"])) == (stored["lower"][i, j], stored["upper"][i, j])
+        assert row["told_apart"] == ("true" if stored["lower"][i, j] > 0 else "false")
+        told += row["told_apart"] == "true"
+    assert told == recorded["pairs_told_apart"]
+    assert f"{told} of 66 pairs can be told apart" in said.terminal
+    assert f"{told} of 66 pairs can be told apart" in said.section("noise")
+    assert f"({66 - told} of 66 pairs)" in said.section("heatmap")
+    ((cells, floor),) = recorded["noise_floor"].items()
+    assert f"of {cells} cells from one distribution would be {floor:.2g} apart" in said.terminal
+    assert f"Every sample, {cells} cells {floor:.2g} apart by noise" in said.section("noise")
+    assert f"{100 * recorded['retrieval']:.0f} % of the samples" in said.section("noise")
+    others = said.distances + np.diag(np.full(12, np.inf))
+    for i, j in enumerate(others.argmin(axis=1)):
+        lower, upper = stored["lower"][i, j], stored["upper"][i, j]
+        words = "yes" if lower > 0 else "cannot be told apart"
+        row = f"{names[i]} 60 {names[j]} {float(f'{others[i, j]:.5g}'):.4g} {lower:.3g} to {upper:.3g} {words}"
+        assert row in said.section("samples")
+
+
+def test_cells_that_were_drawn(said):
+    recorded = said.record["drawn"]
+    if recorded is None:
+        assert "were drawn" not in said.section("methods")
+        return
+    assert {name: said.samples.uns["heatmover"]["drawn"][name] for name in recorded} == recorded
+    sentence = "60 cells were drawn from every sample, which have 60 to 60: 720 of 720 cells"
+    for text in (said.terminal, said.text, said.section("methods")):
+        assert sentence in text
+
+
+def test_means_within_and_between_groups(said):
+    groups = said.samples.obs["condition"].to_numpy().astype(str)
+    same, pairs = groups[:, None] == groups, np.triu(np.ones(said.distances.shape, dtype=bool), 1)
+    between, within = said.distances[pairs & ~same].mean(), said.distances[pairs & same].mean()
+    assert f"mean distance {between:.2f} against {within:.2f}" in said.terminal

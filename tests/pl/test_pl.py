@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 
 import heatmover as hm
 from heatmover import pl, tl
@@ -351,3 +352,62 @@ def test_new_axes_are_shown_by_pyplot(samples):
     ):
         assert drawn.figure.number in pyplot.get_fignums()
         pyplot.close(drawn.figure)
+
+
+@pytest.fixture(scope="module")
+def unsure(data):
+    return hm.compare(data.points, data.labels, n_bootstrap=30)
+
+
+def hatched(drawn, n_samples):
+    """The pairs under stripes, from the corners of the rectangles."""
+    found = np.zeros((n_samples, n_samples), dtype=bool)
+    for patch in drawn["heatmap"].patches:
+        assert patch.get_hatch()
+        for square in patch.get_path().to_polygons():
+            (left, low), (right, high) = square.min(axis=0), square.max(axis=0)
+            found[int(low + 0.5) : int(high + 0.5), int(left + 0.5) : int(right + 0.5)] = True
+    return found
+
+
+def test_pairs_that_cannot_be_told_apart_are_hatched(unsure, data):
+    n_samples = len(unsure.names)
+    drawn = pl.distance_heatmap(unsure, {"condition": data.annotations["condition"]}, ax=axes())
+    order = [unsure.names.index(label.get_text()) for label in drawn["heatmap"].get_yticklabels()]
+    alike = ~unsure.intervals.told_apart[np.ix_(order, order)] & ~np.eye(n_samples, dtype=bool)
+    assert 0 < alike.sum() < n_samples * (n_samples - 1)
+    np.testing.assert_array_equal(hatched(drawn, n_samples), alike)
+    titles = [legend.get_title().get_text() for legend in drawn["heatmap"].get_children() if isinstance(legend, Legend)]
+    assert sorted(titles) == ["cannot be told apart", "condition"]
+
+
+def test_without_intervals_nothing_is_hatched(result):
+    assert not pl.distance_heatmap(result, ax=axes())["heatmap"].patches
+
+
+def test_an_anndata_of_samples_knows_its_intervals(unsure, data):
+    obs = pd.DataFrame({"sample": data.labels}, index=[f"c{i}" for i in range(len(data.labels))])
+    adata = anndata.AnnData(data.points, obs=obs)
+    hm.tl.sample_distances(adata, "sample", n_bootstrap=30)
+    n_samples = len(unsure.names)
+    expected = hatched(pl.distance_heatmap(unsure, ax=axes()), n_samples)
+    np.testing.assert_array_equal(hatched(pl.distance_heatmap(adata, ax=axes()), n_samples), expected)
+    np.testing.assert_array_equal(hatched(pl.distance_heatmap(hm.tl.samples(adata), ax=axes()), n_samples), expected)
+
+
+def test_many_pairs_are_striped_in_a_picture(unsure, monkeypatch):
+    from heatmover.drawing import heatmap
+
+    n_samples = len(unsure.names)
+    expected = hatched(pl.distance_heatmap(unsure, ax=axes()), n_samples)
+    monkeypatch.setattr(heatmap, "MOST_RUNS", 0)
+    drawn = pl.distance_heatmap(unsure, ax=axes())
+    assert not drawn["heatmap"].patches
+    striped = np.zeros((n_samples, n_samples), dtype=bool)
+    for image in drawn["heatmap"].images[1:]:
+        side = len(image.get_array()) // n_samples
+        opaque = np.asarray(image.get_array())[..., 3] > 0
+        striped |= opaque.reshape(n_samples, side, n_samples, side).any(axis=(1, 3))
+        assert image.get_extent() == [-0.5, n_samples - 0.5, n_samples - 0.5, -0.5]
+    np.testing.assert_array_equal(striped, expected)
+    assert drawn["heatmap"].get_xlim() == (-0.5, n_samples - 0.5)

@@ -183,3 +183,11 @@ def test_a_cluster_without_workers_is_told(monkeypatch):
     told = pytest.raises(InvalidInputError, match="workers on the Dask cluster")
     with cluster(0) as workers, distributed.Client(workers, set_as_default=False) as connected, told:
         Cluster(connected).run("none", {0: fail_always}, lambda *_: None, dict)
+
+
+def test_workers_read_the_cells_that_were_drawn(cohort, client):
+    asked = {"landmarks": LANDMARKS, "equal_cells": 120, "n_bootstrap": 5}
+    here, there = compare_cohort(cohort, **asked), compare_cohort(cohort, client=client, **asked)
+    assert there.sizes.tolist() == [120] * 8
+    np.testing.assert_array_equal(there.distances, here.distances)
+    np.testing.assert_array_equal(there.intervals.upper, here.intervals.upper)

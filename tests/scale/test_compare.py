@@ -11,6 +11,7 @@ from scipy.spatial.distance import cdist
 
 import heatmover as hm
 from heatmover.cohort import read_cohort
+from heatmover.cohort.equal import drawn_cohort
 from heatmover.errors import InvalidInputError
 from heatmover.scale import chunks, compare_cohort, execute, landmarks
 from heatmover.scale.chunks import Wanted
@@ -310,3 +311,90 @@ def test_an_object_in_memory_is_compared_here_but_not_sent_to_a_cluster(data, wh
     np.testing.assert_array_equal(compare_cohort(known, landmarks=LANDMARKS).distances, whole.distances)
     with pytest.raises(InvalidInputError, match="which workers can read, found an AnnData object in memory"):
         compare_cohort(known, client="tcp://127.0.0.1:1")
+
+
+@pytest.fixture(scope="module")
+def unequal(data, write, tmp_path_factory):
+    """Samples of 125 to 500 cells."""
+    kept = np.concatenate(
+        [np.flatnonzero(data.labels == name)[: 500 - 125 * (i % 4)] for i, name in enumerate(np.unique(data.labels))]
+    )
+    part = SimpleNamespace(points=data.points[np.sort(kept)], labels=data.labels[np.sort(kept)])
+    return read_cohort(write(tmp_path_factory.mktemp("unequal") / "cells.parquet", part, [100]), sample_key="sample")
+
+
+@pytest.mark.parametrize(("piece_rows", "block_rows"), [(2000, 2000), (97, 16)])
+def test_equal_cells_are_those_drawn_in_memory(unequal, small_pieces, piece_rows, block_rows):
+    drawn, _ = drawn_cohort(unequal, np.arange(8), 125, random_state=0)
+    expected = compare_cohort(drawn, landmarks=LANDMARKS)
+    small_pieces(piece_rows, block_rows)
+    result = compare_cohort(unequal, landmarks=LANDMARKS, equal_cells=True, passes=0)
+    assert result.sizes.tolist() == [125] * 8
+    assert result.landmarks.counts.sum() == 1000
+    assert result.drawn.sizes.tolist() == unequal.sizes.tolist()
+    np.testing.assert_array_equal(result.distances, expected.distances)
+    in_memory = hm.compare(unequal.points(), unequal.labels(), equal_cells=True, landmarks=None)
+    np.testing.assert_array_equal(unequal.points()[in_memory.drawn.rows], drawn.points())
+
+
+def test_equal_cells_need_a_hash_of_every_cell(unequal):
+    with pytest.raises(InvalidInputError, match=r"memory of at least .* MB to draw equal_cells from 2,500 cells"):
+        compare_cohort(unequal, landmarks=LANDMARKS, equal_cells=True, memory=50_000)
+
+
+def test_equal_cells_are_part_of_a_checkpoint(unequal, tmp_path):
+    pytest.importorskip("zarr")
+    place = tmp_path / "run.zarr"
+    first = compare_cohort(unequal, landmarks=LANDMARKS, equal_cells=100, checkpoint=place)
+    again = compare_cohort(unequal, landmarks=LANDMARKS, equal_cells=100, checkpoint=place, resume=True)
+    np.testing.assert_array_equal(first.distances, again.distances)
+    with pytest.raises(InvalidInputError, match="checkpoint"):
+        compare_cohort(unequal, landmarks=LANDMARKS, equal_cells=90, checkpoint=place, resume=True)
+
+
+def test_units_and_noise_are_those_of_compare_on_the_same_landmarks(unequal):
+    asked = {"units": "euclidean", "bias": "corrected", "n_bootstrap": 20}
+    result = compare_cohort(unequal, landmarks=LANDMARKS, n_neighbors=8, **asked)
+    model = hm.DiffusionEMD(result.landmarks.graph(8), random_state=0)
+    expected = hm.calibrate(model, result.measures, result.landmarks.centers, n_pairs=28)
+    assert result.calibration.plain() == expected.plain()
+    found = hm.uncertainty(expected.model, result.measures, unequal.sizes, n_bootstrap=20)
+    linear = hm.pairwise_distances(found.correct(expected.model.transform(result.measures)))
+    np.testing.assert_allclose(result.distances, expected.distances(linear), rtol=1e-5)
+    np.testing.assert_allclose(result.intervals.upper, expected.curve(found.upper), rtol=1e-5)
+
+
+def test_units_are_part_of_a_checkpoint(unequal, tmp_path):
+    pytest.importorskip("zarr")
+    asked = {"landmarks": LANDMARKS, "n_neighbors": 8, "checkpoint": tmp_path / "run.zarr"}
+    first = compare_cohort(unequal, units="euclidean", **asked)
+    again = compare_cohort(unequal, units="euclidean", resume=True, **asked)
+    np.testing.assert_array_equal(first.distances, again.distances)
+    with pytest.raises(InvalidInputError, match="checkpoint"):
+        compare_cohort(unequal, units="geodesic", resume=True, **asked)
+
+
+def test_stages_count_noise_and_units(unequal):
+    seen = []
+
+    class Seen:
+        def stage(self, name, total):
+            seen.append([name, total, 0])
+
+        def advance(self, steps=1):
+            seen[-1][2] += steps
+
+    compare_cohort(
+        unequal,
+        landmarks=LANDMARKS,
+        n_neighbors=8,
+        units="euclidean",
+        n_bootstrap=10,
+        equal_cells=True,
+        progress=Seen(),
+    )
+    names = [name for name, _, _ in seen]
+    assert names[0] == "draw equally many"
+    assert names.index("choose scales") < names.index("calibrate units") < names.index("diffuse measures")
+    assert names[-1] == "assess noise"
+    assert all(total == done for _, total, done in seen)

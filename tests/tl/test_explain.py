@@ -230,3 +230,43 @@ def test_a_failure_of_the_work_writes_nothing(adata, monkeypatch):
         explain(adata, "condition", annotation="branch", **QUICK)
     assert list(adata.obs.columns) == before
     assert "explain" not in adata.uns["heatmover"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"landmarks": None}, {"landmarks": 100}, {"landmarks": None, "bias": "corrected"}]
+)
+def test_cells_that_were_not_drawn_have_no_score(fresh, settings):
+    adata = fresh.copy()
+    sample_distances(adata, "sample", equal_cells=25, **settings)
+    assert adata.uns["heatmover"]["drawn"]["n_cells"] == 25
+    assert samples(adata).obs["n_cells"].tolist() == [40] * 16
+    explain(adata, "condition", group="case", reference="control", annotation="branch", **QUICK)
+    assert np.isfinite(adata.obs["heatmover_score"]).sum() == 16 * 25
+    assert adata.uns["heatmover"]["explain"]["types"]["cells"].sum() == 16 * 25
+    assert adata.obs.loc[np.isfinite(adata.obs["heatmover_score"]), "sample"].value_counts().tolist() == [25] * 16
+
+
+def test_units_are_explained_in_units(fresh):
+    adata = fresh.copy()
+    sample_distances(adata, "sample", units="euclidean", n_bootstrap=10, landmarks=None)
+    stored = adata.uns["heatmover"]
+    assert stored["units"]["ground"] == "euclidean"
+    assert stored["units"]["n_pairs"] == 64
+    explain(adata, "condition", group="case", reference="control", annotation="branch", **QUICK)
+    packed = stored["explain"] if "explain" in stored else adata.uns["heatmover"]["explain"]
+    assert packed["types"]["contribution"].sum() == pytest.approx(packed["distance"])
+    embedding = stored["embedding"]
+    groups = np.array([str(name).startswith("case") for name in stored["names"]])
+    linear = np.abs(embedding[groups].mean(axis=0) - embedding[~groups].mean(axis=0)).sum()
+    expected = np.interp(linear, stored["units"]["knots"], stored["units"]["values"])
+    assert packed["distance"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_intervals_follow_the_samples_that_are_left(fresh):
+    adata = fresh.copy()
+    sample_distances(adata, "sample", n_bootstrap=10)
+    whole = adata.uns["heatmover"]["intervals"]
+    left = adata[~adata.obs["sample"].isin(list(adata.uns["heatmover"]["names"][:3]))].copy()
+    made = samples(left).uns["heatmover"]["intervals"]
+    np.testing.assert_array_equal(made["lower"], whole["lower"][3:, 3:])
+    np.testing.assert_array_equal(made["upper"], whole["upper"][3:, 3:])

@@ -2,7 +2,7 @@
 
 from heatmover.analysis.cell_types import CellContrast, CellType, annotate, contrast_cells
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
-from heatmover.analysis.comparison import Comparison, compare
+from heatmover.analysis.comparison import Comparison, Intervals, compare
 from heatmover.analysis.examination import Finding, examine
 from heatmover.analysis.landmarking import LandmarkAgreement, landmark_agreement
 from heatmover.analysis.parameters import StudyParameters
@@ -17,6 +17,7 @@ __all__ = [
     "Comparison",
     "Finding",
     "InMemory",
+    "Intervals",
     "LandmarkAgreement",
     "Study",
     "StudyParameters",

@@ -124,7 +124,7 @@ class CellContrast:
     blocks
         How blocks counted, as in `Finding`.
     distance
-        Between the mean of the group and the mean of the reference.
+        Between the mean of the group and the mean of the reference, in the unit of the distances.
     types
         The cell types, those that add most to the distance first.
     n_permutations
@@ -325,7 +325,8 @@ def contrast_cells(
     modes = framed(comparison.model, design, rows, rng).modes
     each = np.ones(len(nodes), dtype=np.int64) if cells is None or cells.counts is None else cells.counts
     tests = contrast_types(design, _composition(annotation, own, each), modes)
-    witness = explain_masses(comparison.model, design.means(rows), design.names).witness
+    explained = explain_masses(comparison.model, design.means(rows), design.names)
+    witness = comparison.unit_factor(explained.distance) * explained.witness
     parts = _parts(annotation, design, own, witness[nodes])
     types = tuple(_types(tests, parts, dict(zip(annotation.types, _totals(annotation, each), strict=True))))
     return CellContrast(

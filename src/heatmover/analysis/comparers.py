@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
@@ -15,10 +15,12 @@ from heatmover._validation import check_threads
 from heatmover.analysis.cell_types import Annotation, CellMasses
 from heatmover.analysis.comparison import Comparison, compare
 from heatmover.analysis.parameters import StudyParameters
+from heatmover.analysis.units import check_units
 from heatmover.cohort import Cohort
+from heatmover.cohort.equal import EqualDraw, drawn_cohort, equal_count
 from heatmover.measures import measures_from_weights
 
-__all__ = ["Compared", "Comparer", "InMemory"]
+__all__ = ["Compared", "Comparer", "InMemory", "draw_equally"]
 
 
 class Compared(NamedTuple):
@@ -95,6 +97,39 @@ class Comparer(Protocol):
         """Return how it compares, as plain values for JSON."""
 
 
+def draw_equally(
+    cohort: Cohort,
+    kept: Intp,
+    annotation: Annotation | None,
+    equal_cells: bool | int,
+    *,
+    random_state: int,
+    progress: Progress,
+) -> tuple[Cohort, Intp, Annotation | None, EqualDraw | None]:
+    """Return the cells to compare: all, or equally many of every sample if that is asked for.
+
+    Parameters
+    ----------
+    cohort, kept, annotation, progress
+        As in `Comparer.compare`.
+    equal_cells, random_state
+        As in `StudyParameters`.
+
+    Returns
+    -------
+    cohort, kept, annotation
+        Of the cells drawn.
+    drawn : EqualDraw or None
+        Which they are; None for all.
+    """
+    count = equal_count(equal_cells, cohort.sizes[kept], [cohort.names[i] for i in kept])
+    if not count:
+        return cohort, kept, annotation, None
+    part, drawn = drawn_cohort(cohort, kept, count, random_state=random_state, progress=progress)
+    own = None if annotation is None else annotation._replace(codes=annotation.codes[drawn.rows])
+    return part, np.arange(len(kept)), own, drawn
+
+
 @final
 @dataclass(frozen=True)
 class InMemory:
@@ -117,7 +152,8 @@ class InMemory:
         check_threads(self.n_jobs)
 
     def check(self, parameters: StudyParameters) -> None:
-        """Accept everything."""
+        """Raise if units are asked for and the package that solves pairs exactly is missing."""
+        check_units(parameters.units)
 
     def compare(
         self,
@@ -128,6 +164,9 @@ class InMemory:
         progress: Progress,
     ) -> Compared:
         """Read all cells and compare the samples, see `heatmover.compare`."""
+        cohort, kept, annotation, drawn = draw_equally(
+            cohort, kept, annotation, parameters.equal_cells, random_state=parameters.random_state, progress=progress
+        )
         place = np.full(len(cohort.names), -1)
         place[kept] = np.arange(len(kept))
         codes = place[cohort.codes]
@@ -139,9 +178,10 @@ class InMemory:
         samples = measures_from_weights(cells, names=[cohort.names[i] for i in kept])
         comparison = compare(
             points, samples, n_neighbors=parameters.n_neighbors, landmarks=parameters.landmarks,
-            bias=parameters.bias, n_bootstrap=parameters.n_bootstrap,
+            bias=parameters.bias, n_bootstrap=parameters.n_bootstrap, units=parameters.units,
             random_state=parameters.random_state, n_jobs=self.n_jobs, progress=progress,
         )  # fmt: skip
+        comparison = replace(comparison, drawn=drawn)
         if annotation is None:
             return Compared(comparison)
         annotation = annotation._replace(codes=annotation.codes[inside])

@@ -7,30 +7,45 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 from sklearn.base import clone
 
 from heatmover._handed import handed
 from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
-from heatmover._typing import Float64, FloatArray, Int64, Intp
+from heatmover._typing import Bool, Float64, FloatArray, Int64, Intp
 from heatmover._validation import LabelNames, as_array, check_integer, check_matrix, check_option, check_threads
 from heatmover.analysis.landmarking import LandmarkAgreement, landmark_agreement, place_landmarks
+from heatmover.analysis.units import Units, calibrated, check_units
+from heatmover.calibration import Calibration
+from heatmover.cohort.equal import EqualDraw, check_equal_cells, equal_count, hash_seed, sample_salt, smallest
+from heatmover.cohort.hashes import cell_hashes
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Diagnosis, Graph, Landmarks
 from heatmover.manifold import classical_scaling
-from heatmover.measures import Measures, is_missing, measures_from_labels
+from heatmover.measures import Measures, is_missing, measures_from_labels, measures_from_weights
 from heatmover.noise import Uncertainty, assess, check_cells
 from heatmover.statistics.samples import by_name
 from heatmover.statistics.separation import Separation, separate
 from heatmover.tables import write_table
 
-__all__ = ["BIASES", "Comparison", "Separation", "check_all_pairs", "check_model", "compare", "without_bias"]
+__all__ = [
+    "BIASES",
+    "Comparison",
+    "Intervals",
+    "Separation",
+    "check_all_pairs",
+    "check_model",
+    "compare",
+    "in_units",
+    "without_bias",
+]
 
 BIASES = ("raw", "corrected")
 
@@ -39,10 +54,39 @@ MOST_SAMPLES = 20_000
 NEAREST_INSTEAD = (
     "in Python, embed them with DiffusionEMD(graph).fit_transform and ask hm.nearest for the nearest of each"
 )
+# Masses of the points of a sample that differ by less are rounded ones.
+ALIKE = 1e-9
 # Columns sorted at a time, so that a copy of a large embedding is never needed.
 COLUMNS_AT_ONCE = 4_096
 
 Groups = Sequence[object] | npt.NDArray[Any] | Mapping[str, object]
+
+
+class Intervals(NamedTuple):
+    """Intervals of all distances: what infinitely many cells would show lies between, for each pair by itself.
+
+    Attributes
+    ----------
+    lower, upper
+        ``(n_samples, n_samples)``.
+    told_apart
+        ``(n_samples, n_samples)``: whether a pair differs by more than noise, False on the diagonal.
+    confidence
+        How sure each is, such as 0.95.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.gaussians(6, points_per_measure=40)
+    >>> found = hm.compare(data.points, data.labels, n_neighbors=10, n_bootstrap=50).intervals
+    >>> bool((found.lower <= found.upper).all()), found.confidence
+    (True, 0.95)
+    """
+
+    lower: Float64
+    upper: Float64
+    told_apart: Bool
+    confidence: float
 
 
 @final
@@ -57,10 +101,11 @@ class Comparison(ReadOnlyArrays):
     sizes
         ``(n_samples,)``: number of points of each sample.
     distances
-        ``(n_samples, n_samples)``, float64, symmetric, zero on the diagonal. The unit is arbitrary: compare
-        distances with each other.
+        ``(n_samples, n_samples)``, float64, symmetric, zero on the diagonal. Without ``calibration`` the unit is
+        arbitrary: compare distances with each other.
     embedding
-        ``(n_samples, n_features)``: the L1 distance between two rows is the distance between the samples.
+        ``(n_samples, n_features)``: the L1 distance between two rows is the distance between the samples, but for the
+        increasing curve of ``calibration``, if there is one.
     graph
         The graph over the points, or over the landmarks.
     model
@@ -70,9 +115,14 @@ class Comparison(ReadOnlyArrays):
     bias
         ``"raw"``: distances as they are. ``"corrected"``: distances and embedding without the noise of few cells.
     uncertainty
-        Noise of the samples and intervals of the raw distances, if they were asked for.
+        Noise of the samples, if it was asked for, in the unit of the embedding; `intervals` and `noise_floor` have that
+        of the distances.
     measures
         The samples as masses over the points of the graph, ``(n_samples, n_points)``.
+    drawn
+        Which cells were drawn, if equally many of every sample were; None if all take part.
+    calibration
+        What gives the distances their unit, if one was asked for: exact pairs, errors, and a curve.
 
     Examples
     --------
@@ -99,6 +149,39 @@ class Comparison(ReadOnlyArrays):
     landmark_agreement: LandmarkAgreement | None = None
     bias: str = "raw"
     uncertainty: Uncertainty | None = None
+    drawn: EqualDraw | None = None
+    calibration: Calibration | None = None
+
+    @property
+    def intervals(self) -> Intervals | None:
+        """Of every distance, in the unit of the distances; None unless replicates were asked for."""
+        found = self.uncertainty
+        if found is None or found.lower is None or found.upper is None:
+            return None
+        return Intervals(self._in_units(found.lower), self._in_units(found.upper), found.told_apart, found.confidence)
+
+    def noise_floor(self, n_cells: float, other: float | None = None) -> float:
+        """Return the expected distance between two samples of one distribution, in the unit of the distances.
+
+        Parameters
+        ----------
+        n_cells, other
+            Cells of the two samples; as many in both if only one number is given.
+        """
+        if self.uncertainty is None:
+            raise InvalidInputError(
+                "noise that was assessed", "none", f"compare with {argument('n_bootstrap', 200)} or bias='corrected'"
+            )
+        return float(self._in_units(np.array(self.uncertainty.noise_floor(n_cells, other))))
+
+    def unit_factor(self, distance: float) -> float:
+        """Return what turns contributions to an L1 distance of the embedding into the unit of the distances."""
+        if self.calibration is None or not distance > 0:
+            return 1.0
+        return float(self._in_units(np.array(distance))) / distance
+
+    def _in_units(self, distances: Float64) -> Float64:
+        return distances if self.calibration is None else self.calibration.distances(distances)
 
     @property
     def test_distances(self) -> Float64:
@@ -117,6 +200,12 @@ class Comparison(ReadOnlyArrays):
         edges = np.cumsum([0, *self.model.n_cells_])
         sums = np.array([_sum_of_distances(self.embedding[:, low:high]) for low, high in pairwise(edges)])
         return sums / (sums.sum() or 1.0)
+
+    @property
+    def max_scale_reason(self) -> str:
+        """Why the largest scale is the largest."""
+        found = self.calibration
+        return self.model.max_scale_reason_ if found is None else f"it fits the {len(found.pairs)} exact pairs best"
 
     def nearest(self, k: int = 10) -> tuple[Float64, Int64]:
         """Return the k nearest samples of each sample.
@@ -186,6 +275,26 @@ class Comparison(ReadOnlyArrays):
         """
         rows = ([name, *row.tolist()] for name, row in zip(self.names, self.distances, strict=True))
         write_table(path, ["sample", *self.names], rows)
+
+    def intervals_to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the interval of every distance as CSV: each pair once, with all digits.
+
+        The columns are sample, other, distance, lower, upper, told_apart (true or false). Names as in `to_csv`.
+
+        Parameters
+        ----------
+        path
+            Where to; a file that is there already is replaced.
+        """
+        found = self.intervals
+        if found is None:
+            raise InvalidInputError("intervals", "none", f"compare with {argument('n_bootstrap', 200)}")
+        first, second = np.triu_indices(len(self.names), 1)
+        columns = [values[first, second].tolist() for values in (self.distances, found.lower, found.upper)]
+        apart = ["true" if told else "false" for told in found.told_apart[first, second].tolist()]
+        names = ([self.names[i] for i in places] for places in (first.tolist(), second.tolist()))
+        header = ["sample", "other", "distance", "lower", "upper", "told_apart"]
+        write_table(path, header, zip(*names, *columns, apart, strict=True))
 
     def plot(self, groups: Groups | None = None, ax: Any = None) -> Any:
         """Draw the map of the samples; needs matplotlib (extra ``cohort``).
@@ -296,8 +405,10 @@ def compare(
     n_neighbors: int = 30,
     landmarks: int | Literal["auto"] | None = "auto",
     model: DiffusionEMD | None = None,
+    equal_cells: bool | int = False,
     bias: Literal["raw", "corrected"] = "raw",
     n_bootstrap: int = 0,
+    units: Units = None,
     random_state: int | None = 0,
     n_jobs: int | None = None,
     progress: Progress | None = None,
@@ -321,18 +432,27 @@ def compare(
         than 100,000 points. What that costs is measured and reported in ``landmark_agreement`` of the result.
     model
         Settings other than the defaults: a `DiffusionEMD` without a graph. It is copied and stays unfitted.
+    equal_cells
+        Draw equally many points from every sample, without replacement: True for as many as the smallest sample has, or
+        a number. Draws of equal size have equal noise, which is the exact way to compare samples of unequal sizes, at
+        the cost of points. The others take no part at all; a `Graph` that is given keeps them as nodes.
     bias
         ``"raw"``: the distances of the cells at hand; the fewer cells, the further a sample is from all others.
         ``"corrected"``: without that noise, see `heatmover.uncertainty`; all cells of a sample must count alike.
     n_bootstrap
-        Replicates for an interval of every distance, in ``uncertainty`` of the result; 0 for none.
+        Replicates for an interval of every distance, in ``intervals`` of the result; 0 for none.
+    units
+        ``"euclidean"`` or ``"geodesic"``: distances in the unit of the points, by straight lines or by paths along the
+        graph. Up to 64 pairs of samples are solved exactly, see `heatmover.calibrate`; needs the extra ``exact`` (POT)
+        and points. None: the unit is arbitrary.
     random_state
-        Seed of the search for neighbours and, unless ``model`` is given, of the choice of scales.
+        Seed of the draw, of the search for neighbours and, unless ``model`` is given, of the choice of scales.
     n_jobs
         Threads; None for those of ``model``, else all cores. The result does not depend on it.
     progress
         Told of the stages "find neighbours", "choose scales", "diffuse measures" and "compare"; with landmarks first
-        of "find landmarks" and last of "measure the agreement".
+        of "find landmarks" and later of "measure the agreement"; with units of "calibrate units" after the scales, with
+        ``bias`` or ``n_bootstrap`` last of "assess noise".
 
     Returns
     -------
@@ -355,6 +475,8 @@ def compare(
     """
     check_option("bias", bias, BIASES)
     check_integer("n_bootstrap", n_bootstrap, minimum=0)
+    wanted = check_equal_cells(equal_cells)
+    check_units(units)
     measures = _check_samples(labels)
     places: Any = points if isinstance(points, Graph) else check_matrix("points", points)
     n_points = places.n_points if isinstance(places, Graph) else len(places)
@@ -362,6 +484,9 @@ def compare(
         raise InvalidInputError(f"one label for each of the {n_points} points", f"{measures.shape[1]} labels")
     copy = check_model(model, random_state=random_state, n_jobs=n_jobs)
     watcher = SILENT if progress is None else progress
+    drawn = None
+    if wanted is not False:
+        places, measures, drawn = _draw_equally(places, measures, wanted, random_state)
 
     placed = place_landmarks(
         places, measures, landmarks, random_state=random_state, n_jobs=copy.n_jobs, progress=watcher
@@ -376,19 +501,61 @@ def compare(
     watcher.stage("choose scales", 1)
     fitted = copy.set_params(graph=graph).fit(masses)
     watcher.advance()
+    calibration = None
+    if units is not None:
+        calibration = calibrated(fitted, masses, nodes, units, random_state=random_state, progress=watcher)
+        fitted = calibration.model
     rows, n_threads = fitted.node_masses(masses), check_threads(fitted.n_jobs)
     embedding = fitted.prepared_.embed(rows, n_threads=n_threads, progress=watcher)
     watcher.stage("compare", 1)
     distances = _distances(embedding, fitted)
     watcher.advance()
     sizes = np.diff(measures.masses.indptr).astype(np.int64)
-    result = Comparison(measures.names, sizes, distances, embedding, graph, fitted, masses)
+    result = Comparison(measures.names, sizes, distances, embedding, graph, fitted, masses, drawn=drawn)
     if placed is not None:
         watcher.stage("measure the agreement", 1)
         agreement = landmark_agreement(placed[0], places, measures, graph=graph, model=copy, random_state=random_state)
         watcher.advance()
         result = replace(result, landmarks=placed[0], landmark_agreement=agreement)
-    return without_bias(result, bias, n_bootstrap, random_state=random_state, progress=watcher)
+    result = without_bias(result, bias, n_bootstrap, random_state=random_state, progress=watcher)
+    return in_units(result, calibration)
+
+
+def _draw_equally(
+    places: Any, measures: Measures, equal_cells: bool | int, random_state: int | None
+) -> tuple[Any, Measures, EqualDraw]:
+    """Return equally many points of every sample: points or graph, measures over them, and which they are."""
+    masses, seed = measures.masses, hash_seed(random_state)
+    for name, start, stop in zip(measures.names, masses.indptr[:-1], masses.indptr[1:], strict=True):
+        own = masses.data[start:stop]
+        if own.max() > own.min() * (1 + ALIKE):
+            raise InvalidInputError(
+                f"samples whose points count alike, to draw {argument('equal_cells')} from them",
+                f"weights in {name!r}",
+                f"give labels, or leave {argument('equal_cells')} out",
+            )
+    sizes = np.diff(masses.indptr).astype(np.int64)
+    count = equal_count(equal_cells, sizes, measures.names, can_leave_out=False)
+    # The nodes of a graph are in an order of their own, whatever that of the points is.
+    values = _own_order(places)[:, None] if isinstance(places, Graph) else places
+    columns = []
+    for name, start, stop in zip(measures.names, masses.indptr[:-1], masses.indptr[1:], strict=True):
+        own = masses.indices[start:stop]
+        salts = np.full(own.size, sample_salt(name), dtype=np.int32)
+        columns.append(own[smallest(cell_hashes(values[own], salts, seed), count)])
+    part = sp.csr_array(
+        (np.ones(count * len(sizes)), np.concatenate(columns), count * np.arange(len(sizes) + 1)), shape=masses.shape
+    )
+    rows = np.unique(np.concatenate(columns)).astype(np.int64)
+    draw = EqualDraw(count, sizes, rows)
+    if isinstance(places, Graph):
+        return places, measures_from_weights(part, names=measures.names), draw
+    return places[rows], measures_from_weights(part[:, rows], names=measures.names), draw
+
+
+def _own_order(graph: Graph) -> Float64:
+    """Return the number of each point's node, ``(n_points,)``."""
+    return np.arange(graph.n_points, dtype=np.float64) if graph.place is None else graph.place.astype(np.float64)
 
 
 def without_bias(
@@ -399,7 +566,7 @@ def without_bias(
     Parameters
     ----------
     comparison
-        As it is, with its noise.
+        As it is, with its noise and without units.
     bias, n_bootstrap, random_state, progress
         As in `compare`; with ``bias="raw"`` and no replicates nothing is done.
     """
@@ -418,6 +585,21 @@ def without_bias(
         result = replace(result, embedding=embedding, distances=_distances(embedding, model))
     progress.advance()
     return result
+
+
+def in_units(comparison: Comparison, calibration: Calibration | None) -> Comparison:
+    """Return a comparison whose distances have the unit of its calibration; without one, as it is.
+
+    Parameters
+    ----------
+    comparison
+        Of the calibrated model, with L1 distances.
+    calibration
+        Its increasing curve takes distances and intervals to real units.
+    """
+    if calibration is None:
+        return comparison
+    return replace(comparison, distances=calibration.distances(comparison.distances), calibration=calibration)
 
 
 def _distances(embedding: FloatArray, model: DiffusionEMD) -> Float64:

@@ -179,6 +179,7 @@ def examine(
     variables: Mapping[str, Sequence[object]] | Any,
     *,
     blocks: Sequence[object] | None = None,
+    shown: npt.ArrayLike | None = None,
     n_permutations: int = 999,
     random_state: RandomState = 0,
     progress: Progress = SILENT,
@@ -195,6 +196,9 @@ def examine(
     blocks
         What ties samples together, ``(n_samples,)``: patients with several samples, batches, pairs. A variable that is
         the same in all samples of every block is permuted by whole blocks, any other only within them.
+    shown
+        Distances as the reader sees them, ``(n_samples, n_samples)``, if those for tests are others; groups are
+        described by them (``separation``).
     n_permutations
         Permutations of every test; all of them if there are no more.
     random_state
@@ -217,6 +221,9 @@ def examine(
     [('condition', 'groups', True), ('order', 'number', ...)]
     """
     matrix = check_distances(distances)
+    seen = matrix if shown is None else check_distances(shown)
+    if seen.shape != matrix.shape:
+        raise InvalidInputError(f"shown of shape {matrix.shape}, as the distances", f"{seen.shape}")
     check_integer("n_permutations", n_permutations, minimum=1)
     names = LabelNames("variables").add_all(variables)
     columns = {name: _listed(name, variables[key], len(matrix)) for name, key in zip(names, variables, strict=True)}
@@ -225,7 +232,7 @@ def examine(
     findings = []
     for name, values in columns.items():
         settings = {"n_permutations": n_permutations, "random_state": random_state}
-        findings.append(_examine(matrix, name, values, tied, settings))
+        findings.append(_examine((matrix, seen), name, values, tied, settings))
         progress.advance()
     tested = [finding for finding in findings if finding.answer is not None]
     q_values = iter(false_discovery([finding.answer.p_value for finding in tested]) if tested else ())  # type: ignore[union-attr]
@@ -235,13 +242,18 @@ def examine(
 
 
 def _examine(
-    matrix: Float64, name: str, values: list[Any], tied: npt.NDArray[np.str_] | None, settings: dict[str, Any]
+    matrices: tuple[Float64, Float64],
+    name: str,
+    values: list[Any],
+    tied: npt.NDArray[np.str_] | None,
+    settings: dict[str, Any],
 ) -> Finding:
+    """Test a variable by the first matrix and describe its groups by the second."""
     known = np.array([not is_missing(value) for value in values], dtype=bool)
     kept: list[Any] = [value for value, there in zip(values, known, strict=True) if there]
     kind = kind_of(kept)
     blank = Finding(name, kind, len(kept), int((~known).sum()), {}, {}, None, None, "", "")
-    part = matrix[np.ix_(known, known)]
+    part, seen = (matrix[np.ix_(known, known)] for matrix in matrices)
     codes = check_labels(name, [label(value) for value in kept], len(kept)) if kind == "groups" and kept else None
     groups = {} if codes is None else dict(zip(codes[1], np.bincount(codes[0]).tolist(), strict=True))
     reason = _untestable(name, kept, groups)
@@ -261,7 +273,7 @@ def _examine(
         blank,
         groups=groups,
         tests=tests,
-        separation=None if codes is None else separate(part, codes[0]),
+        separation=None if codes is None else separate(seen, codes[0]),
         blocks=restriction.how,
         note=_remark(name, int((~known).sum()), groups),
     )

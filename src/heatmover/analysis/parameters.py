@@ -8,6 +8,8 @@ from typing import Any, Literal, final
 
 from heatmover._validation import check_integer, check_option, check_seed, check_truth, check_word
 from heatmover._words import unknown_parameter
+from heatmover.analysis.units import UNITS, Units
+from heatmover.cohort.equal import check_equal_cells
 from heatmover.errors import InvalidInputError, argument
 
 __all__ = ["StudyParameters"]
@@ -35,8 +37,13 @@ class StudyParameters:
         Neighbours of each cell, or landmark, in the graph.
     landmarks
         How many centres stand for the cells; ``"auto"``: 4,000 for more than 100,000 cells; None for never.
+    equal_cells
+        Draw equally many cells from every sample, so that all have equal noise: True for as many as the smallest sample
+        that is kept has, or a number.
     bias, n_bootstrap
         As in `heatmover.compare`: ``"corrected"`` removes the noise of few cells; replicates for intervals.
+    units
+        ``"euclidean"`` or ``"geodesic"``: distances in the unit of the features, see `heatmover.compare`.
     n_permutations
         Permutations of every test.
     random_state
@@ -59,8 +66,10 @@ class StudyParameters:
     allow_components: bool = False
     n_neighbors: int = 30
     landmarks: int | Literal["auto"] | None = "auto"
+    equal_cells: bool | int = False
     bias: Literal["raw", "corrected"] = "raw"
     n_bootstrap: int = 0
+    units: Units = None
     n_permutations: int = 999
     random_state: int = 0
 
@@ -75,8 +84,11 @@ class StudyParameters:
         if self.min_cells is not None:
             object.__setattr__(self, "min_cells", check_integer("min_cells", self.min_cells, minimum=1))
         object.__setattr__(self, "random_state", check_seed(self.random_state))
+        object.__setattr__(self, "equal_cells", check_equal_cells(self.equal_cells))
         check_option("bias", self.bias, ("raw", "corrected"))
         object.__setattr__(self, "n_bootstrap", check_integer("n_bootstrap", self.n_bootstrap, minimum=0))
+        if self.units is not None:
+            check_option("units", self.units, UNITS)
         check_truth("allow_components", self.allow_components)
         object.__setattr__(self, "landmarks", _check_landmarks(self.landmarks))
 

@@ -19,6 +19,7 @@ from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, co
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, check_all_pairs
 from heatmover.analysis.examination import Finding, examine
+from heatmover.analysis.noise import NOISY, UNRELIABLE, describe_noise, goes_with_size, noise_sentences, plain_noise
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import Clock, StudyRecord, input_record, versions
 from heatmover.cohort import Cohort
@@ -39,11 +40,6 @@ __all__ = [
 # draws of few cells from one distribution differ by luck alone (kidney biopsies of 2 to 415 glomeruli: -0.8).
 SIZE_MATTERS = -0.4
 SMALL_SAMPLE = 30
-# Numbers of cells that differ by less than this factor, as a logarithm, make no difference; above, a variable that goes
-# with them at this level is named.
-UNEQUAL, CONFOUNDED = float(np.log(1.5)), 0.01
-# Halves that find each other less often than this say that single distances are mostly noise.
-UNRELIABLE = 0.8
 # A larger share of the cells outside the largest component is no accident of a few outliers: distances between
 # components then say only that they are apart, not how far.
 MOST_APART = 0.05
@@ -68,6 +64,8 @@ class Study:
         How it was made: input with checksum, parameters, versions, seconds per stage.
     contrast
         Which cell types differ between the groups of the first such variable; None without an annotation of cells.
+    about_noise
+        How sure the distances are, in sentences; empty if their noise was not assessed.
 
     Examples
     --------
@@ -84,6 +82,7 @@ class Study:
     notes: tuple[str, ...]
     record: StudyRecord
     contrast: CellContrast | None = None
+    about_noise: tuple[str, ...] = ()
 
     @property
     def block(self) -> str:
@@ -117,7 +116,8 @@ class Study:
     def reworded(self, words: Callable[[str], str]) -> Study:
         """Return the study with its notes in other words, such as those of the command line."""
         findings = tuple(replace(finding, note=words(finding.note)) for finding in self.findings)
-        return replace(self, findings=findings, notes=tuple(words(note) for note in self.notes))
+        notes, noise = (tuple(map(words, sentences)) for sentences in (self.notes, self.about_noise))
+        return replace(self, findings=findings, notes=notes, about_noise=noise)
 
     def plain(self) -> dict[str, Any]:
         """Return how it was made and what was found, as plain values for JSON; run.json holds them."""
@@ -134,10 +134,12 @@ class Study:
             "cells": int(comparison.sizes.sum()),
             "graph": dict(comparison.graph.construction),
             "model": settings | {"method_": model.method_, "method_reason_": model.method_reason_},
-            "max_scale": {"value": int(model.max_scale_), "reason": model.max_scale_reason_},
+            "max_scale": {"value": int(model.max_scale_), "reason": comparison.max_scale_reason},
             "scale_shares": dict(zip(map(str, model.scales_.tolist()), comparison.scale_shares.tolist(), strict=True)),
             "landmarks": None if agreement is None else asdict(agreement),
-            "uncertainty": None if comparison.uncertainty is None else comparison.uncertainty.plain(),
+            "drawn": None if comparison.drawn is None else comparison.drawn.plain(),
+            "units": None if comparison.calibration is None else comparison.calibration.plain(),
+            "uncertainty": plain_noise(comparison),
             "diagnosis": asdict(comparison.diagnosis),
             "findings": [finding.plain() for finding in self.findings],
             "contrast": None if self.contrast is None else self.contrast.plain(),
@@ -185,7 +187,8 @@ def study_cohort(
         Told of all stages.
     **changes
         Parameters by their names: ``variables``, ``block``, ``cells``, ``min_cells``, ``allow_components``,
-        ``n_neighbors``, ``landmarks``, ``n_permutations``, ``random_state``; see `heatmover.analysis.StudyParameters`.
+        ``n_neighbors``, ``landmarks``, ``equal_cells``, ``bias``, ``n_bootstrap``, ``units``,
+        ``n_permutations``, ``random_state``; see `heatmover.analysis.StudyParameters`.
 
     Returns
     -------
@@ -308,14 +311,17 @@ def _finish(
         comparison.test_distances,
         {name: design.table[name].tolist() for name in design.chosen},
         blocks=design.blocks,
+        shown=comparison.distances,
         progress=watch,
         **tests,
     )
     notes = (
         *design.notes,
+        *_drawn_notes(comparison),
         *_size_notes(comparison),
         *_confounded_notes(comparison, findings, design, tests),
         *_noise_notes(comparison),
+        *_unit_notes(comparison),
         *_landmark_notes(comparison),
     )
     contrast = None
@@ -329,7 +335,7 @@ def _finish(
         watch.advance()
     watch.end()
     record = StudyRecord(source, parameters, how, watch.seconds, versions())
-    return Study(comparison, design.table, findings, notes, record, contrast)
+    return Study(comparison, design.table, findings, notes, record, contrast, noise_sentences(comparison))
 
 
 def _contrast(
@@ -461,6 +467,11 @@ def _left_out_notes(cohort: Cohort, kept: Intp, min_cells: int | None) -> Iterat
         )
 
 
+def _drawn_notes(comparison: Comparison) -> Iterator[str]:
+    if comparison.drawn is not None:
+        yield f"{comparison.drawn}. The others took no part."
+
+
 def _size_notes(comparison: Comparison) -> Iterator[str]:
     sizes = comparison.sizes
     if len(sizes) < 8 or sizes.min() == sizes.max():
@@ -476,7 +487,8 @@ def _size_notes(comparison: Comparison) -> Iterator[str]:
         yield Sentence(
             f"Small samples look far from all others: the fewer cells, the further the nearest sample (Spearman "
             f"{correlation:.2f}; {sizes.min()} to {sizes.max()} cells{few}). Part of any difference may be the number "
-            f"of cells; {argument('bias', 'corrected')} removes it, {argument('min_cells')} leaves small samples out."
+            f"of cells; {argument('bias', 'corrected')} removes it, {argument('equal_cells', True)} draws equally many "
+            f"from every sample, {argument('min_cells')} leaves small samples out."
         )
 
 
@@ -484,29 +496,27 @@ def _confounded_notes(
     comparison: Comparison, findings: Sequence[Finding], design: _Design, tests: Mapping[str, Any]
 ) -> Iterator[str]:
     """Tell of variables that go with the number of cells: then a difference may be one of numbers."""
-    logarithms = np.log(comparison.sizes.astype(np.float64))
-    if logarithms.max() - logarithms.min() < UNEQUAL:
-        return
     columns = {found.variable: design.table[found.variable].tolist() for found in findings if found.answer is not None}
-    for found in examine(np.abs(np.subtract.outer(logarithms, logarithms)), columns, blocks=design.blocks, **tests):
-        if found.answer is not None and found.answer.p_value <= CONFOUNDED:
-            remedy = "" if comparison.bias == "corrected" else f"; {argument('bias', 'corrected')} makes up for it"
-            yield Sentence(
-                f"The number of cells goes with {quoted(found.variable)} (p = {found.answer.p_value:.2g}), and few "
-                f"cells alone make distances large{remedy}."
-            )
+    for variable, p_value in goes_with_size(comparison.sizes, columns, blocks=design.blocks, **tests):
+        remedy = "" if comparison.bias == "corrected" else f"; {argument('bias', 'corrected')} makes up for it"
+        yield Sentence(
+            f"The number of cells goes with {quoted(variable)} (p = {p_value:.2g}), and few cells alone make distances "
+            f"large{remedy}."
+        )
 
 
 def _noise_notes(comparison: Comparison) -> Iterator[str]:
     found = comparison.uncertainty
     if found is None:
         return
-    yield f"Noise: {found.describe()}"
+    yield f"Noise: {describe_noise(comparison)}"
     if found.retrieval < UNRELIABLE:
-        yield Sentence(
-            "Many halves of samples do not find their other half: distances between single samples mean little here. "
-            f"More cells help, and so may {argument('standardize', True)} if features have different units."
-        )
+        yield NOISY
+
+
+def _unit_notes(comparison: Comparison) -> Iterator[str]:
+    if comparison.calibration is not None:
+        yield comparison.calibration.describe()
 
 
 def _landmark_notes(comparison: Comparison) -> Iterator[str]:

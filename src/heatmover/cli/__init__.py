@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from heatmover.cli import _compare, _demo, _doctor
+from heatmover.cli._options import OptionalNumbers
 from heatmover.cli._terminal import whole_output
 
 __all__ = ["app", "whole_output"]
@@ -38,6 +39,6 @@ def heatmover(
 
 # Words that are no options come through to the commands, which refuse them as Python would.
 ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
-app.command(epilog=_compare.EXAMPLES, context_settings=ANY)(_compare.compare)
-app.command(epilog=_doctor.EXAMPLES, context_settings=ANY)(_doctor.doctor)
+app.command(cls=OptionalNumbers, epilog=_compare.EXAMPLES, context_settings=ANY)(_compare.compare)
+app.command(cls=OptionalNumbers, epilog=_doctor.EXAMPLES, context_settings=ANY)(_doctor.doctor)
 app.command(epilog=_demo.EXAMPLES)(_demo.demo)

@@ -17,6 +17,7 @@ EXAMPLES = """
 - `heatmover compare cells.h5ad -s sample --rep X_scVI --color response --block patient -o results`
 - `heatmover compare cells.h5ad -s sample --color response --cells cell_type -o results`
 - `heatmover compare cells.h5ad -s sample --bias corrected --bootstrap 200 -o results`
+- `heatmover compare cells.h5ad -s sample --equal-cells --units euclidean -o results`
 - `heatmover compare cells.csv -s donor --rep CD3,CD4,CD8 --standardize -o results`
 - `heatmover compare fcs-folder --sample-sheet samples.csv --cofactor 5 -o results`
 - `heatmover compare cells.zarr -s sample --landmarks 27000 --memory 4GB --checkpoint run.zarr --resume -o results`
@@ -43,8 +44,10 @@ def compare(
     allow_parts: options.AllowParts = False,
     neighbors: options.Neighbors = "30",
     landmarks: options.Landmarks = "auto",
+    equal_cells: options.EqualCells = None,
     bias: options.Bias = "raw",
     bootstrap: options.Bootstrap = "0",
+    units: options.Units = None,
     missing: options.Missing = "refuse",
     memory: options.Memory = None,
     scheduler: options.Scheduler = None,
@@ -60,7 +63,8 @@ def compare(
     """Compare the samples of a file: the distances between all of them, what goes with these, and a report.
 
     Writes distances.csv, samples.h5ad (an AnnData of the samples), report.html and run.json (how it was made), with
-    --cells also cell-types.csv, all of them or none. Ask `heatmover doctor` first if the file is large.
+    --cells also cell-types.csv and with --bootstrap intervals.csv, all of them or none. Ask `heatmover doctor` first
+    if the file is large.
     """
     asked = locals() | {"allow_components": allow_components or allow_parts}
     # Here, not above: help and version must not wait for the numerical libraries.

@@ -22,16 +22,19 @@ from heatmover.analysis.examination import kind_of
 from heatmover.analysis.landmarking import LANDMARKS, LANDMARKS_ABOVE
 from heatmover.analysis.record import Clock
 from heatmover.analysis.study import SMALL_SAMPLE, check_block, check_components, choose_variables, enough_cells
+from heatmover.analysis.units import check_enough_samples, check_units
+from heatmover.cli._noise import Noise, assess_noise, noise_advice, noise_facts
 from heatmover.cli._options import in_options
 from heatmover.cli._settings import Settings
 from heatmover.cli._summary import columns_of, hanging, short
 from heatmover.cli._terminal import clean, fail, output, watched
 from heatmover.cohort import Cohort
 from heatmover.cohort.candidates import candidates
+from heatmover.cohort.equal import equal_count
 from heatmover.cohort.formats.choose import format_of
 from heatmover.cohort.hashes import cell_hashes
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
-from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
+from heatmover.errors import EmbeddingWarning, GraphWarning, HeatmoverError, InvalidInputError
 from heatmover.graphs import Diagnosis, Graph
 
 __all__ = ["Checkup", "Estimate", "check_up", "diagnose_file", "estimate"]
@@ -69,6 +72,8 @@ class Checkup:
         Why `compare` would refuse, in sentences; empty if it would run.
     advice
         What to do, in sentences.
+    noise
+        How far noise goes; None if that cannot be told.
     """
 
     points: npt.NDArray[Any]
@@ -79,11 +84,13 @@ class Checkup:
     diagnosis: Diagnosis | None
     refusals: tuple[str, ...]
     advice: tuple[str, ...]
+    noise: Noise | None = None
 
 
 def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     """Look at a cohort without changing anything."""
     refusals = list(_refusals(cohort, settings))
+    kept = np.flatnonzero(cohort.sizes >= (settings.study.min_cells or 1))
     progress.stage("draw cells", 1)
     points, codes = draw(cohort, MOST_CELLS, settings.study.random_state)
     progress.advance()
@@ -91,7 +98,7 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     spread = np.var(points.astype(np.float64), axis=0)
     constant = tuple(name for name, value in zip(cohort.features, spread, strict=True) if value == 0)
     dominant = _dominant(cohort, settings, spread)
-    diagnosis = None
+    diagnosis = noise = None
     if len(points) > 2:
         progress.stage("diagnose graph", 1)
         graph = _graph(points, settings)
@@ -99,8 +106,14 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
         if not settings.study.allow_components:
             refusals += _tried(check_components, graph.node_affinity, graph.gather(np.ones((1, len(points))))[0])
         progress.advance()
-    advice = tuple(_advice(cohort, settings, dominant, copies / len(points)))
-    return Checkup(points, codes, copies, constant, dominant, diagnosis, tuple(refusals), advice)
+        progress.stage("assess noise", 1)
+        noise = assess_noise(cohort, kept, graph, codes, settings)
+        progress.advance()
+    advice = (
+        *_advice(cohort, settings, dominant, copies / len(points)),
+        *noise_advice(cohort, kept, noise, settings),
+    )
+    return Checkup(points, codes, copies, constant, dominant, diagnosis, tuple(refusals), advice, noise)
 
 
 def draw(cohort: Cohort, most: int, seed: int) -> tuple[npt.NDArray[Any], Int32]:
@@ -138,6 +151,10 @@ def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
     except InvalidInputError as error:
         yield error.sentence
     table, block, cells = cohort.samples.iloc[kept], asked.block, asked.cells
+    yield from _tried(equal_count, asked.equal_cells, cohort.sizes[kept], [cohort.names[i] for i in kept])
+    if asked.units is not None:
+        yield from _tried(check_units, asked.units)
+        yield from _tried(check_enough_samples, len(kept))
     for name in asked.variables or ():
         yield from _tried(choose_variables, cohort, table, [name], block)
     if cells is not None:
@@ -152,7 +169,7 @@ def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
 def _tried(check: Callable[..., object], *arguments: Any) -> list[str]:
     try:
         check(*arguments)
-    except InvalidInputError as error:
+    except HeatmoverError as error:
         return [error.sentence]
     return []
 
@@ -187,7 +204,8 @@ def _advice(cohort: Cohort, settings: Settings, dominant: tuple[str, float] | No
     if timed:
         yield f"{quoted(timed[0])} tells when a cell was measured, not what it is: name the other features in --rep."
     small = int((cohort.sizes < SMALL_SAMPLE).sum())
-    if small and settings.study.min_cells is None:
+    evened = settings.study.bias == "corrected" or settings.study.equal_cells is not False
+    if small and settings.study.min_cells is None and not evened:
         yield (
             f"{small} samples have fewer than {SMALL_SAMPLE} cells and will look far from all others by chance: "
             f"--min-cells {SMALL_SAMPLE} leaves them out."
@@ -222,7 +240,7 @@ def estimate(
         return None
     progress.stage("time a trial", 1)
     _compare(points, codes, chosen[:200] if len(np.unique(codes[chosen[:200]])) > 1 else chosen, settings)  # warms up
-    seconds, trial = _compare(points, codes, chosen, settings)
+    seconds, trial = _compare(points, codes, chosen, settings, noise=True)
     progress.advance()
     n_cells, n_samples = cohort.n_cells, len(cohort.names)
     nodes = _nodes(settings, n_cells)
@@ -262,14 +280,19 @@ def _trial(codes: Int32) -> Int64 | None:
     return chosen if len(np.unique(codes[chosen])) > 1 and len(chosen) > 50 else None
 
 
-def _compare(points: npt.NDArray[Any], codes: Int32, chosen: Int64, settings: Settings) -> tuple[dict[str, float], Any]:
-    watch = Clock(SILENT)
+def _compare(
+    points: npt.NDArray[Any], codes: Int32, chosen: Int64, settings: Settings, *, noise: bool = False
+) -> tuple[dict[str, float], Any]:
+    """Compare some cells and return the seconds of each stage, with the noise that is asked for if it can be told."""
+    watch, asked = Clock(SILENT), settings.study
+    few = not noise or np.bincount(codes[chosen]).max() < 2
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GraphWarning)
         warnings.simplefilter("ignore", EmbeddingWarning)
         found = compare(
             points[chosen], codes[chosen], n_neighbors=min(settings.study.n_neighbors, len(chosen) - 1), landmarks=None,
-            random_state=settings.study.random_state, n_jobs=settings.n_jobs, progress=watch,
+            bias="raw" if few else asked.bias, n_bootstrap=0 if few else asked.n_bootstrap,
+            random_state=asked.random_state, n_jobs=settings.n_jobs, progress=watch,
         )  # fmt: skip
     watch.stage("diagnose graph", 1)
     _ = found.diagnosis
@@ -291,7 +314,7 @@ def diagnose_file(settings: Settings, quiet: bool) -> list[str]:
         tested = len(asked.variables or choose_variables(cohort, cohort.samples, None, None))
         cost = estimate(cohort, settings, checkup.points, checkup.codes, n_variables=tested, progress=progress)
     if not quiet:
-        _show(output(), cohort, checkup, cost)
+        _show(output(), cohort, checkup, cost, asked.units)
     return [in_options(sentence) for sentence in checkup.refusals]
 
 
@@ -312,9 +335,9 @@ def _show_candidates(file: str, quiet: bool) -> NoReturn:
     fail(f"Expected --sample-key to name one of these columns, found none; perhaps --sample-key {likely}.")
 
 
-def _show(console: Console, cohort: Cohort, checkup: Checkup, cost: Estimate | None) -> None:
+def _show(console: Console, cohort: Cohort, checkup: Checkup, cost: Estimate | None, units: str | None) -> None:
     console.print()
-    for name, text in (*_facts(cohort, checkup), *_costs(cost)):
+    for name, text in (*_facts(cohort, checkup), *_costs(cost, units)):
         console.print(hanging(name, clean(text), width=9))
     console.print()
     _show_variables(console, cohort)
@@ -346,13 +369,16 @@ def _facts(cohort: Cohort, checkup: Checkup) -> Iterator[tuple[str, str]]:
     if checkup.diagnosis is not None:
         lines = [line for line in str(checkup.diagnosis).splitlines() if not line.startswith(("- ", "All is"))]
         yield "graph", " ".join(lines) + (f" (Over {len(checkup.points):,} of the cells.)" if drawn else "")
+    if checkup.noise is not None:
+        yield "noise", noise_facts(checkup.noise)
 
 
-def _costs(cost: Estimate | None) -> Iterator[tuple[str, str]]:
+def _costs(cost: Estimate | None, units: str | None) -> Iterator[tuple[str, str]]:
     if cost is not None:
         seconds = cost.seconds
         spell = f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
-        yield "compare", f"about {spell} and {cost.memory / 1e9:.1f} GB of memory here"
+        exact = "" if units is None else ", and what the exact pairs of --units take"
+        yield "compare", f"about {spell} and {cost.memory / 1e9:.1f} GB of memory here{exact}"
 
 
 def _show_variables(console: Console, cohort: Cohort) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from ast import literal_eval
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from heatmover._words import quoted, unknown_parameter
 from heatmover.errors import InvalidInputError, Sentence
 
 __all__ = [
     "OPTIONS",
+    "SMALLEST",
     "AllowComponents",
     "AllowParts",
     "AnnotationColumn",
@@ -24,11 +26,13 @@ __all__ = [
     "Cofactor",
     "Color",
     "Components",
+    "EqualCells",
     "File",
     "Force",
     "Landmarks",
     "MinCells",
     "Neighbors",
+    "OptionalNumbers",
     "Out",
     "Permutations",
     "Quiet",
@@ -39,6 +43,7 @@ __all__ = [
     "Standardize",
     "Threads",
     "Title",
+    "Units",
     "check_known",
     "in_options",
     "number",
@@ -53,6 +58,7 @@ OPTIONS: Mapping[str, str] = {
     "checkpoint": "--checkpoint",
     "client": "--scheduler",
     "cofactor": "--cofactor",
+    "equal_cells": "--equal-cells",
     "force": "--force",
     "landmarks": "--landmarks",
     "memory": "--memory",
@@ -71,8 +77,11 @@ OPTIONS: Mapping[str, str] = {
     "sample_key": "--sample-key",
     "sample_sheet": "--sample-sheet",
     "standardize": "--standardize",
+    "units": "--units",
     "variables": "--color",
 }
+# What --equal-cells means without a number.
+SMALLEST = "smallest"
 INPUT, TESTS, METHOD, RUN = "Input", "Variables of samples", "Method", "Output and run"
 LARGE = "Cells that do not fit into memory"
 
@@ -157,6 +166,13 @@ MinCells = Annotated[
         help="Leave out samples with fewer cells.",
     ),
 ]  # fmt: skip
+EqualCells = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[N]", rich_help_panel=METHOD, show_default="all cells",
+        help="Draw equally many cells from every sample: N, or without a number as many as the smallest has.",
+    ),
+]  # fmt: skip
 AllowComponents = Annotated[
     bool,
     typer.Option(
@@ -184,6 +200,13 @@ Bias = Annotated[
 Bootstrap = Annotated[
     str, typer.Option(metavar="N", rich_help_panel=METHOD, help="Replicates for an interval of every distance.")
 ]
+Units = Annotated[
+    str | None,
+    typer.Option(
+        metavar="euclidean|geodesic", rich_help_panel=METHOD, show_default="arbitrary",
+        help="Distances in the unit of the features, by up to 64 exact pairs: straight lines or paths on the graph.",
+    ),
+]  # fmt: skip
 Missing = Annotated[
     str,
     typer.Option(
@@ -267,6 +290,21 @@ def number(text: str | None, words: Mapping[str, Any] = MappingProxyType({})) ->
         except ValueError:
             continue
     return text
+
+
+class OptionalNumbers(TyperCommand):
+    """A command whose option --equal-cells may stand without a number."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Say what a bare option means, which click cannot tell from one that lacks its value."""
+        return super().parse_args(ctx, list(_spelled_out(args)))
+
+
+def _spelled_out(words: list[str]) -> Iterator[str]:
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        yield word
+        if word == OPTIONS["equal_cells"] and following != SMALLEST and isinstance(number(following), str):
+            yield SMALLEST
 
 
 def check_known(context: typer.Context, file: str) -> None:

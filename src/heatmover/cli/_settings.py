@@ -14,7 +14,7 @@ from heatmover._progress import Progress
 from heatmover._validation import check_integer, check_number, check_option
 from heatmover._words import quoted_path
 from heatmover.analysis import Comparer, InMemory, StudyParameters
-from heatmover.cli._options import OPTIONS, number
+from heatmover.cli._options import OPTIONS, SMALLEST, number
 from heatmover.cohort import Cohort, read_cohort
 from heatmover.cohort.formats.choose import format_of
 from heatmover.errors import InvalidInputError, argument
@@ -24,13 +24,18 @@ from heatmover.scale import InPieces, connected
 __all__ = ["Reading", "Settings", "check_named", "check_places", "comparer_of", "parse_names", "settings_of"]
 
 # Words that stand for a value of their option.
-WORDS: dict[str, dict[str, Any]] = {"landmarks": {"auto": "auto", "none": None}, "components": {"all": "all"}}
+WORDS: dict[str, dict[str, Any]] = {
+    "landmarks": {"auto": "auto", "none": None},
+    "components": {"all": "all"},
+    "equal_cells": {SMALLEST: True},
+}
 # Options that are numbers: what is none goes to the value that refuses it, with its own sentence.
 NUMBERS = (
     "components",
     "cofactor",
     "permutations",
     "bootstrap",
+    "equal_cells",
     "min_cells",
     "neighbors",
     "landmarks",
@@ -214,8 +219,10 @@ def settings_of(asked: Mapping[str, Any]) -> Settings:
         allow_components=typed["allow_components"],
         n_neighbors=typed["neighbors"],
         landmarks=typed["landmarks"],
+        equal_cells=False if typed["equal_cells"] is None else typed["equal_cells"],
         bias=typed["bias"],
         n_bootstrap=typed["bootstrap"],
+        units=typed["units"],
         n_permutations=typed["permutations"],
         random_state=typed["seed"],
     )
@@ -250,7 +257,9 @@ def comparer_of(
     Everything that can be refused is refused here, before a cell is read.
     """
     if not resume and memory is scheduler is checkpoint is None:
-        yield InMemory(settings.n_jobs)
+        in_memory = InMemory(settings.n_jobs)
+        in_memory.check(settings.study)
+        yield in_memory
         return
     pieces = InPieces(
         memory=DEFAULT_MEMORY if memory is None else memory,

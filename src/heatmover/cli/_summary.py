@@ -26,6 +26,8 @@ FINDINGS_SHOWN = 12
 LONGEST_NAME = 24
 # Columns of words, which may take several lines.
 WORDY = ("effect", "values")
+# Beside a distance of two samples that may be one distribution.
+ALIKE = "~"
 # From the 256 colours that every terminal knows; the first two are those of the picture of the demo.
 COLORS = ("color(33)", "color(208)", "color(35)", "color(170)", "color(179)", "color(38)")
 
@@ -45,6 +47,10 @@ def show_results(console: Console, study: Study, out: Path) -> None:
         console.print(hanging("note", clean(note)))
     console.print()
     console.print(_nearest_table(study))
+    intervals = study.comparison.intervals
+    if intervals is not None:
+        sure = f"{100 * intervals.confidence:g} %"
+        console.print(Text(f"{ALIKE} cannot be told apart: the {sure} interval begins at zero", style="dim"))
     left = len(study.comparison.names) - SAMPLES_SHOWN
     if left > 0:
         console.print(Text(f"and {left} more samples in distances.csv", style="dim"))
@@ -102,11 +108,18 @@ def _nearest_table(study: Study) -> Table:
     def named(sample: int) -> Text:
         return Text(short(comparison.names[sample]), style=styles.get(groups[sample], ""))
 
+    intervals = comparison.intervals
+
+    def far(sample: int, other: int, distance: float) -> str:
+        alike = intervals is not None and not intervals.told_apart[sample, other]
+        # In place of a blank: columns are as wide as a terminal without it.
+        return f" {ALIKE if alike else ' '}{distance:.3f}"
+
     table = columns_of("sample", *([short(variable)] if variable else []), *("nearest", "second", "third")[:count])
     for sample in _some_of_each(groups):
         own = [Text(short(groups[sample]), style=styles[groups[sample]])] if variable else []
         near = zip(indices[sample].tolist(), distances[sample].tolist(), strict=True)
-        table.add_row(named(sample), *own, *(Text.assemble(named(i), (f"  {d:.3f}", "dim")) for i, d in near))
+        table.add_row(named(sample), *own, *(Text.assemble(named(i), (far(sample, i, d), "dim")) for i, d in near))
     return table
 
 
@@ -135,7 +148,7 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
         yield "cells", clean(f"{len(source['dimensions']):,} features: {listed(source['dimensions'], most=4)}{left}.")
     advice = " ".join(diagnosis.advice) or "All is well."
     yield "graph", f"{str(diagnosis).splitlines()[0]} {in_options(advice)}"
-    yield "scales", f"The coarsest is {model.max_scale_}: {model.max_scale_reason_}."
+    yield "scales", f"The coarsest is {model.max_scale_}: {study.comparison.max_scale_reason}."
 
 
 def hanging(name: str, text: str, *, width: int = 6) -> Table:

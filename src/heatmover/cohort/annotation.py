@@ -10,7 +10,7 @@ import numpy as np
 
 from heatmover._typing import Int32
 from heatmover._words import find, quoted
-from heatmover.cohort.reader import KeptReader, Reader
+from heatmover.cohort.reader import DrawnReader, KeptReader, Reader
 from heatmover.cohort.samples import factorize, spell
 from heatmover.errors import InvalidInputError, argument
 
@@ -19,7 +19,9 @@ __all__ = ["check_annotation", "encode", "read_annotation"]
 
 def check_annotation(name: str, reader: Reader, varying: Mapping[str, int], constant: Iterable[str]) -> str:
     """Return the name of a column that differs between the cells of a sample, or say why there is none."""
-    inner = reader.inner if isinstance(reader, KeptReader) else reader
+    inner: Any = reader
+    while hasattr(inner, "inner"):  # below those that leave cells out
+        inner = inner.inner
     if not hasattr(inner, "annotations"):
         raise InvalidInputError(
             f"{argument('cells')} to be a column of the cells",
@@ -40,6 +42,9 @@ def read_annotation(reader: Reader, name: str) -> tuple[Int32, tuple[str, ...]]:
     if isinstance(reader, KeptReader):
         codes, names = read_annotation(reader.inner, name)
         return np.delete(codes, reader.dropped), names
+    if isinstance(reader, DrawnReader):
+        codes, names = read_annotation(reader.inner, name)
+        return codes[reader.drawn], names
     return encode(_blocks(reader, name))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from heatmover._typing import Float64, Int64
+from heatmover._typing import Bool, Float64, Int64
 from heatmover._validation import import_extra
 from heatmover.drawing import style as picture
 from heatmover.drawing.style import INK, MISSING, QUIET, Palette
@@ -24,12 +24,23 @@ CONTRAST = (0.01, 0.99)
 LEAST_NAME_POINTS, LARGEST_NAME_POINTS = 5.0, 9.0
 # The best order of leaves takes time with the cube of their number: 0.2 s for 634 samples, 12 s for 2,000.
 MOST_ORDERED = 1_000
+# Stripes over pairs that cannot be told apart, and where colours turn from light to dark.
+HATCH, HALFWAY = "////", 0.55
+# With 600 samples, whose pairs are a pixel each, hatches took 7 to 23 s: beyond so many runs of pairs stripes are drawn
+# into a picture of at least so many pixels.
+MOST_RUNS, PIXELS = 2_000, 1_200
 # A longer legend would run out of the picture.
 MOST_IN_LEGEND = 10
 
 
 def draw_heatmap(
-    axes: Any, names: Sequence[str], distances: Float64, variables: list[Variable], palette: Palette
+    axes: Any,
+    names: Sequence[str],
+    distances: Float64,
+    variables: list[Variable],
+    palette: Palette,
+    *,
+    alike: Bool | None = None,
 ) -> dict[str, Any]:
     """Draw distances between samples, ordered by clustering, with a tree and strips of variables above.
 
@@ -43,6 +54,8 @@ def draw_heatmap(
         One strip each.
     palette
         A mapping from groups to colours, for all strips.
+    alike
+        ``(n_samples, n_samples)``: pairs that cannot be told apart, which are hatched; None if nobody knows.
 
     Returns
     -------
@@ -56,6 +69,10 @@ def draw_heatmap(
     tree = _cluster(distances)
     order = np.asarray(tree["leaves"])
     image = _draw_distances(axes, distances[np.ix_(order, order)])
+    marked = None
+    if alike is not None:
+        marked = alike[np.ix_(order, order)] & ~np.eye(len(order), dtype=bool)
+        _hatch(axes, marked, image)
     parts = {"heatmap": axes}
     bottom = 1 + GAP
     if variables:
@@ -65,7 +82,7 @@ def draw_heatmap(
     parts["dendrogram"] = _draw_tree(axes.inset_axes([0, bottom, 1, TREE]), tree, len(order))
     parts["dendrogram"].set_title(f"Distances between {len(order)} samples", loc="left", color=INK, fontsize=14, pad=8)
     parts["colorbar"] = _draw_bar(axes, image)
-    _draw_legends(axes, variables, shades)
+    _draw_legends(axes, variables, shades, marked)
     _write_names(axes, [names[i] for i in order])
     return parts
 
@@ -166,9 +183,50 @@ def _draw_bar(axes: Any, image: Any) -> Any:
     return place
 
 
-def _draw_legends(axes: Any, variables: list[Variable], shades: list[list[Any]]) -> None:
-    """Write what the colours of the strips mean, one below the other beside the heatmap."""
+def _hatch(axes: Any, marked: Bool, image: Any) -> None:
+    """Draw stripes over pairs, dark ones on light colours and light ones on dark."""
+    if not marked.any():
+        return
+    patches = import_extra("matplotlib.patches", package="matplotlib", extra="cohort")
+    paths = import_extra("matplotlib.path", package="matplotlib", extra="cohort")
+    # Viridis reversed: far is dark.
+    dark = np.asarray(image.norm(image.get_array())) > HALFWAY
+    for color, where in ((INK, marked & ~dark), ("white", marked & dark)):
+        squares = _runs(where)
+        if len(squares) > MOST_RUNS:
+            _stripe(axes, where, color)
+        elif squares:
+            path = paths.Path.make_compound_path(*(paths.Path(square, closed=True) for square in squares))
+            axes.add_patch(patches.PathPatch(path, facecolor="none", edgecolor=color, hatch=HATCH, linewidth=0))
+
+
+def _stripe(axes: Any, where: Bool, color: str) -> None:
+    """Draw stripes as a picture of their own: a hatch that is cut to very many rectangles takes long."""
+    colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
+    side = max(1, PIXELS // len(where))
+    inside = np.kron(where, np.ones((side, side), dtype=bool))
+    at = np.arange(len(inside))
+    pixels = np.zeros((*inside.shape, 4), dtype=np.float32)
+    pixels[inside & ((at[:, None] + at) % 8 < 2)] = colors.to_rgba(color)
+    edge = len(where) - 0.5
+    axes.imshow(pixels, extent=(-0.5, edge, edge, -0.5), interpolation="nearest", rasterized=True, zorder=2)
+
+
+def _runs(where: Bool) -> list[Float64]:
+    """Return the corners of one rectangle for every run of pairs in a row: many fewer than pairs."""
+    edges = np.diff(np.pad(where.astype(np.int8), ((0, 0), (1, 1))), axis=1)
+    rows, starts = np.nonzero(edges == 1)
+    stops = np.nonzero(edges == -1)[1]
+    low, high, left, right = rows - 0.5, rows + 0.5, starts - 0.5, stops - 0.5
+    corners = [(left, low), (right, low), (right, high), (left, high), (left, low)]
+    return list(np.array([np.column_stack(corner) for corner in corners]).transpose(1, 0, 2))
+
+
+def _draw_legends(axes: Any, variables: list[Variable], shades: list[list[Any]], marked: Bool | None) -> None:
+    """Write what stripes and the colours of the strips mean, one below the other beside the heatmap."""
     legends = [_legend(axes, *each) for each in zip(variables, shades, strict=True)]
+    if marked is not None:
+        legends.insert(0, _hatch_legend(axes, marked))
     if not legends:
         return
     # The sizes of legends are known once they are drawn, and that of the heatmap once there is room for them.
@@ -183,14 +241,26 @@ def _draw_legends(axes: Any, variables: list[Variable], shades: list[list[Any]])
 
 def _legend(axes: Any, variable: Variable, shades: list[Any]) -> Any:
     lines = import_extra("matplotlib.lines", package="matplotlib", extra="cohort")
-    legends = import_extra("matplotlib.legend", package="matplotlib", extra="cohort")
     entries = _entries(variable, shades)
     handles = [lines.Line2D([], [], linestyle="", marker="s", markersize=6, color=color) for color, _ in entries]
+    return _add_legend(axes, handles, [label for _, label in entries], picture.shortened(variable.name))
+
+
+def _hatch_legend(axes: Any, marked: Bool) -> Any:
+    patches = import_extra("matplotlib.patches", package="matplotlib", extra="cohort")
+    handle = patches.Patch(facecolor="#fde725", edgecolor=INK, hatch=HATCH, linewidth=0)
+    n_samples, alike = len(marked), int(marked.sum()) // 2
+    label = f"{alike:,} of {n_samples * (n_samples - 1) // 2:,} pairs"
+    return _add_legend(axes, [handle], [label], "cannot be told apart", handletextpad=0.5)
+
+
+def _add_legend(axes: Any, handles: list[Any], labels: list[str], title: str, handletextpad: float = 0.1) -> Any:
+    legends = import_extra("matplotlib.legend", package="matplotlib", extra="cohort")
     # Not axes.legend, which keeps the last one as its own and would draw it twice.
     legend = legends.Legend(
-        axes, handles, [label for _, label in entries], title=picture.shortened(variable.name), loc="upper left",
+        axes, handles, labels, title=title, loc="upper left",
         bbox_to_anchor=(1, 1), frameon=False, fontsize=8, title_fontsize=9, labelcolor=INK, alignment="left",
-        handletextpad=0.1, labelspacing=0.25, borderaxespad=0, borderpad=0,
+        handletextpad=handletextpad, labelspacing=0.25, borderaxespad=0, borderpad=0,
     )  # fmt: skip
     axes.add_artist(picture.inert(legend))
     # As an artist of the axes it would count as clipped to them, and the layout would leave no room for it.

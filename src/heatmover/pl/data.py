@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from heatmover._typing import Float64
+from heatmover._typing import Bool, Float64
 from heatmover._validation import as_array, check_option
 from heatmover._words import find, quoted
 from heatmover.analysis.comparison import Comparison
@@ -40,6 +40,15 @@ class Pictured:
     names: tuple[str, ...]
     distances: Float64
     source: Any
+
+    @property
+    def alike(self) -> Bool | None:
+        """``(n_samples, n_samples)``: pairs that cannot be told apart; None without intervals."""
+        if isinstance(self.source, Comparison):
+            found = self.source.intervals
+            return None if found is None else ~found.told_apart
+        stored = self.source.uns[KEY].get("intervals")
+        return None if stored is None else np.asarray(stored["lower"]) <= 0
 
     def variable(self, color: Any) -> Variable:
         """Return a column of obs by its name, or values as they are."""

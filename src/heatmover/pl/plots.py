@@ -85,7 +85,8 @@ def distance_heatmap(
 
     Samples are joined by average linkage; the tree is turned so that neighbours in the picture are as near as
     possible (up to 1,000 samples). Names are written if they can be read. Colours change between the 1st and the 99th
-    percentile of the distances.
+    percentile of the distances. Pairs that cannot be told apart are hatched, if intervals are at hand
+    (``n_bootstrap``).
 
     Parameters
     ----------
@@ -120,7 +121,7 @@ def distance_heatmap(
     pictured = read_data(data, key)
     variables = pictured.variables(color)
     axes = new_axes((8.0, 7.0)) if ax is None else ax
-    return draw_heatmap(axes, pictured.names, pictured.distances, variables, palette)
+    return draw_heatmap(axes, pictured.names, pictured.distances, variables, palette, alike=pictured.alike)
 
 
 def scales(data: Any, *, key: str = "heatmover", ax: Any = None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections import Counter
 from typing import Any
@@ -129,7 +130,22 @@ def heatmap(comparison: Comparison) -> dict[str, Any]:
     part = comparison.distances[np.ix_(shown, shown)]
     # The zeros of the diagonal and a few outliers would take most of the colours.
     colors = rounded(np.quantile(part[np.triu_indices(len(part), 1)], COLOR_RANGE))
-    return {"order": shown.tolist(), "range": colors} | packed(part)
+    return {"order": shown.tolist(), "range": colors} | packed(part) | _intervals(comparison, shown)
+
+
+def _intervals(comparison: Comparison, shown: Int64) -> dict[str, Any]:
+    """Return which pairs of the samples shown cannot be told apart, as bits, and the intervals of all pairs."""
+    found = comparison.intervals
+    if found is None:
+        return {"alike": None}
+    inside = np.ix_(shown, shown)
+    alike = ~found.told_apart[inside][np.triu_indices(len(shown), 1)]
+    return {
+        "alike": base64.b64encode(np.packbits(alike).tobytes()).decode(),
+        "lower": packed(found.lower[inside]),
+        "upper": packed(found.upper[inside]),
+        "confidence": 100 * found.confidence,
+    }
 
 
 def cluster_order(distances: Float64) -> Int64:

@@ -25,14 +25,25 @@ from heatmover.report.exchange import Run, exchange, has_runs, runs_at_work, set
 from heatmover.report.page import write_report
 from heatmover.tables import write_table
 
-__all__ = ["CELL_TYPES", "EVERY", "FILES", "PICTURE", "RECORD", "check_extras", "result_folder", "write_results"]
+__all__ = [
+    "CELL_TYPES",
+    "EVERY",
+    "FILES",
+    "INTERVALS",
+    "PICTURE",
+    "RECORD",
+    "check_extras",
+    "result_folder",
+    "write_results",
+]
 
 RECORD = "run.json"
 PICTURE = "sample-map.png"
 CELL_TYPES = "cell-types.csv"
+INTERVALS = "intervals.csv"
 FILES = ("distances.csv", "samples.h5ad", "report.html", RECORD)
 # All names that a run has ever written: with --force none of an earlier run stays beside those of a later one.
-EVERY = (*FILES, PICTURE, CELL_TYPES)
+EVERY = (*FILES, PICTURE, CELL_TYPES, INTERVALS)
 NEEDS = {
     "samples.h5ad": ("pandas", "anndata"),
     "report.html": ("plotly", "jinja2"),
@@ -244,9 +255,13 @@ def write_results(
     >>> sorted(path.name for path in out.iterdir())
     ['distances.csv', 'report.html', 'run.json', 'samples.h5ad']
     """
-    progress.stage("write results", len(FILES) + bool(picture) + (study.contrast is not None))
+    sure = study.comparison.intervals is not None
+    progress.stage("write results", len(FILES) + bool(picture) + (study.contrast is not None) + sure)
     study.comparison.to_csv(folder / "distances.csv")
     progress.advance()
+    if sure:
+        study.comparison.intervals_to_csv(folder / INTERVALS)
+        progress.advance()
     _write_samples(study, folder / "samples.h5ad")
     progress.advance()
     write_report(study, folder / "report.html", title=title)

@@ -42,6 +42,11 @@ FURTHER = {
     "neighbor enrichment": "whether a sample's nearest samples share its group",
     "smoothness": "smoothness over the graph of nearest samples (sum of squared differences along its edges)",
 }
+GROUNDS = {
+    "euclidean": "straight lines between points",
+    "geodesic": "shortest paths along the graph",
+    "cost": "given costs",
+}
 BLOCKS = {
     "whole": "samples of the same {block} changed places together",
     "within": "values changed places only within the same {block}",
@@ -64,7 +69,15 @@ CITED = {
 def methods(study: Study) -> tuple[str, ...]:
     """Return the method in paragraphs: the distances, and the tests if there are any."""
     distances = " ".join(
-        (_samples(study), *_landmarks(study.comparison), _graph(study), _diffusion(study.comparison), _numerics(study))
+        (
+            _samples(study),
+            *_landmarks(study.comparison),
+            _graph(study),
+            _diffusion(study.comparison),
+            *_units(study.comparison),
+            *_noise(study.comparison),
+            _numerics(study),
+        )
     )
     tests = " ".join((*_tests(study), *_contrast(study)))
     return (distances, tests) if tests else (distances,)
@@ -83,10 +96,11 @@ def _samples(study: Study) -> str:
         named = listed(source["dimensions"])
         dimensions = f", described by {counted(len(source['dimensions']), 'feature')} ({named}),"
     left = f" Other columns were {unused(source['unused'])}." if source and source.get("unused") else ""
+    drawn = "" if comparison.drawn is None else f" {comparison.drawn}, at random and without replacement."
     return (
         f"{len(comparison.names):,} samples with {int(comparison.sizes.sum()):,} cells in total{dimensions} were "
         "compared by Diffusion Earth Mover's Distances (Tong et al., 2021) as implemented in heatmover "
-        f"{study.record.versions.get('heatmover', '')}.{left}"
+        f"{study.record.versions.get('heatmover', '')}.{drawn}{left}"
     )
 
 
@@ -129,7 +143,7 @@ def _diffusion(comparison: Comparison) -> str:
     return (
         f"The mass of each sample, one in total, was diffused by {walk} (affinities divided by the degrees of both "
         f"ends) for 2^k steps, k = {int(model.scales_[0])} to K = {int(model.max_scale_)}, and the distance between "
-        f"two samples is {NORMS[model.norm]}, with {_weights(model)}. K: {model.max_scale_reason_}."
+        f"two samples is {NORMS[model.norm]}, with {_weights(model)}. K: {comparison.max_scale_reason}."
     )
 
 
@@ -138,6 +152,31 @@ def _weights(model: DiffusionEMD) -> str:
         return f"alpha = {model.alpha:g}"
     weights = ", ".join(f"{weight:.3g}" for weight in np.asarray(model.weights, dtype=np.float64))
     return f"the weights {weights} of the terms in place of the powers of two"
+
+
+def _units(comparison: Comparison) -> Iterator[str]:
+    found = comparison.calibration
+    if found is None:
+        return
+    yield (
+        f"Weights, K and an increasing curve from these sums to real units were fitted to {len(found.pairs)} exact "
+        f"Earth Mover's Distances ({GROUNDS[found.ground]}) by nested cross-validation (median error of pairs left out "
+        f"{100 * found.median_error:.1f} %, 90th percentile {100 * found.error_90:.1f} %)."
+    )
+
+
+def _noise(comparison: Comparison) -> Iterator[str]:
+    found = comparison.uncertainty
+    if found is not None and comparison.bias == "corrected":
+        yield (
+            "The embeddings of the samples were shrunk towards their centre, scale by scale, by the share of their "
+            "variance that is due to the number of cells (constrained empirical Bayes)."
+        )
+    if found is not None and comparison.intervals is not None:
+        yield (
+            f"Intervals of distances ({100 * found.confidence:g} %) come from {found.n_bootstrap:,} replicates of a "
+            "bootstrap over cells."
+        )
 
 
 def _numerics(study: Study) -> str:

@@ -13,7 +13,8 @@ from typing import Any, final
 from heatmover._files import plain, replacing
 from heatmover._validation import import_extra
 from heatmover.analysis.cell_types import LEVEL, CellContrast, CellType
-from heatmover.analysis.comparison import Comparison
+from heatmover.analysis.comparison import Comparison, Intervals
+from heatmover.analysis.noise import named_floors, pair_counts
 from heatmover.analysis.study import Study, study_comparison
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
@@ -22,7 +23,16 @@ from heatmover.report.findings import cautions, row
 from heatmover.report.markup import digest, fill, legal_script, rounded, script_json, shortened, static
 from heatmover.report.methods import methods, references
 
-__all__ = ["PARTS", "Section", "cell_sections", "render", "report_comparison", "shared_data", "write_report"]
+__all__ = [
+    "PARTS",
+    "Section",
+    "cell_sections",
+    "noise_sections",
+    "render",
+    "report_comparison",
+    "shared_data",
+    "write_report",
+]
 
 # A table that a reader still reads; the others are added up in one line, and all are in cell-types.csv.
 MOST_TYPES = 30
@@ -93,6 +103,7 @@ def clustered_distances(study: Study, shared: dict[str, Any]) -> Section:
         n_shown=data["size"],
         colorings=shared["colorings"],
         first=shared["first"],
+        pairs=pair_counts(study.comparison),
     )
     return Section("heatmap", "All distances, clustered", html, data)
 
@@ -107,8 +118,7 @@ def scales(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
     """Return how much each scale contributes."""
     shares = scale_shares(study.comparison)
     largest = max(share["share"] for share in shares) or 1.0
-    model = study.comparison.model
-    html = fill("scales.html", shares=shares, largest=largest, reason=model.max_scale_reason_)
+    html = fill("scales.html", shares=shares, largest=largest, reason=study.comparison.max_scale_reason)
     return Section("scales", "From fine to coarse", html)
 
 
@@ -137,12 +147,22 @@ def samples(study: Study, shared: dict[str, Any]) -> Section:
     """Return the table of all samples, with their full names."""
     table = study.variables
     values = [[_text(value) for value in table.iloc[:, i].tolist()] for i in range(table.shape[1])]
+    intervals = study.comparison.intervals
     rows = [
         (name, shared["cells"][i], shared["names"][shared["nearest"][i]], shared["nearest_distance"][i],
-         [column[i] for column in values])
+         _interval(intervals, i, shared["nearest"][i]), [column[i] for column in values])
         for i, name in enumerate(shared["names"])
     ]  # fmt: skip
-    return Section("samples", "All samples", fill("samples.html", columns=[str(name) for name in table], rows=rows))
+    confidence = None if intervals is None else f"{100 * intervals.confidence:g}"
+    columns = [str(name) for name in table]
+    html = fill("samples.html", columns=columns, rows=rows, confidence=confidence)
+    return Section("samples", "All samples", html)
+
+
+def _interval(intervals: Intervals | None, i: int, j: int) -> dict[str, Any] | None:
+    if intervals is None:
+        return None
+    return {"lower": intervals.lower[i, j], "upper": intervals.upper[i, j], "apart": bool(intervals.told_apart[i, j])}
 
 
 def _text(value: Any) -> str | None:
@@ -152,6 +172,23 @@ def _text(value: Any) -> str | None:
 
 
 PARTS = (sample_map, clustered_distances, statistics, scales, graph, method, provenance, samples)
+
+
+def noise_sections(study: Study) -> list[Section]:
+    """Return the section on noise, or nothing if the study has not assessed it."""
+    comparison = study.comparison
+    found = comparison.uncertainty
+    if found is None:
+        return []
+    html = fill(
+        "noise.html",
+        corrected=comparison.bias == "corrected",
+        floors=named_floors(comparison),
+        retrieval=f"{100 * found.retrieval:.0f}",
+        pairs=pair_counts(comparison),
+        sentences=study.about_noise,
+    )
+    return [Section("noise", "How sure are the distances", html, after="heatmap")]
 
 
 def cell_sections(study: Study) -> list[Section]:
@@ -234,7 +271,9 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
     True
     """
     shared = shared_data(study)
-    sections = _in_order([part(study, shared) for part in PARTS], [*cell_sections(study), *extra_sections])
+    sections = _in_order(
+        [part(study, shared) for part in PARTS], [*noise_sections(study), *cell_sections(study), *extra_sections]
+    )
     scripts = {"plotly": _plotly(), "own": static("report.js")}
     page = fill(
         "page.html",

@@ -20,7 +20,7 @@ from heatmover.cohort import Cohort
 from heatmover.cohort.formats.text import DelimitedReader
 from heatmover.cohort.hashes import cell_hashes
 from heatmover.cohort.projection import Projection
-from heatmover.cohort.reader import Block, Columns, KeptReader, Numbers, Reader, spans
+from heatmover.cohort.reader import Block, Columns, DrawnReader, Numbers, Reader, spans
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs.search.kmeans import PER_LANDMARK, CenterSearch
@@ -278,7 +278,9 @@ def seekable(cohort: Cohort, folder: Path | None, progress: Progress, *, block_r
     progress, block_rows
         Told of the copying; cells in memory at a time.
     """
-    reader = getattr(cohort.reader, "inner", cohort.reader)  # below the one that leaves cells out
+    reader: Any = cohort.reader
+    while hasattr(reader, "inner"):  # below those that leave cells out
+        reader = reader.inner
     if not isinstance(reader, DelimitedReader):
         yield cohort
         return
@@ -308,7 +310,7 @@ class Cells:
 
 
 def _absolute(reader: Any) -> Any:
-    if isinstance(reader, KeptReader):
+    if hasattr(reader, "inner"):
         return replace(reader, inner=_absolute(reader.inner))
     name = "folder" if hasattr(reader, "folder") else "path"
     place = getattr(reader, name)
@@ -324,6 +326,14 @@ class Piece:
     start: int
     stop: int
     block_rows: int
+
+    @classmethod
+    def of(cls, cohort: Cohort, start: int, stop: int, block_rows: int) -> Piece:
+        """Return a range of a cohort's cells; of a draw, it carries what concerns the range only."""
+        cells = Cells.of(cohort)
+        if isinstance(cells.reader, DrawnReader):
+            cells = replace(cells, reader=cells.reader.within(start, stop))
+        return cls(cells, start, stop, block_rows)
 
     def blocks(self) -> Iterator[tuple[slice, FloatArray]]:
         """Yield where, counted from the start of the piece, and the points there."""

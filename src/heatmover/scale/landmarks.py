@@ -21,7 +21,6 @@ from heatmover.graphs.search.lloyd import means_or_same
 from heatmover.scale.checkpoint import Arrays
 from heatmover.scale.chunks import (
     AGREEMENT_POINTS,
-    Cells,
     FixedPoint,
     Piece,
     Plan,
@@ -175,7 +174,7 @@ def draw(cohort: Cohort, plan: Plan, stages: Stages, seed: int) -> Draw:
     found: dict[int, Arrays] = {}
 
     def task(start: int, stop: int) -> Callable[[Any], Arrays]:
-        piece = Piece(Cells.of(cohort), start, stop, plan.block_rows)
+        piece = Piece.of(cohort, start, stop, plan.block_rows)
         return partial(draw_cells, piece=piece, codes=cohort.codes[start:stop], wanted=wanted)
 
     tasks = {number: task(*span) for number, span in enumerate(plan.pieces)}
@@ -231,7 +230,7 @@ def _move(centers: Float64, cohort: Cohort, plan: Plan, stages: Stages, fixed: F
         np.add(sums, result["sums"], out=sums)
 
     tasks = {
-        number: partial(sum_cells, piece=Piece(Cells.of(cohort), *span, plan.block_rows), fixed=fixed)
+        number: partial(sum_cells, piece=Piece.of(cohort, *span, plan.block_rows), fixed=fixed)
         for number, span in enumerate(plan.pieces)
     }
     stages.each(name, tasks, _cells(plan), fold, partial(CenterSearch, centers))
@@ -268,7 +267,7 @@ def count(
         squares[0] += int(result["squares"][0])
 
     def task(start: int, stop: int) -> Callable[[Any], Arrays]:
-        piece = Piece(Cells.of(cohort), start, stop, plan.block_rows)
+        piece = Piece.of(cohort, start, stop, plan.block_rows)
         codes = cohort.codes[start:stop]
         if types is not None:
             codes = codes.astype(np.int64) * plan.n_types + types[start:stop]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, final
 
@@ -18,11 +18,13 @@ from heatmover._validation import check_integer, check_memory, check_option, che
 from heatmover._version import __version__
 from heatmover.analysis import study
 from heatmover.analysis.cell_types import Annotation
-from heatmover.analysis.comparers import Compared
-from heatmover.analysis.comparison import BIASES, Comparison, check_all_pairs, check_model, without_bias
+from heatmover.analysis.comparers import Compared, draw_equally
+from heatmover.analysis.comparison import BIASES, Comparison, check_all_pairs, check_model, in_units, without_bias
 from heatmover.analysis.landmarking import LANDMARKS, LandmarkAgreement, landmark_agreement
 from heatmover.analysis.parameters import StudyParameters
+from heatmover.analysis.units import Units, calibrated, check_units
 from heatmover.cohort import Cohort
+from heatmover.cohort.equal import EqualDraw, check_equal_cells, draw_bytes
 from heatmover.embedding import DiffusionEMD, pairwise_distances
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Graph, Landmarks
@@ -39,46 +41,47 @@ __all__ = ["InPieces", "Request", "compare_cohort", "compare_samples", "counted"
 CELLS_PER_LANDMARK = 10
 
 
-def compare_samples(
-    cohort: Cohort,
-    kept: Intp,
-    found: Histogrammed,
-    drawn: Draw,
-    stages: Stages,
-    model: DiffusionEMD,
-    n_neighbors: int,
-    seed: int,
-) -> Comparison:
+def compare_samples(request: Request, kept: Intp, found: Histogrammed, drawn: Draw, stages: Stages) -> Comparison:
     """Compare samples by their histograms.
 
     Parameters
     ----------
-    cohort, kept
-        The cells, and which samples to compare.
+    request
+        What was asked for, with a model.
+    kept
+        Which samples of its cohort to compare.
     found, drawn
         Histograms over landmarks; cells that tell how well the landmarks stand for all of them.
     stages
         Runs what is left to do.
-    model, n_neighbors, seed
-        An unfitted model without a graph; of the graph; of all draws.
     """
+    assert request.model is not None
+    cohort, model, seed, progress = request.cohort, request.model, request.seed, stages.progress
     measures = measures_from_weights(found.counts[kept].astype(np.float64), names=[cohort.names[i] for i in kept])
-    stages.progress.stage("find neighbours", 1)
-    graph = found.landmarks.graph(n_neighbors, random_state=seed, n_jobs=model.n_jobs)
-    stages.progress.advance()
-    stages.progress.stage("choose scales", 1)
-    fitted = model.set_params(graph=graph).fit(measures)
-    stages.progress.advance()
+    progress.stage("find neighbours", 1)
+    graph = found.landmarks.graph(request.n_neighbors, random_state=seed, n_jobs=model.n_jobs)
+    progress.advance()
+    progress.stage("choose scales", 1)
+    fitted = own = model.set_params(graph=graph).fit(measures)
+    progress.advance()
+    calibration = None
+    if request.units is not None:
+        centers = found.landmarks.centers
+        calibration = calibrated(own, measures, centers, request.units, random_state=seed, progress=progress)
+        fitted = calibration.model
     embedding = _embed(fitted, measures, stages)
 
     def distances() -> Arrays:
         return {"distances": np.asarray(pairwise_distances(embedding, n_jobs=fitted.n_jobs), dtype=np.float64)}
 
     apart = stages.once("compare", distances)["distances"]
-    agreement = _agreement(found, drawn, graph, fitted, stages, seed)
-    return Comparison(
-        measures.names, cohort.sizes[kept], apart, embedding, graph, fitted, measures, found.landmarks, agreement
-    )
+    agreement = _agreement(found, drawn, graph, own, stages, seed)
+    result = Comparison(
+        measures.names, cohort.sizes[kept], apart, embedding, graph, fitted, measures, found.landmarks, agreement,
+        drawn=request.drawn,
+    )  # fmt: skip
+    result = without_bias(result, request.bias, request.n_bootstrap, random_state=seed, progress=progress)
+    return in_units(result, calibration)
 
 
 def _embed(fitted: DiffusionEMD, measures: Measures, stages: Stages) -> FloatArray:
@@ -169,6 +172,7 @@ class InPieces:
                 f"{argument('landmarks', None)}",
                 f"leave {argument('landmarks')} out, or {argument('memory')}",
             )
+        check_units(parameters.units)
         check_place(self.checkpoint, resume=self.resume)
 
     def compare(
@@ -185,12 +189,12 @@ class InPieces:
         request = Request(
             cohort, self, parameters.landmarks, parameters.n_neighbors, parameters.random_state, progress,
             min_cells=parameters.min_cells or 1, model=model, annotation=annotation,
+            bias=parameters.bias, n_bootstrap=parameters.n_bootstrap, units=parameters.units,
         )  # fmt: skip
+        request, kept = request.equally(kept, parameters.equal_cells)
+        annotation = request.annotation
         with counted(request) as (stages, drawn, found):
-            comparison = compare_samples(cohort, kept, found, drawn, stages, model, request.n_neighbors, request.seed)
-        comparison = without_bias(
-            comparison, parameters.bias, parameters.n_bootstrap, random_state=request.seed, progress=progress
-        )
+            comparison = compare_samples(request, kept, found, drawn, stages)
         if annotation is None:
             return Compared(comparison)
         return Compared(comparison, *found.by_type(annotation, kept))
@@ -221,6 +225,10 @@ class Request:
         Without its graph; None where no samples are embedded.
     annotation
         The type of each cell, if types are to be counted apart.
+    bias, n_bootstrap, units
+        As in `heatmover.compare`.
+    drawn
+        Which cells these are, if equally many of every sample were drawn.
     """
 
     cohort: Cohort
@@ -232,6 +240,10 @@ class Request:
     min_cells: int = 1
     model: DiffusionEMD | None = None
     annotation: Annotation | None = None
+    bias: str = "raw"
+    n_bootstrap: int = 0
+    units: Units = None
+    drawn: EqualDraw | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.cohort, Cohort):
@@ -268,6 +280,32 @@ class Request:
         """Cell types that are counted apart; 1 for none."""
         return 1 if self.annotation is None else len(self.annotation.types)
 
+    def equally(self, kept: Intp, equal_cells: bool | int) -> tuple[Request, Intp]:
+        """Return what to count, and which samples of it, if equally many cells of every sample are drawn.
+
+        Parameters
+        ----------
+        kept
+            Samples to compare.
+        equal_cells
+            As `heatmover.cohort.equal.check_equal_cells` returns it; with False nothing is drawn.
+        """
+        need, budget = draw_bytes(self.cohort), check_memory(self.pieces.memory)
+        if equal_cells is not False and need > budget:
+            raise InvalidInputError(
+                f"{argument('memory')} of at least {need / 1e6:,.0f} MB to draw {argument('equal_cells')} from "
+                f"{self.cohort.n_cells:,} cells",
+                f"{budget / 1e6:,.0f} MB",
+                "allow more",
+            )
+        part, kept, annotation, drawn = draw_equally(
+            self.cohort, kept, self.annotation, equal_cells, random_state=self.seed, progress=self.progress
+        )
+        if drawn is None:
+            return self, kept
+        # The list of cells takes more than their samples do, and nobody asks for it here.
+        return replace(self, cohort=part, annotation=annotation, drawn=replace(drawn, rows=None)), kept
+
     def manifest(self) -> dict[str, Any]:
         """Return what the result depends on; the number of threads and the budget are not among it."""
         settings: dict[str, Any] = {
@@ -279,6 +317,10 @@ class Request:
         }
         if self.annotation is not None:
             settings["cells"] = f"{self.annotation.name}, sha256:{digest(self.annotation.codes.data)}"
+        if self.drawn is not None:
+            settings["equal_cells"] = self.drawn.n_cells
+        if self.units is not None:
+            settings["units"] = self.units
         parameters = {} if self.model is None else self.model.get_params(deep=False)
         model = {f"model {key}": value for key, value in parameters.items() if key not in {"graph", "n_jobs"}}
         return {
@@ -327,8 +369,10 @@ def compare_cohort(
     min_cells: int = 1,
     n_neighbors: int = 30,
     model: DiffusionEMD | None = None,
+    equal_cells: bool | int = False,
     bias: Literal["raw", "corrected"] = "raw",
     n_bootstrap: int = 0,
+    units: Units = None,
     random_state: int = 0,
     n_jobs: int | None = None,
     progress: Progress | None = None,
@@ -376,19 +420,23 @@ def compare_cohort(
     """
     check_option("bias", bias, BIASES)
     check_integer("n_bootstrap", n_bootstrap, minimum=0)
+    check_units(units)
     settings = check_model(model, random_state=random_state, n_jobs=n_jobs)
     pieces = InPieces(
         memory=memory, client=client, checkpoint=checkpoint, resume=resume, passes=passes, n_jobs=settings.n_jobs
     )  # fmt: skip
     watcher = SILENT if progress is None else progress
-    request = Request(cohort, pieces, landmarks, n_neighbors, random_state, watcher, min_cells, settings)
+    request = Request(
+        cohort, pieces, landmarks, n_neighbors, random_state, watcher, min_cells, settings,
+        bias=bias, n_bootstrap=n_bootstrap, units=units,
+    )  # fmt: skip
     kept = np.flatnonzero(cohort.sizes >= min_cells)
     if len(kept) < 2:
         raise InvalidInputError("at least two samples to compare", f"{len(kept)} of at least {min_cells} cells")
     check_all_pairs(len(kept), "histograms, embed and nearest of heatmover.scale find the nearest of each")
+    request, kept = request.equally(kept, check_equal_cells(equal_cells))
     with counted(request) as (stages, drawn, found):
-        result = compare_samples(cohort, kept, found, drawn, stages, settings, n_neighbors, random_state)
-    return without_bias(result, bias, n_bootstrap, random_state=random_state, progress=watcher)
+        return compare_samples(request, kept, found, drawn, stages)
 
 
 def study_cohort(

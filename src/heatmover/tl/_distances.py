@@ -14,6 +14,7 @@ from heatmover._typing import Int32
 from heatmover._validation import check_sparse
 from heatmover._words import find, listed, quoted
 from heatmover.analysis.comparison import compare
+from heatmover.analysis.units import Units
 from heatmover.cohort import read_cohort
 from heatmover.cohort.formats.anndata import DEFAULT_REPRESENTATION
 from heatmover.cohort.read import MOST_COLUMNS
@@ -37,8 +38,10 @@ def sample_distances(
     standardize: bool = False,
     landmarks: int | Literal["auto"] | None = "auto",
     model: DiffusionEMD | None = None,
+    equal_cells: bool | int = False,
     bias: Literal["raw", "corrected"] = "raw",
     n_bootstrap: int = 0,
+    units: Units = None,
     random_state: int | None = 0,
     n_jobs: int | None = None,
     key_added: str = "heatmover",
@@ -72,8 +75,13 @@ def sample_distances(
         Let so many centres of k-means stand for the cells, as in `heatmover.compare`.
     model
         Settings other than the defaults: a `DiffusionEMD` without a graph.
+    equal_cells
+        Draw equally many cells from every sample, as in `heatmover.compare`.
     bias, n_bootstrap
         As in `heatmover.compare`: distances without the noise of few cells; replicates for intervals.
+    units
+        ``"euclidean"`` or ``"geodesic"``: distances in the unit of the representation, as in `heatmover.compare`; not
+        with ``neighbors_key``, whose graph has no lengths.
     random_state, n_jobs
         As in `heatmover.compare`.
     key_added
@@ -93,7 +101,10 @@ def sample_distances(
           ``"reason"``, and the ``"decay"`` that chose it;
         - ``"intervals"``: ``"lower"`` and ``"upper"``, ``(n_samples, n_samples)``, and their ``"confidence"``, with
           ``n_bootstrap``;
+        - ``"units"``: unit, exact pairs and errors, and the ``"knots"`` and ``"values"`` of the curve from L1 distances
+          of the embedding to the distances, with ``units``;
         - ``"landmarks"``: their number and what they cost, if there are any;
+        - ``"drawn"``: how many cells of each sample were drawn, of how many, with ``equal_cells``;
         - ``"params"``: what was asked for.
 
     See Also
@@ -129,11 +140,13 @@ def sample_distances(
         places, measures = _from_neighbors(adata, sample_key, neighbors_key)
         asked |= {"neighbors_key": neighbors_key, "n_neighbors": None}
     result = compare(
-        places, measures, n_neighbors=n_neighbors, landmarks=landmarks, model=model, bias=bias,
-        n_bootstrap=n_bootstrap, random_state=random_state, n_jobs=n_jobs,
+        places, measures, n_neighbors=n_neighbors, landmarks=landmarks, model=model, equal_cells=equal_cells, bias=bias,
+        n_bootstrap=n_bootstrap, units=units, random_state=random_state, n_jobs=n_jobs,
     )  # fmt: skip
     # So that what these distances say can be looked at again, on the same landmarks.
-    packed = pack(result, asked | {"landmarks": landmarks, "bias": bias, "n_bootstrap": n_bootstrap})
+    asked |= {"landmarks": landmarks, "equal_cells": equal_cells, "bias": bias}
+    asked |= {"n_bootstrap": n_bootstrap, "units": units}
+    packed = pack(result, asked)
     target = adata.copy() if copy else adata
     write(target, key_added, packed)
     return target if copy else None

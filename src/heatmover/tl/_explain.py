@@ -11,13 +11,14 @@ import numpy as np
 from heatmover._validation import LabelNames, check_integer
 from heatmover._words import find, quoted
 from heatmover.analysis.cell_types import Annotation, CellContrast, CellMasses, annotate, choose_group, contrast_cells
-from heatmover.analysis.comparison import Comparison, compare
+from heatmover.analysis.comparison import Comparison, compare, in_units
 from heatmover.analysis.examination import label
 from heatmover.attribution import GroupContrast, explain_groups
+from heatmover.calibration import Calibration, Curve
 from heatmover.cohort.samples import factorize
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
-from heatmover.measures import Measures, is_missing
+from heatmover.measures import Measures, is_missing, measures_from_weights
 from heatmover.tl._distances import _from_neighbors, _from_representation
 from heatmover.tl._table import Labels, check_anndata, read_labels
 from heatmover.tl.layout import KEY, check_stored, unpack
@@ -25,7 +26,7 @@ from heatmover.tl.layout import KEY, check_stored, unpack
 __all__ = ["explain"]
 
 # What `sample_distances` writes beside it.
-TAKEN = ("params", "names", "sizes", "distances", "embedding", "scales", "landmarks")
+TAKEN = ("params", "names", "sizes", "distances", "embedding", "scales", "landmarks", "drawn", "intervals", "units")
 # Distances that are computed again differ by rounding in float32, and by no more.
 SAME = 1e-3
 
@@ -88,7 +89,8 @@ def explain(
         - ``"_q_value"``: share of false discoveries among all cells at least as sure;
         - ``"_witness"``: the function that tells the two groups apart best, see `Explanation`.
 
-        Where landmarks stood for the cells, a cell has the values of its landmark. ``.uns[key]["explain"]``, or
+        Where landmarks stood for the cells, a cell has the values of its landmark. Cells that were not drawn, with
+        ``equal_cells``, have NaN. ``.uns[key]["explain"]``, or
         ``.uns[key][key_added]`` if that was given, holds ``"params"``, ``"distance"`` between the means of the groups
         and, with ``annotation``, ``"types"``: a DataFrame with a row for each type, see `heatmover.analysis.CellType`.
 
@@ -127,16 +129,27 @@ def explain(
     names = _check_groups(groups, groupby, group, reference)
     annotated = None if annotation is None else _annotation(adata, annotation)
     result, cells = _again(adata, stored)
+    # A graph that was given has all cells as its points, also those that were not drawn.
+    drawn = None if result.drawn is None or "neighbors_key" in stored["params"] else result.drawn.rows
+    if annotated is not None and drawn is not None:
+        annotated = annotated._replace(codes=annotated.codes[drawn])
     design: dict[str, Any] = {"n_permutations": n_permutations, "random_state": random_state}
     design |= {"group": names[0], "reference": names[1]}
     points = _contrast(result, groups, tied, design)
+    # Of the L1 distance between the means, and of what tells them apart, the same as of other distances.
+    factor = result.unit_factor(points.distance)
     types = None
     if annotated is not None:
         types = contrast_cells(result, annotated, groups, variable=groupby, blocks=tied, cells=cells, **design)
     asked = {"groupby": groupby, "annotation": annotation, "blocks": blocks, "key_added": prefix, **design}
     columns = _columns(points, None if cells is None else cells.nodes, prefix)
+    columns[f"{prefix}_witness"] *= factor
+    if drawn is not None:
+        columns = {name: _at(drawn, values, adata.n_obs) for name, values in columns.items()}
     target = adata.copy() if copy else adata
-    _write(target, key, place, columns, _packed(points, types, asked))
+    packed = _packed(points, types, asked)
+    packed["distance"] *= factor
+    _write(target, key, place, columns, packed)
     return target if copy else None
 
 
@@ -234,7 +247,11 @@ def _again(adata: Any, stored: Mapping[str, Any]) -> tuple[Comparison, CellMasse
         result = compare(
             places, measures, n_neighbors=int(asked.get("n_neighbors", 30)), model=model,
             landmarks=_plain(asked["landmarks"]) if many else None, random_state=int(asked["random_state"]),
+            equal_cells=_plain(asked.get("equal_cells", False)), bias=str(asked.get("bias", "raw")),  # type: ignore[arg-type]
+            n_bootstrap=int(asked.get("n_bootstrap", 0)),
         )  # fmt: skip
+    if "units" in stored:
+        result = in_units(result, _calibration(result.model, stored["units"]))
     order = [result.names.index(str(name)) for name in stored["names"]]
     before = np.asarray(stored["distances"], dtype=np.float64)
     if not np.allclose(result.distances[np.ix_(order, order)], before, rtol=SAME, atol=SAME * float(before.max())):
@@ -243,7 +260,30 @@ def _again(adata: Any, stored: Mapping[str, Any]) -> tuple[Comparison, CellMasse
             "call hm.tl.sample_distances again",
         )  # fmt: skip
     marks = result.landmarks
-    return result, None if marks is None else CellMasses(measures.masses, marks.assign(places))
+    if marks is None:
+        return result, None
+    if result.drawn is None:
+        return result, CellMasses(measures.masses, marks.assign(places))
+    rows = result.drawn.rows
+    own = measures_from_weights(measures.masses[:, rows])
+    return result, CellMasses(own.masses, marks.assign(places[rows]))
+
+
+def _calibration(model: DiffusionEMD, stored: Mapping[str, Any]) -> Calibration:
+    """Return the calibration that was stored, without its pairs."""
+    figures = ("median_error", "error_90", "linear_error", "spearman", "spearman_uncalibrated", "drawing_bias")
+    none: Any = np.empty(0)
+    return Calibration(
+        model=model,
+        curve=Curve(*(np.asarray(stored[name], dtype=np.float64) for name in ("knots", "values"))),
+        shrinkage=float("nan"),
+        ground=str(stored["ground"]),
+        pairs=np.empty((0, 2), dtype=np.int64),
+        exact=none,
+        predicted=none,
+        n_drawn=int(stored["n_drawn"]),
+        **{name: float(stored[name]) for name in figures},
+    )
 
 
 def _input(adata: Any, asked: Mapping[str, Any]) -> tuple[Any, Measures]:
@@ -277,6 +317,13 @@ def _columns(found: GroupContrast, nodes: Any, prefix: str) -> dict[str, Any]:
         "witness": found.explanation.witness,
     }
     return {f"{prefix}_{name}": np.array(value if nodes is None else value[nodes]) for name, value in values.items()}
+
+
+def _at(rows: Any, values: Any, n_cells: int) -> Any:
+    """Return a value for every cell, NaN for those that were not drawn."""
+    result = np.full(n_cells, np.nan)
+    result[rows] = values
+    return result
 
 
 def _packed(found: GroupContrast, types: CellContrast | None, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -91,10 +91,16 @@ def samples(
         **stored,
         "distances": np.asarray(stored["distances"], dtype=np.float64)[np.ix_(rows, rows)],
         **({"embedding": np.asarray(stored["embedding"])[rows]} if "embedding" in stored else {}),
+        **({"intervals": _of_rows(stored["intervals"], rows)} if "intervals" in stored else {}),
     }
     made = assemble(packed, obs, labels.varying, k=k, n_components=count, maps=wanted, random_state=random_state)
     made.uns.update(_colors(adata, obs))
     return made
+
+
+def _of_rows(intervals: Mapping[str, Any], rows: list[int]) -> dict[str, Any]:
+    bounds = {name: np.asarray(intervals[name])[np.ix_(rows, rows)] for name in ("lower", "upper")}
+    return {**bounds, "confidence": float(intervals["confidence"])}
 
 
 def _check_maps(maps: Sequence[str]) -> list[str]:

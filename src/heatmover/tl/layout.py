@@ -38,15 +38,20 @@ def pack(result: Comparison, asked: Mapping[str, Any]) -> dict[str, Any]:
     packed: dict[str, Any] = {
         "params": _without_none({**asked, "model": _without_none(model), "version": __version__}),
         "names": np.array(result.names, dtype=object),
-        "sizes": result.sizes.copy(),
+        "sizes": np.array(result.sizes if result.drawn is None else result.drawn.sizes),
         "distances": result.distances.copy(),
         "scales": scale_summary(result),
     }
     if result.embedding.nbytes <= LARGEST_EMBEDDING:
         packed["embedding"] = result.embedding.copy()
-    found = result.uncertainty
-    if found is not None and found.lower is not None and found.upper is not None:
+    found = result.intervals
+    if found is not None:
         packed["intervals"] = {"lower": found.lower.copy(), "upper": found.upper.copy(), "confidence": found.confidence}
+    if result.calibration is not None:
+        curve = result.calibration.curve
+        packed["units"] = {**result.calibration.plain(), "knots": curve.knots.copy(), "values": curve.values.copy()}
+    if result.drawn is not None:
+        packed["drawn"] = result.drawn.plain()
     if result.landmark_agreement is not None:
         packed["landmarks"] = asdict(result.landmark_agreement)
     return packed
@@ -82,7 +87,7 @@ def scale_summary(result: Comparison) -> dict[str, Any]:
         "scale": np.asarray(model.scales_, dtype=np.int64),
         "share": result.scale_shares.copy(),
         "max_scale": int(model.max_scale_),
-        "reason": str(model.max_scale_reason_),
+        "reason": result.max_scale_reason,
         "decay": np.asarray(model.decay_, dtype=np.float64),
     }
 
@@ -148,9 +153,8 @@ def assemble(
 
 
 def _notes(packed: Mapping[str, Any], varying: Sequence[str], count: int, neighbors: int) -> dict[str, Any]:
-    carried = {
-        name: deepcopy(packed[name]) for name in ("params", "scales", "landmarks", "intervals") if name in packed
-    }
+    names = ("params", "scales", "landmarks", "drawn", "intervals", "units")
+    carried = {name: deepcopy(packed[name]) for name in names if name in packed}
     distances = packed["distances"]
     shares = classical_scaling(distances, min(count, len(distances)))[1]
     return {

@@ -196,15 +196,15 @@
   }
 
   /* ---- the heatmap ---- */
-  function unpack() {
-    const text = atob(heat.steps), n = heat.size;
+  function unpack(packed) {
+    const text = atob(packed.steps), n = packed.size;
     const rows = Array.from({ length: n }, () => new Float32Array(n));
     for (let i = 0, at = 0; i < n; i++)
       for (let j = i + 1; j < n; j++, at += 2)
-        rows[i][j] = rows[j][i] = ((text.charCodeAt(at) | (text.charCodeAt(at + 1) << 8)) / 65535) * heat.largest;
+        rows[i][j] = rows[j][i] = ((text.charCodeAt(at) | (text.charCodeAt(at + 1) << 8)) / 65535) * packed.largest;
     return rows;
   }
-  const distances = unpack();
+  const distances = unpack(heat), bounds = heat.alike ? [unpack(heat.lower), unpack(heat.upper)] : null;
   const places = Array.from({ length: heat.size }, (_, i) => i);
   function scaleOf(list) {
     // Every value gets its own colour: steps, not a passage from one to the next.
@@ -240,6 +240,8 @@
       xaxis: Object.assign({ domain: [0.04, 1] }, axis), yaxis: Object.assign({ domain: [0, 0.96], side: "right" }, axis, names, { range: [n - 0.5, -0.5] }),
       xaxis2: Object.assign({}, thin), yaxis2: Object.assign({}, thin, { domain: [0.97, 1] }), uirevision: "heatmap",
     });
+    if (hatched)
+      frame.images = [{ source: hatched, xref: "x", yref: "y", x: -0.5, y: -0.5, sizex: n, sizey: n, sizing: "stretch", layer: "above" }];
     Plotly.react(matrix, [main].concat(strips(coloring, look)), frame, CONFIG);
   }
   function hoverHeatmap(shown) {
@@ -250,8 +252,52 @@
     }
     const i = heat.order[point.y], j = heat.order[point.x];
     const names = i === j ? [short(samples.names[i], 80)] : [short(samples.names[i], 80), short(samples.names[j], 80)];
-    return showTip(shown.event, names, ["distance " + digits(distances[point.y][point.x])]);
+    const lines = ["distance " + digits(distances[point.y][point.x])];
+    if (bounds && i !== j) {
+      lines.push(heat.confidence + " % interval " + digits(bounds[0][point.y][point.x], 3) + " to " + digits(bounds[1][point.y][point.x], 3));
+      if (alike[point.y][point.x]) lines.push("cannot be told apart");
+    }
+    return showTip(shown.event, names, lines);
   }
+  /* ---- pairs that cannot be told apart: hatched, as an image that stretches with the axes ---- */
+  function unpackAlike() {
+    if (!heat.alike) return null;
+    const text = atob(heat.alike), n = heat.size;
+    const rows = Array.from({ length: n }, () => new Uint8Array(n));
+    for (let i = 0, at = 0; i < n; i++)
+      for (let j = i + 1; j < n; j++, at++)
+        rows[i][j] = rows[j][i] = (text.charCodeAt(at >> 3) >> (7 - (at & 7))) & 1;
+    return rows;
+  }
+  function stripes(context, color) {
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = 14;
+    const pen = tile.getContext("2d");
+    pen.strokeStyle = color;
+    pen.lineWidth = 2.6;
+    [[-3, 3, 3, -3], [-3, 17, 17, -3], [11, 17, 17, 11]].forEach(([x, y, toX, toY]) => {
+      pen.beginPath();
+      pen.moveTo(x, y);
+      pen.lineTo(toX, toY);
+      pen.stroke();
+    });
+    return context.createPattern(tile, "repeat");
+  }
+  function hatching() {
+    if (!alike) return null;
+    const n = heat.size, side = Math.max(2, Math.floor(1200 / n)), canvas = document.createElement("canvas");
+    canvas.width = canvas.height = n * side;
+    const context = canvas.getContext("2d"), [low, high] = heat.range;
+    const onDark = stripes(context, "rgba(255,255,255,0.85)"), onLight = stripes(context, "rgba(20,30,50,0.75)");
+    for (let i = 0; i < n; i++)
+      for (let j = 0; j < n; j++)
+        if (alike[i][j]) {
+          context.fillStyle = distances[i][j] < low + 0.55 * (high - low) ? onDark : onLight;
+          context.fillRect(j * side, i * side, side, side);
+        }
+    return canvas.toDataURL();
+  }
+  const alike = unpackAlike(), hatched = hatching();
   function drawRamp() {
     document.getElementById("ramp").replaceChildren("near, " + digits(heat.range[0], 2), gradient(NEAR), digits(heat.range[1], 2) + ", far");
   }

@@ -1,0 +1,150 @@
+"""What the noise of samples means for their distances, in words and in the unit of the distances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heatmover._typing import IntArray
+from heatmover.analysis.comparison import Comparison
+from heatmover.analysis.examination import examine
+from heatmover.errors import Sentence, argument
+
+__all__ = [
+    "NOISY",
+    "UNRELIABLE",
+    "describe_noise",
+    "goes_with_size",
+    "named_floors",
+    "noise_floors",
+    "noise_sentences",
+    "pair_counts",
+    "plain_noise",
+]
+
+# Halves that find each other less often than this say that single distances are mostly noise.
+UNRELIABLE = 0.8
+# Numbers of cells that differ by less than this factor, as a logarithm, make no difference; above, a variable that goes
+# with them at this level is named.
+UNEQUAL, CONFOUNDED = float(np.log(1.5)), 0.01
+NOISY = Sentence(
+    "Many halves of samples do not find their other half: distances between single samples mean little here. More "
+    f"cells help, comparing groups of samples does, and so may {argument('standardize', True)} if features have "
+    "different units."
+)
+
+
+def noise_floors(comparison: Comparison) -> dict[int, float]:
+    """Return how far samples of one distribution would lie apart, of as many cells as the smallest, median and largest.
+
+    Parameters
+    ----------
+    comparison
+        Whose noise was assessed.
+
+    Returns
+    -------
+    dict of int to float
+        Distance by number of cells, in the unit of the distances; fewer than three if numbers are equal.
+    """
+    typical = np.quantile(comparison.sizes, [0, 0.5, 1], method="nearest")
+    return {n: comparison.noise_floor(n) for n in sorted({int(n) for n in typical})}
+
+
+def describe_noise(comparison: Comparison) -> str:
+    """Return what was found of the noise in plain sentences."""
+    found = comparison.uncertainty
+    assert found is not None
+    floors = noise_floors(comparison)
+    (low, least), (high, most) = min(floors.items()), max(floors.items())
+    parts = [f"A half of a sample finds its other half: {100 * found.retrieval:.0f} %."]
+    floor = f"Two samples of {low:,} cells from one distribution would be {least:.2g} apart"
+    parts.append(floor + (f", of {high:,} cells {most:.2g}." if high > low else "."))
+    if not found.between.any():
+        parts.append("Nothing but the luck of the draw sets the samples apart.")
+    pairs = pair_counts(comparison)
+    if pairs is not None:
+        parts.append(f"{pairs['told']:,} of {pairs['all']:,} pairs can be told apart.")
+    return " ".join(parts)
+
+
+def named_floors(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the noise floors with what their numbers of cells are: the smallest, median and largest sample."""
+    floors = noise_floors(comparison)
+    names = {1: ["every sample"], 2: ["smallest sample", "largest sample"]}
+    names[3] = ["smallest sample", "median sample", "largest sample"]
+    return [
+        {"name": name, "cells": cells, "distance": f"{distance:.2g}"}
+        for name, (cells, distance) in zip(names[len(floors)], floors.items(), strict=True)
+    ]
+
+
+def pair_counts(comparison: Comparison) -> dict[str, Any] | None:
+    """Return how many pairs can be told apart, how many cannot, of how many; None without intervals."""
+    found = comparison.intervals
+    if found is None:
+        return None
+    pairs = found.told_apart[np.triu_indices(len(comparison.names), 1)]
+    told = int(pairs.sum())
+    return {"told": told, "alike": pairs.size - told, "all": pairs.size, "confidence": f"{100 * found.confidence:g}"}
+
+
+def noise_sentences(comparison: Comparison) -> tuple[str, ...]:
+    """Return how sure the distances are, in plain sentences with advice; nothing if noise was not assessed."""
+    found = comparison.uncertainty
+    if found is None:
+        return ()
+    floors = named_floors(comparison)
+    listed = "; ".join(f"{floor['cells']:,} cells ({floor['name']}): {floor['distance']}" for floor in floors)
+    median = float(np.median(comparison.distances[np.triu_indices(len(comparison.names), 1)]))
+    kind = "corrected" if comparison.bias == "corrected" else "raw"
+    sentences = [
+        f"By noise alone two samples of one distribution would lie so far apart: {listed}. The median {kind} distance "
+        f"here is {median:.2g}.",
+        f"Every sample was cut into two random halves: {100 * found.retrieval:.0f} % of the samples have a half whose "
+        "nearest of all halves is the other one.",
+    ]
+    if not found.between.any():
+        sentences.append("Nothing but the luck of the draw sets the samples apart.")
+    pairs = pair_counts(comparison)
+    if pairs is not None:
+        sentences.append(
+            f"{pairs['told']:,} of {pairs['all']:,} pairs can be told apart: the {pairs['confidence']} % interval of "
+            "their distance, each for itself, begins above zero."
+        )
+    sentences.append(NOISY if found.retrieval < UNRELIABLE else "Most samples find themselves again: nothing to mend.")
+    return tuple(sentences)
+
+
+def plain_noise(comparison: Comparison) -> dict[str, Any] | None:
+    """Return what describes the noise as plain values for JSON, floors in the unit of the distances."""
+    if comparison.uncertainty is None:
+        return None
+    floors = {str(n): value for n, value in noise_floors(comparison).items()}
+    return comparison.uncertainty.plain() | {"noise_floor": floors}
+
+
+def goes_with_size(
+    sizes: IntArray, columns: Mapping[str, Sequence[Any]], *, blocks: Sequence[object] | None, **tests: Any
+) -> Iterator[tuple[str, float]]:
+    """Yield the variables that the number of cells goes with, and the p-value of each.
+
+    Few cells alone make a sample look far from all others, so that a difference may be one of numbers.
+
+    Parameters
+    ----------
+    sizes
+        Cells of each sample, ``(n_samples,)``.
+    columns
+        Values ``(n_samples,)`` by the names of variables.
+    blocks, **tests
+        As in `heatmover.examine`.
+    """
+    logarithms = np.log(sizes.astype(np.float64))
+    if logarithms.max() - logarithms.min() < UNEQUAL:
+        return
+    for found in examine(np.abs(np.subtract.outer(logarithms, logarithms)), columns, blocks=blocks, **tests):
+        if found.answer is not None and found.answer.p_value <= CONFOUNDED:
+            yield found.variable, found.answer.p_value
