@@ -17,6 +17,7 @@ from heatmover.manifold import smoothness
 from heatmover.statistics import (
     dispersion,
     distance_correlation,
+    explained_variation,
     false_discovery,
     neighbor_enrichment,
     permanova,
@@ -306,3 +307,17 @@ def test_any_list_of_values_gives_a_finding(values):
     assert sum(found.groups.values()) in (0, found.n_samples)
     if found.answer is not None:
         assert 0 < found.answer.p_value <= found.q_value <= 1
+
+
+def test_groups_are_described_by_the_distances_that_are_shown():
+    rng = np.random.default_rng(2)
+    groups = np.repeat(["a", "b"], 8)
+    tested, shown = (
+        np.abs(np.subtract.outer(x, x)) for x in (rng.normal(size=16), rng.normal(size=16) + np.repeat([0, 5], 8))
+    )
+    (found,) = examine(tested, {"group": groups}, shown=shown)
+    (alone,) = examine(tested, {"group": groups})
+    assert found.answer.effect == explained_variation(shown, groups) > alone.answer.effect
+    assert found.answer.p_value == alone.answer.p_value
+    assert found.answer.statistic == alone.answer.statistic
+    assert found.separation.agreement > alone.separation.agreement

@@ -182,6 +182,31 @@ def test_intervals_are_symmetric_and_hold_their_estimate():
     assert (found.standard_error >= 0).all()
 
 
+def test_no_interval_is_sure_of_what_it_cannot_know():
+    """Of twins that are nearer than noise allows for, the upper limit is still that of a pair at zero."""
+    rng = np.random.default_rng(0)
+    half = rng.normal(size=(40, 2))
+    points = np.concatenate([half, half + 1e-3, rng.normal(size=(80, 2)), rng.normal(size=(80, 2)) + 1])
+    measures = hm.measures_from_labels(np.repeat(["a", "b", "c", "d"], [40, 40, 80, 80]))
+    model = hm.DiffusionEMD(hm.Graph.from_points(points, n_neighbors=12)).fit(measures)
+    found = hm.uncertainty(model, measures)
+    assert found.lower[0, 1] == 0
+    apart = ~np.eye(4, dtype=bool)
+    assert (found.upper[apart] > 0.2 * found.distances[apart]).all()
+
+
+def test_a_scale_that_weighs_nothing_stays_zero():
+    model, measures = fitted()
+    weights = np.ones(model.n_scales_)
+    weights[1] = 0
+    other = hm.DiffusionEMD(model.graph_, max_scale=int(model.max_scale_), weights=weights).fit(measures)
+    embedding = other.transform(measures)
+    corrected = hm.uncertainty(other, measures, embedding=embedding, n_bootstrap=0).correct(embedding)
+    assert np.isfinite(corrected).all()
+    start, stop = other.prepared_.layout.edges[1:3]
+    assert not corrected[:, start:stop].any()
+
+
 def test_the_same_seed_gives_the_same_bits_on_any_number_of_threads():
     model, measures = fitted()
     first, second = (hm.uncertainty(model, measures, n_jobs=n_jobs, random_state=4) for n_jobs in (1, 2))

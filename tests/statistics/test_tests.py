@@ -17,6 +17,7 @@ from heatmover.errors import InvalidInputError
 from heatmover.statistics import (
     dispersion,
     distance_correlation,
+    explained_variation,
     false_discovery,
     neighbor_enrichment,
     permanova,
@@ -609,3 +610,17 @@ def test_sparse_distances_are_not_advised_to_become_zeros():
     with pytest.raises(InvalidInputError, match="every pair") as caught:
         permanova(sp.csr_array(np.eye(6)), list("aaabbb"))
     assert "toarray" not in str(caught.value)
+
+
+def test_explained_variation_is_the_effect_of_permanova():
+    rng = np.random.default_rng(4)
+    positions = rng.normal(size=(30, 3)) + np.repeat([0, 1, 1], 10)[:, None]
+    distances = np.linalg.norm(positions[:, None] - positions, axis=2)
+    groups = np.repeat(["a", "b", "c"], 10)
+    centres = np.stack([positions[groups == group].mean(axis=0) for group in "abc"])[np.repeat([0, 1, 2], 10)]
+    plain = 1 - ((positions - centres) ** 2).sum() / ((positions - positions.mean(axis=0)) ** 2).sum()
+    assert explained_variation(distances, groups) == pytest.approx(plain)
+    assert explained_variation(distances, groups) == permanova(distances, groups, n_permutations=9).effect
+    assert explained_variation(np.zeros((4, 4)), list("aabb")) == 0
+    with pytest.raises(InvalidInputError, match="at least two groups"):
+        explained_variation(distances, ["a"] * 30)

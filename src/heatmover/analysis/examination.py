@@ -20,6 +20,7 @@ from heatmover.statistics import (
     TestResult,
     dispersion,
     distance_correlation,
+    explained_variation,
     false_discovery,
     neighbor_enrichment,
     permanova,
@@ -198,7 +199,7 @@ def examine(
         the same in all samples of every block is permuted by whole blocks, any other only within them.
     shown
         Distances as the reader sees them, ``(n_samples, n_samples)``, if those for tests are others; groups are
-        described by them (``separation``).
+        described by them (``separation``, and the share of the variation that they explain).
     n_permutations
         Permutations of every test; all of them if there are no more.
     random_state
@@ -269,6 +270,8 @@ def _examine(
         }  # fmt: skip
     except InvalidInputError as error:  # blocks leave nothing to permute
         return replace(blank, groups=groups, note=_refused(name, error), blocks=restriction.how)
+    if codes is not None and matrices[0] is not matrices[1]:
+        tests["permanova"] = replace(tests["permanova"], effect=explained_variation(seen, codes[0]))
     return replace(
         blank,
         groups=groups,

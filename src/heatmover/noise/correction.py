@@ -89,7 +89,8 @@ class Correction(ReadOnlyArrays):
         moved = rest.astype(dtype) * deviations
         if used.size:
             moved += ((along[:, used] - rest) * combined).astype(dtype) @ (combined.T.astype(dtype) @ deviations)
-        length = np.sqrt(variance) * _spikiness(variance / largest**2) ** SPIKINESS
+        # A scale may weigh nothing, by a calibration.
+        length = np.sqrt(variance) * (_spikiness(variance / largest**2) ** SPIKINESS if largest > 0 else 1.0)
         return np.asarray(centre + length[:, None].astype(dtype) * moved)
 
 

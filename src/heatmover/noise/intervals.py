@@ -39,9 +39,13 @@ def intervals(
     scale = distances / np.sqrt(np.where(apart > 0, apart, 1))
     reach = _student(confidence, noise, sketch.sizes)
 
+    # Two samples may be nearer by luck than noise allows for. No upper limit is below that of a pair whose estimate is
+    # zero: an interval from 0 to 0 would look sure of what it cannot know.
+    estimate = np.maximum(square, 0)
+
     def limit(sign: int, far: Float64) -> Float64:
-        root = np.sqrt(np.maximum(4 * directed * (square + far**2 * directed) + spread, 0))
-        return np.asarray(np.maximum(square + 2 * far**2 * directed + sign * far * root, 0))
+        root = np.sqrt(np.maximum(4 * directed * (estimate + far**2 * directed) + spread, 0))
+        return np.asarray(np.maximum(estimate + 2 * far**2 * directed + sign * far * root, 0))
 
     bounds = []
     for sign in (-1, 1):
@@ -52,7 +56,7 @@ def intervals(
         np.fill_diagonal(bounds[-1], 0)
     # The estimate lies beyond its noise, or the interval begins at zero.
     bounds[0][square <= reach * np.sqrt(spread)] = 0
-    middle = scale * np.sqrt(np.maximum(square, 0))
+    middle = scale * np.sqrt(estimate)
     blur = reach * UNLIKE * np.sqrt(np.clip(1 - square / np.where(apart > 0, apart, 1), 0, 1)) * middle
     lower = np.maximum(middle - np.hypot(np.maximum(middle - bounds[0], 0), blur), 0)
     return np.where(bounds[0] > 0, lower, 0.0), middle + np.hypot(np.maximum(bounds[1] - middle, 0), blur)

@@ -5,6 +5,7 @@ from heatmover.statistics.separation import Separation
 from heatmover.statistics.tests import (
     dispersion,
     distance_correlation,
+    explained_variation,
     false_discovery,
     neighbor_enrichment,
     permanova,
@@ -15,6 +16,7 @@ __all__ = [
     "TestResult",
     "dispersion",
     "distance_correlation",
+    "explained_variation",
     "false_discovery",
     "neighbor_enrichment",
     "permanova",

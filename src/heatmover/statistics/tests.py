@@ -14,7 +14,15 @@ from heatmover.statistics.permutations import Restriction, TestResult, null_dist
 from heatmover.statistics.samples import check_at_most, check_distances, check_labels, check_numbers
 from heatmover.statistics.spread import score_distances
 
-__all__ = ["TestResult", "dispersion", "distance_correlation", "false_discovery", "neighbor_enrichment", "permanova"]
+__all__ = [
+    "TestResult",
+    "dispersion",
+    "distance_correlation",
+    "explained_variation",
+    "false_discovery",
+    "neighbor_enrichment",
+    "permanova",
+]
 
 
 def permanova(
@@ -69,16 +77,41 @@ def permanova(
     """
     matrix, codes, names, restriction = _check_groups(distances, groups, blocks)
     squared = matrix**2
-    total = squared.sum() / (2 * len(codes))
 
     def explained(groupings: Int64) -> Float64:
-        inside = (_sums_inside(squared, groupings, len(names)) / (2 * _sizes(groupings, len(names)))).sum(axis=1)
-        return np.asarray(1 - inside / total) if total > 0 else np.zeros(len(groupings))
+        return _shares_between(squared, groupings, len(names))
 
     null, complete = null_distribution(explained, codes, restriction, n_permutations, random_state)
     share = float(explained(codes[None])[0])
     f = _f_statistic(np.append(share, null), len(codes), len(names))
     return TestResult("permanova", float(f[0]), share, p_value(share, null), f[1:], complete, names)
+
+
+def explained_variation(distances: npt.ArrayLike, groups: Any) -> float:
+    """Return the share of the sum of squared distances that lies between groups: the R squared of `permanova`.
+
+    Parameters
+    ----------
+    distances, groups
+        As in `permanova`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from heatmover.statistics import explained_variation
+    >>> positions = np.array([0.0, 1.0, 4.0, 5.0])
+    >>> round(explained_variation(abs(positions[:, None] - positions), list("aabb")), 2)
+    0.94
+    """
+    matrix, codes, names, _ = _check_groups(distances, groups, None)
+    return float(_shares_between(matrix**2, codes[None], len(names))[0])
+
+
+def _shares_between(squared: Float64, groupings: Int64, n_groups: int) -> Float64:
+    """Return the share of a sum of squared distances that lies between groups, for each grouping."""
+    total = squared.sum() / (2 * len(squared))
+    inside = (_sums_inside(squared, groupings, n_groups) / (2 * _sizes(groupings, n_groups))).sum(axis=1)
+    return np.asarray(1 - inside / total) if total > 0 else np.zeros(len(groupings))
 
 
 def dispersion(
