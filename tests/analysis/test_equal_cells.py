@@ -52,7 +52,7 @@ def test_the_order_of_points_does_not_matter(frame, result):
 
 
 def test_a_study_draws_the_same_cells(cohort, result):
-    study = hm.study_cohort(cohort, equal_cells=True, n_neighbors=8, cells="type", n_permutations=19)
+    study = hm.study_cohort(cohort, equal_cells=True, n_neighbors=8, cells="type", bias="raw", n_permutations=19)
     np.testing.assert_array_equal(study.comparison.distances, result.distances)
     assert sum(found.cells for found in study.contrast.types) == 240
     assert study.record.parameters["equal_cells"] is True

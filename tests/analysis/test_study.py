@@ -66,7 +66,7 @@ def finished(cohort):
 
 
 def test_distances_are_those_of_compare(cohort, finished):
-    plain = hm.compare(cohort.points(), cohort.labels())
+    plain = hm.compare(cohort.points(), cohort.labels(), bias="corrected")
     assert finished.comparison.names == plain.names
     np.testing.assert_array_equal(finished.comparison.distances, plain.distances)
     np.testing.assert_array_equal(finished.comparison.sizes, cohort.sizes)
@@ -74,11 +74,19 @@ def test_distances_are_those_of_compare(cohort, finished):
 
 def test_findings_are_those_of_examine(cohort, finished):
     variables = {name: cohort.samples[name].tolist() for name in ("condition", "age")}
-    plain = examine(finished.comparison.distances, variables, n_permutations=99)
+    shown, tested = finished.comparison.distances, finished.comparison.test_distances
+    plain = examine(tested, variables, shown=shown, n_permutations=99)
     assert [finding.variable for finding in finished.findings] == ["condition", "age"]
     for found, expected in zip(finished.findings, plain, strict=True):
         assert found.answer.p_value == expected.answer.p_value
         assert found.q_value == expected.q_value
+        assert found.answer.effect == expected.answer.effect
+
+
+def test_noise_stays_if_asked_for(cohort):
+    raw = study_cohort(cohort, variables=["condition"], bias="raw", **QUICK).comparison
+    np.testing.assert_array_equal(raw.distances, hm.compare(cohort.points(), cohort.labels()).distances)
+    assert raw.uncertainty is None
 
 
 def test_samples_left_out_are_as_if_never_there(read):
@@ -211,7 +219,7 @@ def test_the_record_is_plain_and_complete(cohort, finished):
     assert record["parameters"] == {
         "variables": ["condition", "age"], "block": None, "cells": None, "min_cells": None,
         "allow_components": False, "n_neighbors": 30, "landmarks": "auto", "equal_cells": False,
-        "bias": "raw", "n_bootstrap": 0, "units": None, "n_permutations": 99, "random_state": 0,
+        "bias": "corrected", "n_bootstrap": 0, "units": None, "n_permutations": 99, "random_state": 0,
     }  # fmt: skip
     assert [found["variable"] for found in record["findings"]] == ["condition", "age"]
     assert record["findings"][0]["tests"]["permanova"]["p_value"] == finished.findings[0].answer.p_value
@@ -242,10 +250,11 @@ def test_small_samples_are_noted(read):
     sizes = np.array([3, 4, 5, 6, 8, 10, 40, 60, 80, 100, 120, 140])
     frame = pd.DataFrame({"sample": np.repeat([f"s{i:02d}" for i in range(12)], sizes)})
     frame[["x", "y"]] = rng.normal(size=(len(frame), 2))
-    found = study_cohort(read(frame), **QUICK)
+    found = study_cohort(read(frame), bias="raw", **QUICK)
     (note,) = [note for note in found.notes if note.startswith("Small samples look far")]
     assert "3 to 140 cells; 6 samples have fewer than 30" in note
     assert found.findings == ()
+    assert not any(note.startswith("Small") for note in study_cohort(read(frame), **QUICK).notes)
     even = study_cohort(read(make_frame()), variables=["condition"], **QUICK)
     assert not any(note.startswith("Small") for note in even.notes)
 
@@ -292,7 +301,8 @@ def test_progress(cohort):
     watch = Noting()
     study_cohort(cohort, progress=watch, **QUICK)
     assert watch.stages == [
-        "find neighbours", "choose scales", "diffuse measures", "compare", "diagnose graph", "test variables"
+        "find neighbours", "choose scales", "diffuse measures", "compare", "assess noise", "diagnose graph",
+        "test variables",
     ]  # fmt: skip
 
 

@@ -153,7 +153,7 @@ def noisy(make, tmp_path_factory):
 
 
 def test_noise_in_plain_words(noisy, doctor):
-    result = doctor(noisy, "-s", "sample", "--neighbors", 10)
+    result = doctor(noisy, "-s", "sample", "--neighbors", 10, "--bias", "raw")
     text = " ".join(result.stdout.split())
     assert result.exit_code == 0, result.output
     cohort = read_cohort(noisy, sample_key="sample")

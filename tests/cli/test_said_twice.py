@@ -182,10 +182,12 @@ def test_units(said):
 
 def test_intervals_and_noise(said):
     recorded = said.record["uncertainty"]
-    if recorded is None:
+    if recorded["pairs"] is None:  # no replicates
         assert said.intervals is None
         assert "intervals" not in said.samples.uns["heatmover"]
-        assert "How sure are the distances" not in said.text
+        assert "can be told apart" not in said.text
+        ((cells, floor),) = recorded["noise_floor"].items()
+        assert f"Every sample, {cells} cells {floor:.2g} apart by noise" in said.section("noise")
         return
     names, stored = said.samples.obs_names.tolist(), said.samples.uns["heatmover"]["intervals"]
     assert len(said.intervals) == recorded["pairs"] == 66

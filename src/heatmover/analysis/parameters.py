@@ -41,7 +41,8 @@ class StudyParameters:
         Draw equally many cells from every sample, so that all have equal noise: True for as many as the smallest sample
         that is kept has, or a number.
     bias, n_bootstrap
-        As in `heatmover.compare`: ``"corrected"`` removes the noise of few cells; replicates for intervals.
+        As in `heatmover.compare`; but a study asks what is true of the samples, not of the cells at hand, and removes
+        the noise of few cells unless told otherwise (``"raw"``). Replicates give intervals.
     units
         ``"euclidean"`` or ``"geodesic"``: distances in the unit of the features, see `heatmover.compare`.
     n_permutations
@@ -67,7 +68,7 @@ class StudyParameters:
     n_neighbors: int = 30
     landmarks: int | Literal["auto"] | None = "auto"
     equal_cells: bool | int = False
-    bias: Literal["raw", "corrected"] = "raw"
+    bias: Literal["raw", "corrected"] = "corrected"
     n_bootstrap: int = 0
     units: Units = None
     n_permutations: int = 999

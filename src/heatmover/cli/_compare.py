@@ -16,7 +16,7 @@ EXAMPLES = """
 - `heatmover compare cells.h5ad -s sample -o results`
 - `heatmover compare cells.h5ad -s sample --rep X_scVI --color response --block patient -o results`
 - `heatmover compare cells.h5ad -s sample --color response --cells cell_type -o results`
-- `heatmover compare cells.h5ad -s sample --bias corrected --bootstrap 200 -o results`
+- `heatmover compare cells.h5ad -s sample --bootstrap 200 -o results`
 - `heatmover compare cells.h5ad -s sample --equal-cells --units euclidean -o results`
 - `heatmover compare cells.csv -s donor --rep CD3,CD4,CD8 --standardize -o results`
 - `heatmover compare fcs-folder --sample-sheet samples.csv --cofactor 5 -o results`
@@ -45,7 +45,7 @@ def compare(
     neighbors: options.Neighbors = "30",
     landmarks: options.Landmarks = "auto",
     equal_cells: options.EqualCells = None,
-    bias: options.Bias = "raw",
+    bias: options.Bias = "corrected",
     bootstrap: options.Bootstrap = "0",
     units: options.Units = None,
     missing: options.Missing = "refuse",

@@ -39,7 +39,7 @@ def doctor(
     neighbors: options.Neighbors = "30",
     landmarks: options.Landmarks = "auto",
     equal_cells: options.EqualCells = None,
-    bias: options.Bias = "raw",
+    bias: options.Bias = "corrected",
     bootstrap: options.Bootstrap = "0",
     units: options.Units = None,
     missing: options.Missing = "refuse",
