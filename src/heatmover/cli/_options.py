@@ -194,7 +194,7 @@ Bias = Annotated[
     str,
     typer.Option(
         metavar="raw|corrected", rich_help_panel=METHOD,
-        help="corrected: without the noise of few cells, which makes small samples look far from all others; raw: with.",
+        help="corrected: without the noise of few cells, by which small samples look far from all others; raw: with.",
     ),
 ]  # fmt: skip
 Bootstrap = Annotated[
