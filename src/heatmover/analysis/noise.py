@@ -10,7 +10,6 @@ import numpy as np
 from heatmover._typing import IntArray
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.examination import examine
-from heatmover.errors import Sentence, argument
 
 __all__ = [
     "NOISY",
@@ -29,10 +28,9 @@ UNRELIABLE = 0.8
 # Numbers of cells that differ by less than this factor, as a logarithm, make no difference; above, a variable that goes
 # with them at this level is named.
 UNEQUAL, CONFOUNDED = float(np.log(1.5)), 0.01
-NOISY = Sentence(
-    "Many halves of samples do not find their other half: distances between single samples mean little here. More "
-    f"cells help, comparing groups of samples does, and so may {argument('standardize', True)} if features have "
-    "different units."
+NOISY = (
+    "Many halves of samples do not find their other half: which sample is the nearest is uncertain here, while groups "
+    "of samples may differ surely. More cells help, and so may standardising if features have different units."
 )
 
 

@@ -107,7 +107,9 @@ def _study(asked: DemoOptions, n_jobs: int | None, progress: Progress) -> Study:
     with warnings.catch_warnings():
         # The diagnosis says the same, at its place.
         warnings.simplefilter("ignore", GraphWarning)
-        comparison = compare(data.points, data.labels, random_state=asked.seed, n_jobs=n_jobs, progress=progress)
+        comparison = compare(
+            data.points, data.labels, bias="corrected", random_state=asked.seed, n_jobs=n_jobs, progress=progress
+        )
     progress.stage("diagnose graph", 1)
     _ = comparison.diagnosis
     progress.advance()
