@@ -101,9 +101,9 @@ ENTRIES = (
     Entry("paper/speed.py", ("speed",), 9),
     Entry("paper/swissroll.py", ("swissroll",), 9),
     Entry("explain.py --cohorts 50 --record", ("explain",), 10),
-    Entry("gradients.py --record", ("gradients",), 10, times=True),
+    Entry("gradients.py --record", ("gradients",), 15),
     Entry("paper/ablation.py --draws 5", ("ablation",), 12),
-    Entry("paper/table_mnist.py --data {data}/mnist.npz", ("table_mnist",), 20, times=True),
+    Entry("paper/table_mnist.py --data {data}/mnist.npz", ("table_mnist",), 25),
 )
 
 

@@ -98,6 +98,29 @@ def test_race_shows_who_is_there(script, without, monkeypatch, capsys, rival):
     assert any(line.startswith("MultiscaleEMD is not installed") for line in lines) != rival
 
 
+def test_a_part_of_the_points_comes_before_the_clock(script):
+    part = script("contenders").part
+    points = np.arange(30.0).reshape(10, 3)
+    some, labels = part(points, np.arange(10), 4)
+    assert len(np.unique(labels)) == 4
+    np.testing.assert_array_equal(some, points[labels])
+    every, labels = part(points, np.arange(10), 20)
+    np.testing.assert_array_equal(every, points[labels])
+    np.testing.assert_array_equal(np.sort(labels), np.arange(10))
+
+
+def test_rows_of_another_commit_are_named(script):
+    table = script("table_mnist")
+
+    def row(*commits):
+        return table.Row("a", "", 0.9, 0.9, 1, commits=list(commits))
+
+    assert table.made_elsewhere([]) == table.made_elsewhere([row(table.COMMIT), row(table.COMMIT)]) == ""
+    words = table.made_elsewhere([row("commit 1234567", table.COMMIT), row(table.COMMIT)])
+    assert words.startswith(" Rows kept from earlier runs: ")
+    assert "commit 1234567" in words
+
+
 def test_gradients_show_ours_alone(script, without, monkeypatch, capsys):
     pytest.importorskip("torch")
     gradients = script("gradients")
