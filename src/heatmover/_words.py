@@ -8,7 +8,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from heatmover.errors import HeatmoverError, InvalidInputError
 
-__all__ = ["distinct", "find", "find_all", "listed", "quoted", "readable", "unknown_parameter", "unused"]
+__all__ = [
+    "counted",
+    "distinct",
+    "find",
+    "find_all",
+    "listed",
+    "percent",
+    "quoted",
+    "readable",
+    "unknown_parameter",
+    "unused",
+]
 
 # A message stays one sentence even if a sample's name is a page long.
 LONGEST_NAME = 60
@@ -25,6 +36,17 @@ def listed(names: Iterable[object], *, most: int = 5) -> str:
     every = list(names)
     shown = ", ".join(quoted(name) for name in every[:most])
     return shown if len(every) <= most else f"{shown} and {len(every) - most} more"
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun, such as ``"1 sample"`` or ``"1,200 samples"``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def percent(share: float) -> str:
+    """Return a share in per cent with two digits, such as ``"3.4 %"`` or ``"100 %"``."""
+    value = 100 * share
+    return f"{value:.0f} %" if value >= 99.5 else f"{value:.2g} %"
 
 
 def unused(columns: Mapping[str, str]) -> str:

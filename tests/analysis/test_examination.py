@@ -317,7 +317,23 @@ def test_groups_are_described_by_the_distances_that_are_shown():
     )
     (found,) = examine(tested, {"group": groups}, shown=shown)
     (alone,) = examine(tested, {"group": groups})
-    assert found.answer.effect == explained_variation(shown, groups) > alone.answer.effect
+    assert found.explained == explained_variation(shown, groups) > alone.explained == alone.answer.effect
+    assert found.answer.effect == alone.answer.effect
     assert found.answer.p_value == alone.answer.p_value
-    assert found.answer.statistic == alone.answer.statistic
+    assert f"it explains {100 * found.explained:.2g} % of their variation" in str(found)
+    assert found.plain()["explained"] == found.explained
     assert found.separation.agreement > alone.separation.agreement
+
+
+def test_distances_that_are_all_zero_support_nothing():
+    positions = np.random.default_rng(0).normal(size=12) + np.repeat([0, 4], 6)
+    apart = np.abs(np.subtract.outer(positions, positions))
+    (found,) = examine(apart, {"group": np.repeat(["a", "b"], 6)}, shown=np.zeros((12, 12)))
+    assert found.explained == 0
+    assert "No distance is left between these samples" in str(found)
+
+
+def test_a_hundred_per_cent_is_a_number():
+    positions = np.repeat([0.0, 1.0], 6) + 1e-6 * np.arange(12)
+    (found,) = examine(np.abs(np.subtract.outer(positions, positions)), {"group": np.repeat(["a", "b"], 6)})
+    assert "it explains 100 % of their variation" in str(found)

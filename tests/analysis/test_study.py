@@ -259,6 +259,28 @@ def test_small_samples_are_noted(read):
     assert not any(note.startswith("Small") for note in even.notes)
 
 
+def test_samples_of_one_cell_are_refused_before_the_work(read):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"sample": [f"s{i:02d}" for i in range(12)], "x": rng.normal(size=12), "y": rng.normal(size=12)}
+    )
+    cohort = read(frame)
+    with pytest.raises(
+        InvalidInputError, match=r"a sample of at least two cells.*found 12 samples of 1 cell; bias='raw'"
+    ):
+        study_cohort(cohort, min_cells=1, **QUICK)
+    assert study_cohort(cohort, min_cells=1, n_neighbors=4, bias="raw", **QUICK).comparison.uncertainty is None
+
+
+def test_a_corrected_study_does_not_advise_to_correct(read, monkeypatch):
+    monkeypatch.setattr("heatmover.analysis.study.SIZE_MATTERS", 2)
+    frame = make_frame().drop(index=range(5))
+    for bias in ("raw", "corrected"):
+        notes = study_cohort(read(frame), variables=["condition"], bias=bias, **QUICK).notes
+        (note,) = [note for note in notes if note.startswith("Small samples look far")]
+        assert ("bias='corrected'" in note) == (bias == "raw")
+
+
 def test_landmarks_are_noted(cohort):
     found = study_cohort(cohort, landmarks=60, variables=["condition"], **QUICK)
     assert any(note.startswith("Landmarks stood for the cells: Spearman") for note in found.notes)

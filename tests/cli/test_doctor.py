@@ -198,9 +198,13 @@ def test_of_many_cells_some_tell_the_noise(noisy, doctor, monkeypatch):
 
 def test_where_noise_cannot_be_told_nothing_is_said(make, tmp_path, doctor):
     frame = make.frame(60, 1)
-    result = doctor(make.h5ad(frame, tmp_path / "cells.h5ad"), "-s", "sample", "--neighbors", 5, "--min-cells", 1)
+    asked = (make.h5ad(frame, tmp_path / "cells.h5ad"), "-s", "sample", "--neighbors", 5, "--min-cells", 1)
+    result = doctor(*asked, "--bias", "raw")
     assert "by luck alone" not in result.stdout
     assert result.exit_code == 0, result.output
+    refused = doctor(*asked)
+    assert refused.exit_code == 2
+    assert "found 60 samples of 1 cell; --bias raw compares them as they are" in " ".join(refused.stderr.split())
 
 
 def test_units_need_pairs(make, tmp_path, doctor, cells, monkeypatch):

@@ -205,7 +205,7 @@ def test_intervals_and_noise(said):
     ((cells, floor),) = recorded["noise_floor"].items()
     assert f"of {cells} cells from one distribution would be {floor:.2g} apart" in said.terminal
     assert f"Every sample, {cells} cells {floor:.2g} apart by noise" in said.section("noise")
-    assert f"{100 * recorded['retrieval']:.0f} % of the samples" in said.section("noise")
+    assert f"{100 * recorded['retrieval']:.0f} % of the halves" in said.section("noise")
     others = said.distances + np.diag(np.full(12, np.inf))
     for i, j in enumerate(others.argmin(axis=1)):
         lower, upper = stored["lower"][i, j], stored["upper"][i, j]

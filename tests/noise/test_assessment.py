@@ -195,6 +195,35 @@ def test_no_interval_is_sure_of_what_it_cannot_know():
     assert (found.upper[apart] > 0.2 * found.distances[apart]).all()
 
 
+def test_identical_samples_have_an_interval():
+    points = np.random.default_rng(0).normal(size=(60, 2))
+    graph = hm.Graph.from_points(points, n_neighbors=12)
+    masses = np.zeros((3, 60))
+    masses[:2, :30], masses[2, 30:] = 1 / 30, 1 / 30
+    model = hm.DiffusionEMD(graph).fit(masses)
+    found = hm.uncertainty(model, masses)
+    assert found.lower[0, 1] == 0 < found.upper[0, 1] < 2 * found.upper[0, 2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_intervals_of_few_cells_do_not_collapse(seed):
+    """Of one, two and three cells the noise is most skewed: an upper limit may not fall to zero."""
+    points, labels = draw([1, 2, 3, 3] * 5 + [200] * 4, apart=0.2, seed=seed)
+    found = hm.compare(points, labels, n_neighbors=12, bias="corrected", n_bootstrap=100).uncertainty
+    apart = ~np.eye(24, dtype=bool)
+    assert (found.upper[apart] > 0.05 * found.distances[apart]).all()
+
+
+def test_samples_too_small_for_halves_say_nothing_of_them():
+    points, labels = draw([2, 3, 3, 2, 3, 3], seed=1)
+    result = hm.compare(points, labels, n_neighbors=5, bias="corrected")
+    assert result.uncertainty.retrieval is None
+    assert "half" not in str(result.uncertainty)
+    assert result.uncertainty.plain()["retrieval"] is None
+    study = hm.study_comparison(result, {"group": list("aabbab")}, n_permutations=9)
+    assert not any("half" in note for note in study.notes)
+
+
 def test_a_scale_that_weighs_nothing_stays_zero():
     model, measures = fitted()
     weights = np.ones(model.n_scales_)

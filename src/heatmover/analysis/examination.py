@@ -12,7 +12,7 @@ import numpy.typing as npt
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, Int64
 from heatmover._validation import LabelNames, RandomState, check_integer
-from heatmover._words import quoted
+from heatmover._words import percent, quoted
 from heatmover.errors import InvalidInputError, Sentence
 from heatmover.manifold import smoothness
 from heatmover.measures import is_missing
@@ -69,6 +69,9 @@ class Finding:
         places as one; ``"within"`` if it varies, and changes places within blocks; empty without blocks.
     note
         What the reader should know, in sentences; may be empty.
+    explained
+        Share of the variation of the distances shown that lies between the groups; 0 for numbers. The effect of the
+        test is that of the distances for tests, if these are others.
 
     Examples
     --------
@@ -90,6 +93,7 @@ class Finding:
     separation: Separation | None
     blocks: str
     note: str
+    explained: float = 0.0
 
     @property
     def answer(self) -> TestResult | None:
@@ -111,6 +115,7 @@ class Finding:
             "groups": dict(self.groups),
             "blocks": self.blocks,
             "q_value": self.q_value,
+            "explained": self.explained,
             "tests": {
                 name: {
                     "statistic": test.statistic if np.isfinite(test.statistic) else str(test.statistic),
@@ -140,7 +145,7 @@ class Finding:
             return ""
         name = quoted(self.variable)
         size = (
-            f"it explains {100 * answer.effect:.2g} % of their variation"
+            f"it explains {percent(self.explained)} of their variation"
             if self.kind == "groups"
             else f"distance correlation {answer.statistic:.2f}, {answer.statistic - answer.effect:.2f} by chance"
         )
@@ -270,15 +275,14 @@ def _examine(
         }  # fmt: skip
     except InvalidInputError as error:  # blocks leave nothing to permute
         return replace(blank, groups=groups, note=_refused(name, error), blocks=restriction.how)
-    if codes is not None and matrices[0] is not matrices[1]:
-        tests["permanova"] = replace(tests["permanova"], effect=explained_variation(seen, codes[0]))
     return replace(
         blank,
         groups=groups,
         tests=tests,
         separation=None if codes is None else separate(seen, codes[0]),
         blocks=restriction.how,
-        note=_remark(name, int((~known).sum()), groups),
+        note=_remark(name, int((~known).sum()), groups, left=bool(seen.any())),
+        explained=0.0 if codes is None else explained_variation(seen, codes[0]),
     )
 
 
@@ -318,8 +322,10 @@ def _untestable(name: str, values: list[Any], groups: Mapping[str, int]) -> str:
     return ""
 
 
-def _remark(name: str, n_missing: int, groups: Mapping[str, int]) -> str:
+def _remark(name: str, n_missing: int, groups: Mapping[str, int], *, left: bool) -> str:
     notes = []
+    if not left:
+        notes.append("No distance is left between these samples, so that nothing supports this but the test.")
     if n_missing:
         notes.append(f"{n_missing} {'sample' if n_missing == 1 else 'samples'} without {quoted(name)} left out.")
     single = sum(size == 1 for size in groups.values())

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 
 from heatmover._typing import IntArray
+from heatmover._words import quoted
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.examination import examine
+from heatmover.errors import Sentence
 
 __all__ = [
     "NOISY",
     "UNRELIABLE",
+    "confounded_sentence",
     "describe_noise",
     "goes_with_size",
     "named_floors",
@@ -21,6 +24,7 @@ __all__ = [
     "noise_sentences",
     "pair_counts",
     "plain_noise",
+    "unreliable",
 ]
 
 # Halves that find each other less often than this say that single distances are mostly noise.
@@ -47,25 +51,14 @@ def noise_floors(comparison: Comparison) -> dict[int, float]:
     dict of int to float
         Distance by number of cells, in the unit of the distances; fewer than three if numbers are equal.
     """
-    typical = np.quantile(comparison.sizes, [0, 0.5, 1], method="nearest")
-    return {n: comparison.noise_floor(n) for n in sorted({int(n) for n in typical})}
+    assert comparison.uncertainty is not None
+    return {n: comparison.noise_floor(n) for n in comparison.uncertainty.typical_sizes}
 
 
 def describe_noise(comparison: Comparison) -> str:
     """Return what was found of the noise in plain sentences."""
-    found = comparison.uncertainty
-    assert found is not None
-    floors = noise_floors(comparison)
-    (low, least), (high, most) = min(floors.items()), max(floors.items())
-    parts = [f"A half of a sample finds its other half: {100 * found.retrieval:.0f} %."]
-    floor = f"Two samples of {low:,} cells from one distribution would be {least:.2g} apart"
-    parts.append(floor + (f", of {high:,} cells {most:.2g}." if high > low else "."))
-    if not found.between.any():
-        parts.append("Nothing but the luck of the draw sets the samples apart.")
-    pairs = pair_counts(comparison)
-    if pairs is not None:
-        parts.append(f"{pairs['told']:,} of {pairs['all']:,} pairs can be told apart.")
-    return " ".join(parts)
+    assert comparison.uncertainty is not None
+    return comparison.uncertainty.describe(comparison.noise_floor)
 
 
 def named_floors(comparison: Comparison) -> list[dict[str, Any]]:
@@ -101,9 +94,12 @@ def noise_sentences(comparison: Comparison) -> tuple[str, ...]:
     sentences = [
         f"By noise alone two samples of one distribution would lie so far apart: {listed}. The median {kind} distance "
         f"here is {median:.2g}.",
-        f"Every sample was cut into two random halves: {100 * found.retrieval:.0f} % of the samples have a half whose "
-        "nearest of all halves is the other one.",
     ]
+    if found.retrieval is not None:
+        sentences.append(
+            f"Every sample was cut into two random halves: {100 * found.retrieval:.0f} % of the halves are nearest to "
+            "their own other half, among those of all samples."
+        )
     if not found.between.any():
         sentences.append("Nothing but the luck of the draw sets the samples apart.")
     pairs = pair_counts(comparison)
@@ -112,7 +108,8 @@ def noise_sentences(comparison: Comparison) -> tuple[str, ...]:
             f"{pairs['told']:,} of {pairs['all']:,} pairs can be told apart: the {pairs['confidence']} % interval of "
             "their distance, each for itself, begins above zero."
         )
-    sentences.append(NOISY if found.retrieval < UNRELIABLE else "Most samples find themselves again: nothing to mend.")
+    if found.retrieval is not None:
+        sentences.append(NOISY if unreliable(comparison) else "Most samples find themselves again: nothing to mend.")
     return tuple(sentences)
 
 
@@ -120,8 +117,19 @@ def plain_noise(comparison: Comparison) -> dict[str, Any] | None:
     """Return what describes the noise as plain values for JSON, floors in the unit of the distances."""
     if comparison.uncertainty is None:
         return None
-    floors = {str(n): value for n, value in noise_floors(comparison).items()}
-    return comparison.uncertainty.plain() | {"noise_floor": floors}
+    return comparison.uncertainty.plain(comparison.noise_floor)
+
+
+def unreliable(comparison: Comparison) -> bool:
+    """Return whether halves of samples find each other too rarely."""
+    found = comparison.uncertainty
+    return found is not None and found.retrieval is not None and found.retrieval < UNRELIABLE
+
+
+def confounded_sentence(variable: str, p_value: float, remedy: str = "") -> Sentence:
+    """Return that the number of cells goes with a variable, and what to do; without a remedy, noise was removed."""
+    end = f"few cells alone make distances large; {remedy}" if remedy else "the correction of distances allows for it"
+    return Sentence(f"The number of cells goes with {quoted(variable)} (p = {p_value:.2g}): {end}.")
 
 
 def goes_with_size(

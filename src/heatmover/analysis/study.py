@@ -14,12 +14,20 @@ from scipy.sparse.csgraph import connected_components
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, Intp
 from heatmover._validation import check_integer, import_extra
-from heatmover._words import distinct, listed, quoted
+from heatmover._words import distinct, listed, percent, quoted
 from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, contrast_cells
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, check_all_pairs
 from heatmover.analysis.examination import Finding, examine
-from heatmover.analysis.noise import NOISY, UNRELIABLE, describe_noise, goes_with_size, noise_sentences, plain_noise
+from heatmover.analysis.noise import (
+    NOISY,
+    confounded_sentence,
+    describe_noise,
+    goes_with_size,
+    noise_sentences,
+    plain_noise,
+    unreliable,
+)
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import Clock, StudyRecord, input_record, versions
 from heatmover.cohort import Cohort
@@ -30,6 +38,7 @@ __all__ = [
     "Study",
     "check_block",
     "check_components",
+    "check_noise",
     "choose_variables",
     "enough_cells",
     "study_cohort",
@@ -100,7 +109,7 @@ class Study:
         assert answer is not None
         name, p = quoted(first.variable), f"p = {answer.p_value:.2g}"
         size = (
-            f"explains {100 * answer.effect:.2g} % of their variation"
+            f"explains {percent(first.explained)} of their variation"
             if first.kind == "groups"
             else f"has a distance correlation of {answer.statistic:.2f} with them"
         )
@@ -217,6 +226,7 @@ def study_cohort(
     comparer.check(asked)
     watch = Clock(progress)
     kept = enough_cells(cohort, asked.min_cells)
+    check_noise(cohort, kept, asked)
     table = cohort.samples.iloc[kept]
     chosen = choose_variables(cohort, table, asked.variables, asked.block)
     blocks = None if asked.block is None else check_block(cohort.variable(asked.block).iloc[kept], asked.block)
@@ -398,6 +408,16 @@ def enough_cells(cohort: Cohort, min_cells: int | None) -> Intp:
     return kept
 
 
+def check_noise(cohort: Cohort, kept: Intp, asked: StudyParameters) -> None:
+    """Raise, before any cell is read, if noise is to be assessed and every sample has a single cell."""
+    if (asked.bias == "corrected" or asked.n_bootstrap) and cohort.sizes[kept].max() < 2:
+        raise InvalidInputError(
+            "a sample of at least two cells, to tell noise from difference",
+            f"{len(kept)} samples of 1 cell",
+            f"{argument('bias', 'raw')} compares them as they are",
+        )
+
+
 def choose_variables(cohort: Cohort, table: Any, variables: Sequence[str] | None, block: str | None) -> list[str]:
     """Return the variables to examine; those asked for by name must be there and vary."""
     if variables is None:
@@ -484,11 +504,12 @@ def _size_notes(comparison: Comparison) -> Iterator[str]:
     if correlation < SIZE_MATTERS:
         small = int((sizes < SMALL_SAMPLE).sum())
         few = f"; {small} samples have fewer than {SMALL_SAMPLE}" if small else ""
+        remedy = f"{argument('bias', 'corrected')} removes it, " if comparison.bias == "raw" else ""
         yield Sentence(
             f"Small samples look far from all others: the fewer cells, the further the nearest sample (Spearman "
             f"{correlation:.2f}; {sizes.min()} to {sizes.max()} cells{few}). Part of any difference may be the number "
-            f"of cells; {argument('bias', 'corrected')} removes it, {argument('equal_cells', True)} draws equally many "
-            f"from every sample, {argument('min_cells')} leaves small samples out."
+            f"of cells; {remedy}{argument('equal_cells', True)} draws equally many from every sample, "
+            f"{argument('min_cells')} leaves small samples out."
         )
 
 
@@ -498,19 +519,15 @@ def _confounded_notes(
     """Tell of variables that go with the number of cells: then a difference may be one of numbers."""
     columns = {found.variable: design.table[found.variable].tolist() for found in findings if found.answer is not None}
     for variable, p_value in goes_with_size(comparison.sizes, columns, blocks=design.blocks, **tests):
-        remedy = "" if comparison.bias == "corrected" else f"; {argument('bias', 'corrected')} makes up for it"
-        yield Sentence(
-            f"The number of cells goes with {quoted(variable)} (p = {p_value:.2g}), and few cells alone make distances "
-            f"large{remedy}."
-        )
+        remedy = "" if comparison.bias == "corrected" else f"{argument('bias', 'corrected')} makes up for it"
+        yield confounded_sentence(variable, p_value, remedy)
 
 
 def _noise_notes(comparison: Comparison) -> Iterator[str]:
-    found = comparison.uncertainty
-    if found is None:
+    if comparison.uncertainty is None:
         return
     yield f"Noise: {describe_noise(comparison)}"
-    if found.retrieval < UNRELIABLE:
+    if unreliable(comparison):
         yield NOISY
 
 

@@ -21,7 +21,14 @@ from heatmover.analysis.comparison import compare
 from heatmover.analysis.examination import kind_of
 from heatmover.analysis.landmarking import LANDMARKS, LANDMARKS_ABOVE
 from heatmover.analysis.record import Clock
-from heatmover.analysis.study import SMALL_SAMPLE, check_block, check_components, choose_variables, enough_cells
+from heatmover.analysis.study import (
+    SMALL_SAMPLE,
+    check_block,
+    check_components,
+    check_noise,
+    choose_variables,
+    enough_cells,
+)
 from heatmover.analysis.units import check_enough_samples, check_units
 from heatmover.cli._noise import Noise, assess_noise, noise_advice, noise_facts
 from heatmover.cli._options import in_options
@@ -151,6 +158,7 @@ def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
     except InvalidInputError as error:
         yield error.sentence
     table, block, cells = cohort.samples.iloc[kept], asked.block, asked.cells
+    yield from _tried(check_noise, cohort, kept, asked)
     yield from _tried(equal_count, asked.equal_cells, cohort.sizes[kept], [cohort.names[i] for i in kept])
     if asked.units is not None:
         yield from _tried(check_units, asked.units)

@@ -10,9 +10,9 @@ from typing import final
 import numpy as np
 
 from heatmover._typing import Int32, Int64, Intp
-from heatmover._words import quoted
+from heatmover._words import counted
 from heatmover.analysis.comparison import Comparison, compare
-from heatmover.analysis.noise import NOISY, UNRELIABLE, goes_with_size
+from heatmover.analysis.noise import NOISY, UNRELIABLE, confounded_sentence, goes_with_size
 from heatmover.analysis.study import choose_variables
 from heatmover.cli._settings import Settings
 from heatmover.cohort import Cohort
@@ -47,7 +47,7 @@ class Noise:
 
     floors: dict[int, float]
     typical: float
-    retrieval: float
+    retrieval: float | None
     complete: bool
 
 
@@ -104,14 +104,17 @@ def noise_facts(noise: Noise) -> str:
     """Return what was found in plain words."""
     names = {1: ["every sample"], 2: ["smallest sample", "largest"], 3: ["smallest sample", "median", "largest"]}
     floors = "; ".join(
-        f"{distance:.2g} with {cells:,} cells ({name})"
+        f"{distance:.2g} with {counted(cells, 'cell')} ({name})"
         for name, (cells, distance) in zip(names[len(noise.floors)], noise.floors.items(), strict=True)
     )
     part = "" if noise.complete else " (of the cells drawn; with all of them it is more)"
-    return (
+    told = (
         f"by luck alone two samples of one distribution would lie this far apart: {floors}. Beyond luck the median "
-        f"distance is {noise.typical:.2g}. A half of a sample finds its other half: {100 * noise.retrieval:.0f} %{part}"
+        f"distance is {noise.typical:.2g}"
     )
+    if noise.retrieval is None:
+        return told
+    return f"{told}. A half of a sample finds its other half: {100 * noise.retrieval:.0f} %{part}"
 
 
 def noise_advice(cohort: Cohort, kept: Intp, noise: Noise | None, settings: Settings) -> Iterator[str]:
@@ -127,9 +130,9 @@ def noise_advice(cohort: Cohort, kept: Intp, noise: Noise | None, settings: Sett
                 f"Samples of {least:,} cells lie further apart by luck alone ({floor:.2g}) than samples do beyond it "
                 f"({noise.typical:.2g}): {remedy}, {argument('min_cells')} leaves small samples out."
             )
-        if noise.complete and noise.retrieval < UNRELIABLE:
+        if noise.complete and noise.retrieval is not None and noise.retrieval < UNRELIABLE:
             yield NOISY
-    yield from _confounded(cohort, kept, settings, "" if asked.bias == "corrected" else f"; {remedy}")
+    yield from _confounded(cohort, kept, settings, "" if asked.bias == "corrected" else remedy)
 
 
 def _confounded(cohort: Cohort, kept: Intp, settings: Settings, remedy: str) -> Iterator[str]:
@@ -144,7 +147,4 @@ def _confounded(cohort: Cohort, kept: Intp, settings: Settings, remedy: str) -> 
     except InvalidInputError:  # among the refusals already
         return
     for variable, p_value in found:
-        yield Sentence(
-            f"The number of cells goes with {quoted(variable)} (p = {p_value:.2g}), and few cells alone make distances "
-            f"large{remedy}."
-        )
+        yield confounded_sentence(variable, p_value, remedy)

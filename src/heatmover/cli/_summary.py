@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from heatmover._words import listed, unused
+from heatmover._words import listed, percent, unused
 from heatmover.analysis.examination import Finding, label
 from heatmover.analysis.study import Study
 from heatmover.cli._options import in_options
@@ -95,7 +95,7 @@ def _effect(finding: Finding) -> str:
     answer = finding.answer
     assert answer is not None
     if finding.kind == "groups":
-        return f"{100 * answer.effect:.2g} % of the variation between {len(finding.groups)} groups"
+        return f"{percent(finding.explained)} of the variation between {len(finding.groups)} groups"
     return f"distance correlation {answer.statistic:.2f} ({answer.statistic - answer.effect:.2f} by chance)"
 
 

@@ -7,6 +7,7 @@ scales and all replicates; `heatmover.noise.correction` removes it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, final
@@ -28,6 +29,7 @@ from heatmover._validation import (
     check_random_state,
     check_threads,
 )
+from heatmover._words import counted
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
@@ -67,7 +69,8 @@ class Uncertainty(ReadOnlyArrays):
     n_bootstrap
         Replicates.
     retrieval
-        Share of samples of at least four cells of which a random half has the other half as its nearest.
+        Share of random halves of samples that are nearest to their own other half, among the other halves of all
+        samples of at least four cells; None if there are fewer than two such samples.
     floors
         ``(n_scales, 2)``: of the noise of single cells, variance and ratio of L1 norm to standard deviation.
     weights
@@ -97,7 +100,7 @@ class Uncertainty(ReadOnlyArrays):
     upper: Float64 | None
     confidence: float
     n_bootstrap: int
-    retrieval: float
+    retrieval: float | None
     floors: Float64
     weights: Float64
     edges: Int64
@@ -168,25 +171,40 @@ class Uncertainty(ReadOnlyArrays):
             result[:, start:stop] = self.correction.apply(embedding[:, start:stop], scale, self.weights[scale])
         return result
 
-    def describe(self) -> str:
-        """Return what was found in plain sentences."""
-        low, high = int(self.sizes.min()), int(self.sizes.max())
-        parts = [f"A half of a sample finds its other half: {100 * self.retrieval:.0f} %."]
-        floor = f"Two samples of {low} cells from one distribution would be {self.noise_floor(low):.2g} apart"
-        parts.append(floor + (f", of {high} cells {self.noise_floor(high):.2g}." if high > low else "."))
+    def describe(self, floor: Callable[[float], float] | None = None) -> str:
+        """Return what was found in plain sentences.
+
+        Parameters
+        ----------
+        floor
+            What to tell in place of `noise_floor`, such as the same in another unit.
+        """
+        told, low, high = floor or self.noise_floor, int(self.sizes.min()), int(self.sizes.max())
+        parts = []
+        if self.retrieval is not None:
+            parts.append(f"A half of a sample finds its other half: {100 * self.retrieval:.0f} %.")
+        words = f"Two samples of {counted(low, 'cell')} from one distribution would be {told(low):.2g} apart"
+        parts.append(words + (f", of {counted(high, 'cell')} {told(high):.2g}." if high > low else "."))
         if not self.between.any():
             parts.append("Nothing but the luck of the draw sets the samples apart.")
         if self.lower is not None:
             pairs = self.told_apart[np.triu_indices(len(self.sizes), 1)]
-            parts.append(f"{int(pairs.sum())} of {pairs.size} pairs can be told apart.")
+            parts.append(f"{int(pairs.sum()):,} of {pairs.size:,} pairs can be told apart.")
         return " ".join(parts)
 
-    def plain(self) -> dict[str, Any]:
-        """Return what describes the whole as plain values for JSON."""
+    def plain(self, floor: Callable[[float], float] | None = None) -> dict[str, Any]:
+        """Return what describes the whole as plain values for JSON.
+
+        Parameters
+        ----------
+        floor
+            As in `describe`.
+        """
         pairs = None if self.lower is None else self.told_apart[np.triu_indices(len(self.sizes), 1)]
+        told = floor or self.noise_floor
         return {
             "retrieval": self.retrieval,
-            "noise_floor": {str(n): self.noise_floor(n) for n in sorted({int(n) for n in self._typical_sizes()})},
+            "noise_floor": {str(n): told(n) for n in self.typical_sizes},
             "between": self.between.tolist(),
             "excess": self.excess.tolist(),
             "n_bootstrap": self.n_bootstrap,
@@ -195,8 +213,10 @@ class Uncertainty(ReadOnlyArrays):
             "pairs_told_apart": None if pairs is None else int(pairs.sum()),
         }
 
-    def _typical_sizes(self) -> Float64:
-        return np.quantile(self.sizes, [0, 0.5, 1], method="nearest")
+    @property
+    def typical_sizes(self) -> list[int]:
+        """Cells of the smallest, the median and the largest sample; fewer if numbers are equal."""
+        return sorted({int(n) for n in np.quantile(self.sizes, [0, 0.5, 1], method="nearest")})
 
     def __str__(self) -> str:
         return self.describe()
@@ -336,13 +356,15 @@ def check_cells(model: DiffusionEMD, measures: Any, sizes: npt.ArrayLike | None)
     if not np.allclose(counts.data, whole, rtol=1e-6, atol=1e-6) or (found < 1).any():
         raise InvalidInputError(
             "samples whose cells count alike, for the noise of a sample comes from its number of cells",
-            "weights" if sizes is None else "masses that are no whole numbers of cells",
-            f"give the number of cells of each sample as {argument('sizes')}, or leave weights out",
+            "weights" if sizes is None else "weights, or masses that are no whole numbers of cells",
+            f"leave weights out, or compare with {argument('bias', 'raw')}; hm.uncertainty takes the numbers of cells",
         )
     counts.data = whole
     if len(found) < 2 or found.max() < 2:
         raise InvalidInputError(
-            "at least two samples, one of them of at least two cells", f"{len(found)} of at most {int(found.max())}"
+            "at least two samples, one of them of at least two cells, to tell noise from difference",
+            f"{len(found)} of at most {counted(int(found.max()), 'cell')}",
+            f"compare with {argument('bias', 'raw')}",
         )
     return counts
 

@@ -36,7 +36,7 @@ def intervals(
     square = apart - noise[:, None] - noise
     along, spread, skewness = _replicates(sketch, means, noise, n_bootstrap, rng)
     directed = along / np.where(apart > 0, apart, 1)
-    scale = distances / np.sqrt(np.where(apart > 0, apart, 1))
+    scale = _scale(distances, apart)
     reach = _student(confidence, noise, sketch.sizes)
 
     # Two samples may be nearer by luck than noise allows for. No upper limit is below that of a pair whose estimate is
@@ -52,7 +52,10 @@ def intervals(
         # The skewness is that at the limit itself, where a larger part of the variance may be symmetric.
         total = spread + 4 * directed * limit(sign, reach)
         bent = np.clip(skewness, 0, 3) * (spread / np.where(total > 0, total, 1)) ** 1.5
-        bounds.append(scale * np.sqrt(limit(sign, np.maximum(reach - sign * bent * (reach**2 - 1) / 6, 0))))
+        far = reach - sign * bent * (reach**2 - 1) / 6
+        # A law with that skewness ends 2 / skewness standard deviations below its mean (Pearson III).
+        far = np.maximum(far, np.minimum(reach, 2 / np.maximum(bent, np.finfo(float).tiny)) if sign > 0 else 0)
+        bounds.append(scale * np.sqrt(limit(sign, far)))
         np.fill_diagonal(bounds[-1], 0)
     # The estimate lies beyond its noise, or the interval begins at zero.
     bounds[0][square <= reach * np.sqrt(spread)] = 0
@@ -60,6 +63,13 @@ def intervals(
     blur = reach * UNLIKE * np.sqrt(np.clip(1 - square / np.where(apart > 0, apart, 1), 0, 1)) * middle
     lower = np.maximum(middle - np.hypot(np.maximum(middle - bounds[0], 0), blur), 0)
     return np.where(bounds[0] > 0, lower, 0.0), middle + np.hypot(np.maximum(bounds[1] - middle, 0), blur)
+
+
+def _scale(distances: Float64, apart: Float64) -> Float64:
+    """Return the L1 distance of each pair over its L2 distance; of pairs without any, the median of the others."""
+    known = (apart > 0) & (distances > 0)
+    ratio = distances / np.sqrt(np.where(known, apart, 1))
+    return np.where(known, ratio, np.median(ratio[known]) if known.any() else 0.0)
 
 
 def _replicates(

@@ -136,11 +136,11 @@ class Sketch:
         own = own_share(sizes)
         return np.asarray(own * alone + (1 - own) * pooled(alone, sizes)[:, None] / sizes)
 
-    def retrieval(self) -> float:
-        """Return the share of samples of which one half has the other half as its nearest."""
+    def retrieval(self) -> float | None:
+        """Return the share of halves that are nearest to their own other half; None if samples are too small."""
         many = np.flatnonzero(self.sizes >= 4)
         if many.size < 2:
-            return 0.0
+            return None
         halves = np.stack(
             [
                 [self.parts[self.starts[i] + first : self.starts[i + 1] : 2].mean(axis=0) for i in many]

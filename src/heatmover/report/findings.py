@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from heatmover._words import counted, percent
 from heatmover.analysis.examination import LEVEL, Finding
 from heatmover.analysis.study import Study
-from heatmover.report.markup import counted, shortened
+from heatmover.report.markup import shortened
 from heatmover.statistics.permutations import TestResult
 
 __all__ = ["cautions", "row"]
@@ -99,7 +100,7 @@ def _verdict(finding: Finding) -> dict[str, str]:
 
 def _effect(finding: Finding, answer: TestResult) -> str:
     if finding.kind == "groups":
-        return f"explains {100 * answer.effect:.2g} % of the variation"
+        return f"explains {percent(finding.explained)} of the variation"
     return f"correlation {answer.statistic:.2f} ({answer.statistic - answer.effect:.2f} by chance)"
 
 

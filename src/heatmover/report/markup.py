@@ -17,7 +17,7 @@ from heatmover._files import plain
 from heatmover._typing import Float64
 from heatmover._validation import import_extra
 
-__all__ = ["counted", "digest", "fill", "legal_script", "packed", "rounded", "script_json", "shortened", "static"]
+__all__ = ["digest", "fill", "legal_script", "packed", "rounded", "script_json", "shortened", "static"]
 
 # What HTML does not allow, however it is written: NUL and other controls but white space, halves of characters, and
 # code points that are no characters.
@@ -52,11 +52,6 @@ def fill(template: str, **values: Any) -> str:
     '<p>1 &lt; 2</p>'
     """
     return str(_environment().get_template(template).render(**values))
-
-
-def counted(number: int, what: str) -> str:
-    """Return a number with its noun, such as ``"1 sample"`` or ``"1,200 samples"``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 @cache

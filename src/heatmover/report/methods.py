@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from heatmover._words import listed, unused
+from heatmover._words import counted, listed, unused
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.study import Study
 from heatmover.embedding import DiffusionEMD
-from heatmover.report.markup import counted, shortened
+from heatmover.report.markup import shortened
 
 __all__ = ["methods", "references"]
 
@@ -169,8 +169,9 @@ def _noise(comparison: Comparison) -> Iterator[str]:
     found = comparison.uncertainty
     if found is not None and comparison.bias == "corrected":
         yield (
-            "The embeddings of the samples were shrunk towards their centre, scale by scale, by the share of their "
-            "variance that is due to the number of cells (constrained empirical Bayes)."
+            "The embeddings of the samples were shrunk towards their centre, scale by scale and along every direction "
+            "in which they clearly differ, by the share of their variance that is due to the number of cells "
+            "(constrained empirical Bayes)."
         )
     if found is not None and comparison.intervals is not None:
         yield (
@@ -205,6 +206,11 @@ def _tests(study: Study) -> Iterator[str]:
         f"Whether a variable goes with the distances was tested by {' and '.join(names)}, with "
         f"{permutations:,} permutations each (all of them where there are no more)."
     )
+    if study.comparison.bias == "corrected":
+        yield (
+            "Tests used Euclidean distances between the embeddings of samples in units of their own standard "
+            "deviations, so that numbers of cells make no difference."
+        )
     further = [words for test, words in FURTHER.items() if test in used]
     if further:
         yield f"Also tested were {_listed(further)}."

@@ -184,7 +184,7 @@ def noise_sections(study: Study) -> list[Section]:
         "noise.html",
         corrected=comparison.bias == "corrected",
         floors=named_floors(comparison),
-        retrieval=f"{100 * found.retrieval:.0f}",
+        retrieval=None if found.retrieval is None else f"{100 * found.retrieval:.0f}",
         pairs=pair_counts(comparison),
         sentences=study.about_noise,
     )

@@ -392,7 +392,7 @@ def compare_cohort(
         As in `InPieces`.
     min_cells
         Leave out samples with fewer cells from the comparison.
-    n_neighbors, model, bias, n_bootstrap
+    n_neighbors, model, equal_cells, bias, n_bootstrap, units
         As in `heatmover.compare`.
     random_state
         Seed of all draws.
