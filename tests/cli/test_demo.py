@@ -38,7 +38,7 @@ def finished(tmp_path_factory, demo):
 @pytest.fixture(scope="module")
 def expected():
     data = hm.datasets.cohort(6, cells_per_sample=30, effect=2.0, random_state=3)
-    return data, hm.compare(data.points, data.labels, random_state=3)
+    return data, hm.compare(data.points, data.labels, bias="corrected", random_state=3)
 
 
 def test_demo_writes_its_files_and_nothing_else(finished, cli):
@@ -101,6 +101,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(finished):
         "choose scales ...",
         "diffuse measures ...",
         "compare ...",
+        "assess noise ...",
         "diagnose graph ...",
         "test variables ...",
         "contrast cells ...",
