@@ -73,7 +73,7 @@ def test_the_record_says_how_it_was_made(finished, expected):
     assert record["versions"]["numpy"] == np.__version__
     assert record["graph"]["n_neighbors"] == 30
     assert record["max_scale"]["value"] == comparison.model.max_scale_
-    plain = hm.statistics.permanova(comparison.distances, data.annotations["condition"], random_state=3)
+    plain = hm.statistics.permanova(comparison.test_distances, data.annotations["condition"], random_state=3)
     assert record["findings"][0]["tests"]["permanova"]["p_value"] == plain.p_value
 
 

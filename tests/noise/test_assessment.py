@@ -83,9 +83,9 @@ def test_small_samples_are_no_longer_far():
     raw, corrected = [], []
     for seed in range(3):
         points, labels = draw(sizes, apart=0.15, seed=seed)
-        results = [hm.compare(points, labels, n_neighbors=15, bias=bias) for bias in ("raw", "corrected")]
-        for result, correlations in zip(results, (raw, corrected), strict=True):
-            correlations.append(spearmanr(result.sizes, result.distances.mean(axis=1))[0])
+        result = hm.compare(points, labels, n_neighbors=15, bias="corrected")
+        for distances, found in ((result.uncertainty.distances, raw), (result.distances, corrected)):
+            found.append(spearmanr(result.sizes, distances.mean(axis=1))[0])
     assert np.mean(raw) < -0.5
     assert abs(np.mean(corrected)) < 0.25
 
@@ -129,10 +129,9 @@ def test_unequal_numbers_of_cells_are_no_finding():
     rejected = {"raw": 0, "corrected": 0}
     for seed in range(8):
         points, labels = draw([30] * 5 + [200] * 15, seed=seed)
-        graph = hm.Graph.from_points(points, n_neighbors=8)
-        for bias in rejected:
-            result = hm.compare(graph, labels, bias=bias)
-            rejected[bias] += permanova(result.test_distances, groups, n_permutations=99).p_value <= 0.05
+        result = hm.compare(hm.Graph.from_points(points, n_neighbors=8), labels, bias="corrected")
+        for bias, distances in (("raw", result.uncertainty.distances), ("corrected", result.test_distances)):
+            rejected[bias] += permanova(distances, groups, n_permutations=99).p_value <= 0.05
     assert rejected["raw"] >= 4
     assert rejected["corrected"] <= 2
 
