@@ -272,6 +272,15 @@ def test_samples_of_one_cell_are_refused_before_the_work(read):
     assert study_cohort(cohort, min_cells=1, n_neighbors=4, bias="raw", **QUICK).comparison.uncertainty is None
 
 
+def test_too_few_samples_for_units_are_refused_before_the_work(read):
+    frame = make_frame()
+    few = frame[frame["sample"].isin([f"s{i}" for i in range(5)])]
+    watch = Noting()
+    with pytest.raises(InvalidInputError, match="at least 7 samples for units"):
+        study_cohort(read(few), units="euclidean", progress=watch, **QUICK)
+    assert watch.stages == []
+
+
 def test_a_corrected_study_does_not_advise_to_correct(read, monkeypatch):
     monkeypatch.setattr("heatmover.analysis.study.SIZE_MATTERS", 2)
     frame = make_frame().drop(index=range(5))

@@ -30,6 +30,7 @@ from heatmover.analysis.noise import (
 )
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import Clock, StudyRecord, input_record, versions
+from heatmover.analysis.units import check_enough_samples
 from heatmover.cohort import Cohort
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, Sentence, argument
 from heatmover.metrics import centered_ranks
@@ -227,6 +228,8 @@ def study_cohort(
     watch = Clock(progress)
     kept = enough_cells(cohort, asked.min_cells)
     check_noise(cohort, kept, asked)
+    if asked.units is not None:
+        check_enough_samples(len(kept))
     table = cohort.samples.iloc[kept]
     chosen = choose_variables(cohort, table, asked.variables, asked.block)
     blocks = None if asked.block is None else check_block(cohort.variable(asked.block).iloc[kept], asked.block)
