@@ -125,7 +125,8 @@ def slow_first(_shared, number, folder):
     """The first task waits until four others are done, so that three of them have been told."""
     if number == 0:
         waiting = threading.Event()
-        for _ in range(1000):  # not for ever, or a failure would never end
+        # Three minutes, for a new worker on a busy machine; not for ever, or a failure would never end.
+        for _ in range(9000):
             if len(list(Path(folder).iterdir())) >= 4:
                 break
             waiting.wait(0.02)
