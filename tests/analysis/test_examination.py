@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatmover.analysis.examination import Finding, examine, kind_of, label
+from heatmover.analysis.examination import Finding, examine
+from heatmover.analysis.variables import kind_of, label
 from heatmover.errors import InvalidInputError
 from heatmover.manifold import smoothness
 from heatmover.statistics import (
@@ -107,6 +108,35 @@ def test_explained_share_by_brute_force():
 )
 def test_kinds(values, kind):
     assert kind_of(values) == kind
+
+
+def test_a_variable_is_read_as_it_is_said():
+    distances, stage = line(shift=2), [1, 2, 3, 4] * 6
+    spelt, years = [str(each) for each in stage], list(range(24))
+    plain = {"stage": stage, "spelt": spelt, "years": years}
+    assert [found.kind for found in examine(distances, plain)] == ["groups", "groups", "number"]
+    read = examine(distances, plain, numeric=["stage", "spelt"], categorical=["years"], n_permutations=99)
+    assert [found.kind for found in read] == ["number", "number", "groups"]
+    assert read[0].answer.test == "distance correlation"
+    assert read[0].answer.p_value == read[1].answer.p_value
+    assert "different for every sample" in read[2].note
+    binned = {"years": [f"{year // 6}" for year in years]}
+    coded = examine(distances, {"years": [float(year // 6) for year in years]}, categorical=["years"])
+    assert coded[0].groups == examine(distances, binned)[0].groups
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"numeric": ["group"]}, "Expected numbers in 'group', which numeric names, found 'a'; correct the value"),
+        ({"numeric": ["grup"]}, "every name in numeric to be a variable, found 'grup' .did you mean 'group'"),
+        ({"categorical": ["age"]}, "every name in categorical to be a variable, found 'age'"),
+        ({"numeric": ["group"], "categorical": ["group"]}, "in numeric or in categorical, found 'group' in both"),
+    ],
+)
+def test_readings_that_cannot_be(changes, sentence):
+    with pytest.raises(InvalidInputError, match=sentence):
+        examine(line(shift=2), {"group": ["a", "b"] * 12}, **changes)
 
 
 @pytest.mark.parametrize(("value", "name"), [(1.0, "1"), (1, "1"), (1.5, "1.5"), ("1.0", "1.0"), (True, "True")])

@@ -18,6 +18,13 @@ BAD = {
     "variables of numbers": ({"variables": ["a", 1]}, "variables to be a name, found 1"),
     "block": ({"block": 3}, "block to be a name, found 3"),
     "cells": ({"cells": ["type"]}, r"cells to be a name, found \['type'\]"),
+    "numeric as text": ({"numeric": "age"}, r"numeric to be a list of names, found 'age'"),
+    "both readings": (
+        {"numeric": ["a"], "categorical": ["b", "a"]},
+        "a variable in numeric or in categorical, found 'a' in both",
+    ),
+    "unknown variable": ({"numeric": ["grup"]}, r"a variable of the samples, found 'grup' \(did you mean 'group'\?\)"),
+    "text as numbers": ({"numeric": ["group"]}, "numbers in 'group', which numeric names, found 'a'"),
     "min_cells": ({"min_cells": 0}, "min_cells to be a whole number of at least 1, found 0"),
     "fraction": ({"min_cells": 1.5}, "min_cells to be a whole number of at least 1, found 1.5"),
     "truth": ({"allow_components": "yes"}, "allow_components to be True or False, found 'yes'"),

@@ -477,3 +477,22 @@ def test_units_without_the_package_are_told_before_cells_are_read(cli, unequal, 
         result = cli.run("compare", unequal, "-s", "sample", "--units", "euclidean", *further, "-o", tmp_path / "out")
         cli.fails_with(result, r"heatmover\[exact\]")
         assert "look at every value" not in result.stderr
+
+
+def test_a_variable_is_read_as_it_is_said(make, tmp_path, cli):
+    frame = make.frame()
+    frame["stage"] = frame["sample"].str[1:].astype(int) % 4 + 1
+    frame["plate"] = frame["sample"].str[1:].astype(int) // 2 + 10.5
+    file = tmp_path / "cells.csv"
+    frame.to_csv(file, index=False)
+    base = ("compare", file, "-s", "sample", "-c", "stage", "-c", "plate", "--permutations", "19", "-q")
+    given = ("--numeric", "stage", "--categorical", "plate")
+    assert cli.run(*base, *given, "-o", tmp_path / "out").exit_code == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert [found["kind"] for found in record["findings"]] == ["number", "groups"]
+    assert record["parameters"]["numeric"] == ["stage"]
+    assert "--numeric stage --categorical plate" in record["command"]["line"]
+    for command, out in (("compare", ("-o", tmp_path / "bad")), ("doctor", ())):
+        result = cli.run(command, file, "-s", "sample", "--numeric", "condition", "-q", *out)
+        cli.fails_with(result, "Expected numbers in 'condition', which --numeric names, found 'control'; correct")
+    assert not (tmp_path / "bad").exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
@@ -12,7 +12,8 @@ import numpy.typing as npt
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, Int64
 from heatmover._validation import LabelNames, RandomState, check_integer
-from heatmover._words import percent, quoted
+from heatmover._words import find, percent, quoted
+from heatmover.analysis.variables import as_groups, as_numbers, check_readings, kind_of, label
 from heatmover.errors import InvalidInputError, Sentence
 from heatmover.manifold import smoothness
 from heatmover.measures import is_missing
@@ -32,8 +33,6 @@ from heatmover.statistics.separation import Separation, separate
 __all__ = ["Finding", "examine", "kind_of", "label"]
 
 
-# Numbers with fewer different values are codes of groups (0 and 1, a stage from 1 to 4), not measurements.
-FEWEST_NUMBERS = 6
 # In fewer samples no test can say anything.
 FEWEST_SAMPLES = 4
 # What a test calls unlikely, here and in the words.
@@ -186,6 +185,8 @@ def examine(
     *,
     blocks: Sequence[object] | None = None,
     shown: npt.ArrayLike | None = None,
+    numeric: Collection[str] = (),
+    categorical: Collection[str] = (),
     n_permutations: int = 999,
     random_state: RandomState = 0,
     progress: Progress = SILENT,
@@ -205,6 +206,8 @@ def examine(
     shown
         Distances as the reader sees them, ``(n_samples, n_samples)``, if those for tests are others; groups are
         described by them (``separation``, and the share of the variation that they explain).
+    numeric, categorical
+        Names of variables to read as numbers however few different values they have, or as groups however many.
     n_permutations
         Permutations of every test; all of them if there are no more.
     random_state
@@ -233,12 +236,13 @@ def examine(
     check_integer("n_permutations", n_permutations, minimum=1)
     names = LabelNames("variables").add_all(variables)
     columns = {name: _listed(name, variables[key], len(matrix)) for name, key in zip(names, variables, strict=True)}
+    _read(columns, numeric, categorical)
     tied = None if blocks is None else _names("blocks", blocks, len(matrix))
     progress.stage("test variables", max(len(columns), 1))
     findings = []
     for name, values in columns.items():
         settings = {"n_permutations": n_permutations, "random_state": random_state}
-        findings.append(_examine((matrix, seen), name, values, tied, settings))
+        findings.append(_examine((matrix, seen), name, values, tied, settings, name in numeric))
         progress.advance()
     tested = [finding for finding in findings if finding.answer is not None]
     q_values = iter(false_discovery([finding.answer.p_value for finding in tested]) if tested else ())  # type: ignore[union-attr]
@@ -253,11 +257,12 @@ def _examine(
     values: list[Any],
     tied: npt.NDArray[np.str_] | None,
     settings: dict[str, Any],
+    numeric: bool,
 ) -> Finding:
     """Test a variable by the first matrix and describe its groups by the second."""
     known = np.array([not is_missing(value) for value in values], dtype=bool)
     kept: list[Any] = [value for value, there in zip(values, known, strict=True) if there]
-    kind = kind_of(kept)
+    kind = kind_of(kept, numeric=numeric)
     blank = Finding(name, kind, len(kept), int((~known).sum()), {}, {}, None, None, "", "")
     part, seen = (matrix[np.ix_(known, known)] for matrix in matrices)
     codes = check_labels(name, [label(value) for value in kept], len(kept)) if kind == "groups" and kept else None
@@ -335,11 +340,13 @@ def _remark(name: str, n_missing: int, groups: Mapping[str, int], *, left: bool)
     return " ".join(notes)
 
 
-def kind_of(values: list[Any]) -> Literal["groups", "number"]:
-    """Return whether known values of a variable are those of groups or numbers."""
-    numeric = all(isinstance(value, int | float | np.number) and not isinstance(value, bool) for value in values)
-    many = numeric and len(set(values)) >= FEWEST_NUMBERS
-    return "number" if many and bool(np.isfinite(np.asarray(values, dtype=float)).all()) else "groups"
+def _read(columns: dict[str, list[Any]], numeric: Collection[str], categorical: Collection[str]) -> None:
+    """Read some of the variables as it is said."""
+    check_readings(numeric, categorical)
+    for name in numeric:
+        columns[name] = as_numbers(name, columns[find(name, columns, "every name in numeric to be a variable")])
+    for name in categorical:
+        columns[name] = as_groups(columns[find(name, columns, "every name in categorical to be a variable")])
 
 
 def _names(name: str, labels: Any, n_samples: int) -> npt.NDArray[np.str_]:
@@ -353,12 +360,6 @@ def _listed(name: object, values: Any, n_samples: int) -> list[Any]:
     if len(found) != n_samples:
         raise InvalidInputError(f"a value of {quoted(name)} for each of the {n_samples} samples", f"{len(found)}")
     return found
-
-
-def label(value: Any) -> str:
-    """Return the name of the group that a value stands for; 1.0 is group 1: a gap makes floats of whole numbers."""
-    number = isinstance(value, float | np.floating) and float(value).is_integer()
-    return str(int(value)) if number else str(value)
 
 
 def _refused(name: str, error: InvalidInputError) -> Sentence:

@@ -9,6 +9,7 @@ from typing import Any, Literal, final
 from heatmover._validation import check_integer, check_option, check_seed, check_truth, check_word
 from heatmover._words import unknown_parameter
 from heatmover.analysis.units import UNITS, Units
+from heatmover.analysis.variables import check_readings
 from heatmover.cohort.equal import check_equal_cells
 from heatmover.errors import InvalidInputError, argument
 
@@ -29,6 +30,8 @@ class StudyParameters:
     cells
         Name of an annotation of the cells, such as their types: which of them differ between the groups of the
         first variable that has groups, see `heatmover.analysis.contrast_cells`.
+    numeric, categorical
+        Names of variables to read as numbers however few different values they have, or as groups however many.
     min_cells
         Leave out samples with fewer cells. None: refuse a cohort in which a sample has a single cell.
     allow_components
@@ -63,6 +66,8 @@ class StudyParameters:
     variables: Sequence[str] | None = None
     block: str | None = None
     cells: str | None = None
+    numeric: Sequence[str] = ()
+    categorical: Sequence[str] = ()
     min_cells: int | None = None
     allow_components: bool = False
     n_neighbors: int = 30
@@ -77,6 +82,9 @@ class StudyParameters:
     def __post_init__(self) -> None:
         if self.variables is not None:
             object.__setattr__(self, "variables", _check_names("variables", self.variables))
+        for name in ("numeric", "categorical"):
+            object.__setattr__(self, name, _check_names(name, getattr(self, name)))
+        check_readings(self.numeric, self.categorical)
         for name in ("block", "cells"):
             if getattr(self, name) is not None:
                 check_word(name, getattr(self, name))

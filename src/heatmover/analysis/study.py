@@ -31,6 +31,7 @@ from heatmover.analysis.noise import (
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import Clock, StudyRecord, input_record, versions
 from heatmover.analysis.units import check_enough_samples
+from heatmover.analysis.variables import read_variables
 from heatmover.cohort import Cohort
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, Sentence, argument
 from heatmover.metrics import centered_ranks
@@ -196,8 +197,8 @@ def study_cohort(
     progress
         Told of all stages.
     **changes
-        Parameters by their names: ``variables``, ``block``, ``cells``, ``min_cells``, ``allow_components``,
-        ``n_neighbors``, ``landmarks``, ``equal_cells``, ``bias``, ``n_bootstrap``, ``units``,
+        Parameters by their names: ``variables``, ``block``, ``cells``, ``numeric``, ``categorical``, ``min_cells``,
+        ``allow_components``, ``n_neighbors``, ``landmarks``, ``equal_cells``, ``bias``, ``n_bootstrap``, ``units``,
         ``n_permutations``, ``random_state``; see `heatmover.analysis.StudyParameters`.
 
     Returns
@@ -230,7 +231,9 @@ def study_cohort(
     check_noise(cohort, kept, asked)
     if asked.units is not None:
         check_enough_samples(len(kept))
-    table = cohort.samples.iloc[kept]
+    for name in (*asked.numeric, *asked.categorical):
+        cohort.variable(name)
+    table = read_variables(cohort.samples.iloc[kept], asked.numeric, asked.categorical)
     chosen = choose_variables(cohort, table, asked.variables, asked.block)
     blocks = None if asked.block is None else check_block(cohort.variable(asked.block).iloc[kept], asked.block)
     annotation = None if asked.cells is None else annotate(asked.cells, cohort.annotation(asked.cells), cohort.n_cells)
@@ -255,6 +258,8 @@ def study_comparison(
     blocks: Sequence[object] | None = None,
     cells: Mapping[str, Any] | Any | None = None,
     source: Mapping[str, Any] | None = None,
+    numeric: Sequence[str] = (),
+    categorical: Sequence[str] = (),
     n_permutations: int = 999,
     random_state: int = 0,
     progress: Progress = SILENT,
@@ -273,7 +278,7 @@ def study_comparison(
         Series, it has a name. With landmarks these are the points: `study_cohort` counts every cell for its own type.
     source
         What the samples were made from, for the record: ``"name"``, ``"format"``, ``"dimensions"`` and the like.
-    blocks, n_permutations, random_state, progress
+    blocks, numeric, categorical, n_permutations, random_state, progress
         As in `examine`.
 
     Examples
@@ -295,13 +300,14 @@ def study_comparison(
     table.columns = [str(name) for name in table.columns]
     chosen = list(table.columns)
     distinct(chosen, "names of variables", "1 and '1' read the same")
+    table = read_variables(table, numeric, categorical)
     annotation = None if cells is None else _named(cells, comparison.graph.n_points)
     asked = StudyParameters(
         variables=chosen, block=None if blocks is None else "blocks",
-        cells=None if annotation is None else annotation.name or "cells",
+        cells=None if annotation is None else annotation.name or "cells", numeric=numeric, categorical=categorical,
         n_permutations=n_permutations, random_state=random_state,
     )  # fmt: skip
-    decided = ("variables", "block", "cells", "n_permutations", "random_state")
+    decided = ("variables", "block", "cells", "numeric", "categorical", "n_permutations", "random_state")
     return _finish(
         Compared(comparison, annotation), _Design(table, chosen, blocks, ()), watch,
         source=source, parameters={name: asked.record()[name] for name in decided}, how={"how": "before"},
@@ -325,6 +331,8 @@ def _finish(
         {name: design.table[name].tolist() for name in design.chosen},
         blocks=design.blocks,
         shown=comparison.distances,
+        numeric=[name for name in parameters["numeric"] if name in design.chosen],
+        categorical=[name for name in parameters["categorical"] if name in design.chosen],
         progress=watch,
         **tests,
     )
@@ -521,7 +529,8 @@ def _confounded_notes(
 ) -> Iterator[str]:
     """Tell of variables that go with the number of cells: then a difference may be one of numbers."""
     columns = {found.variable: design.table[found.variable].tolist() for found in findings if found.answer is not None}
-    for variable, p_value in goes_with_size(comparison.sizes, columns, blocks=design.blocks, **tests):
+    numeric = [found.variable for found in findings if found.kind == "number" and found.answer is not None]
+    for variable, p_value in goes_with_size(comparison.sizes, columns, blocks=design.blocks, numeric=numeric, **tests):
         remedy = "" if comparison.bias == "corrected" else f"{argument('bias', 'corrected')} makes up for it"
         yield confounded_sentence(variable, p_value, remedy)
 

@@ -38,6 +38,8 @@ def compare(
     color: options.Color = None,
     block: options.Block = None,
     cells: options.Cells = None,
+    numeric: options.Numeric = None,
+    categorical: options.Categorical = None,
     permutations: options.Permutations = "999",
     min_cells: options.MinCells = None,
     allow_components: options.AllowComponents = False,

@@ -18,8 +18,8 @@ from heatmover._typing import Float64, Int32, Int64, Intp
 from heatmover._words import listed, quoted, unused
 from heatmover.analysis.cell_types import annotate
 from heatmover.analysis.comparison import compare
-from heatmover.analysis.examination import kind_of
 from heatmover.analysis.landmarking import LANDMARKS, LANDMARKS_ABOVE
+from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import Clock
 from heatmover.analysis.study import (
     SMALL_SAMPLE,
@@ -30,6 +30,7 @@ from heatmover.analysis.study import (
     enough_cells,
 )
 from heatmover.analysis.units import check_enough_samples, check_units
+from heatmover.analysis.variables import kind_of, read_variables
 from heatmover.cli._noise import Noise, assess_noise, noise_advice, noise_facts
 from heatmover.cli._options import in_options
 from heatmover.cli._settings import Settings
@@ -163,6 +164,9 @@ def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
     if asked.units is not None:
         yield from _tried(check_units, asked.units)
         yield from _tried(check_enough_samples, len(kept))
+    for name in (*asked.numeric, *asked.categorical):
+        yield from _tried(cohort.variable, name)
+    yield from _tried(read_variables, table, asked.numeric, asked.categorical)
     for name in asked.variables or ():
         yield from _tried(choose_variables, cohort, table, [name], block)
     if cells is not None:
@@ -316,13 +320,14 @@ def diagnose_file(settings: Settings, quiet: bool) -> list[str]:
     with watched(quiet) as progress:
         # Without the variables asked for: they are looked at later, and all of them.
         named = [*(asked.variables or ()), *(name for name in (asked.block, asked.cells) if name is not None)]
+        named += [*asked.numeric, *asked.categorical]
         apart = replace(reading, no_features=(*reading.no_features, *named))
         cohort = apart.read([], asked.random_state, progress)
         checkup = check_up(cohort, settings, progress)
         tested = len(asked.variables or choose_variables(cohort, cohort.samples, None, None))
         cost = estimate(cohort, settings, checkup.points, checkup.codes, n_variables=tested, progress=progress)
     if not quiet:
-        _show(output(), cohort, checkup, cost, asked.units)
+        _show(output(), cohort, checkup, cost, asked)
     return [in_options(sentence) for sentence in checkup.refusals]
 
 
@@ -343,12 +348,12 @@ def _show_candidates(file: str, quiet: bool) -> NoReturn:
     fail(f"Expected --sample-key to name one of these columns, found none; perhaps --sample-key {likely}.")
 
 
-def _show(console: Console, cohort: Cohort, checkup: Checkup, cost: Estimate | None, units: str | None) -> None:
+def _show(console: Console, cohort: Cohort, checkup: Checkup, cost: Estimate | None, asked: StudyParameters) -> None:
     console.print()
-    for name, text in (*_facts(cohort, checkup), *_costs(cost, units)):
+    for name, text in (*_facts(cohort, checkup), *_costs(cost, asked.units)):
         console.print(hanging(name, clean(text), width=9))
     console.print()
-    _show_variables(console, cohort)
+    _show_variables(console, cohort, asked)
     advice = [*checkup.advice, *cohort.warnings, *(checkup.diagnosis.advice if checkup.diagnosis else ())]
     if advice:
         console.print()
@@ -389,12 +394,14 @@ def _costs(cost: Estimate | None, units: str | None) -> Iterator[tuple[str, str]
         yield "compare", f"about {spell} and {cost.memory / 1e9:.1f} GB of memory here{exact}"
 
 
-def _show_variables(console: Console, cohort: Cohort) -> None:
+def _show_variables(console: Console, cohort: Cohort, asked: StudyParameters) -> None:
     table = columns_of("variable", "kind", "values", "missing")
-    for name in list(cohort.samples.columns)[:VARIABLES_SHOWN]:
-        column = cohort.samples[name]
+    refused = _tried(read_variables, cohort.samples, asked.numeric, asked.categorical)
+    samples = cohort.samples if refused else read_variables(cohort.samples, asked.numeric, asked.categorical)
+    for name in list(samples.columns)[:VARIABLES_SHOWN]:
+        column = samples[name]
         known = column.dropna()
-        kind = kind_of(known.tolist())
+        kind = "groups" if name in asked.categorical else kind_of(known.tolist(), numeric=name in asked.numeric)
         missing = len(column) - len(known)
         if kind == "number":
             values = f"{known.min():.4g} to {known.max():.4g}"

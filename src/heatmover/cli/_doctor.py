@@ -32,6 +32,8 @@ def doctor(
     color: options.Color = None,
     block: options.Block = None,
     cells: options.Cells = None,
+    numeric: options.Numeric = None,
+    categorical: options.Categorical = None,
     permutations: options.Permutations = "999",
     min_cells: options.MinCells = None,
     allow_components: options.AllowComponents = False,

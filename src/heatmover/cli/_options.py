@@ -22,6 +22,7 @@ __all__ = [
     "Bias",
     "Block",
     "Bootstrap",
+    "Categorical",
     "Cells",
     "Cofactor",
     "Color",
@@ -32,6 +33,7 @@ __all__ = [
     "Landmarks",
     "MinCells",
     "Neighbors",
+    "Numeric",
     "OptionalNumbers",
     "Out",
     "Permutations",
@@ -54,6 +56,7 @@ OPTIONS: Mapping[str, str] = {
     "allow_components": "--allow-components",
     "bias": "--bias",
     "block": "--block",
+    "categorical": "--categorical",
     "cells": "--cells",
     "checkpoint": "--checkpoint",
     "client": "--scheduler",
@@ -69,6 +72,7 @@ OPTIONS: Mapping[str, str] = {
     "n_neighbors": "--neighbors",
     "n_permutations": "--permutations",
     "no_features": "--annotation",
+    "numeric": "--numeric",
     "on_missing": "--missing",
     "out": "--out",
     "random_state": "--seed",
@@ -148,6 +152,20 @@ Block = Annotated[
     typer.Option(
         metavar="COLUMN", rich_help_panel=TESTS,
         help="Variable that ties samples together, such as the patient or the batch.",
+    ),
+]  # fmt: skip
+Numeric = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--numeric", metavar="COLUMN", rich_help_panel=TESTS, show_default="six or more different numbers",
+        help="Variable of samples that is a number, however few values it has; may be given again.",
+    ),
+]  # fmt: skip
+Categorical = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--categorical", metavar="COLUMN", rich_help_panel=TESTS, show_default="text, fewer than six different numbers",
+        help="Variable of samples whose values are groups, however many numbers they are; may be given again.",
     ),
 ]  # fmt: skip
 Cells = Annotated[

@@ -169,6 +169,7 @@ class Settings:
         """Read the cohort; the variables asked for are looked for before any value is."""
         block, cells = self.study.block, self.study.cells
         required = [*(self.study.variables or ()), *([] if block is None else [block])]
+        required += [*self.study.numeric, *self.study.categorical]
         kept_apart = (*self.reading.no_features, *([] if cells is None else [cells]))
         reading = replace(self.reading, no_features=kept_apart)
         return reading.read(required, self.study.random_state, progress)
@@ -215,6 +216,8 @@ def settings_of(asked: Mapping[str, Any]) -> Settings:
         variables=typed["color"] or None,
         block=typed["block"],
         cells=typed["cells"],
+        numeric=typed["numeric"] or (),
+        categorical=typed["categorical"] or (),
         min_cells=typed["min_cells"],
         allow_components=typed["allow_components"],
         n_neighbors=typed["neighbors"],

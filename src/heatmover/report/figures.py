@@ -13,8 +13,8 @@ from scipy.spatial.distance import squareform
 
 from heatmover._typing import Float64, Int64
 from heatmover.analysis.comparison import Comparison
-from heatmover.analysis.examination import kind_of, label
 from heatmover.analysis.study import Study
+from heatmover.analysis.variables import kind_of, label
 from heatmover.manifold import classical_scaling, diffusion_map
 from heatmover.measures import is_missing
 from heatmover.report.markup import packed, rounded
@@ -38,7 +38,11 @@ def colorings(study: Study) -> list[dict[str, Any]]:
 
     Groups come as names, counts and one code for each sample (-1 for missing), numbers as values (None for missing).
     """
-    found = [_coloring(str(name), study.variables[name].tolist()) for name in study.variables.columns]
+    numeric = study.record.parameters.get("numeric", ())
+    found = [
+        _coloring(str(name), study.variables[name].tolist(), numeric=name in numeric)
+        for name in study.variables.columns
+    ]
     sizes = {"name": "number of cells", "kind": "number", "values": study.comparison.sizes.tolist()}
     return [*(coloring for coloring in found if coloring is not None), sizes]
 
@@ -50,12 +54,13 @@ def first_coloring(study: Study, choices: list[dict[str, Any]]) -> int:
     return next((place[name] for name in tested if name in place), len(choices) - 1 if not tested else 0)
 
 
-def _coloring(name: str, values: list[Any]) -> dict[str, Any] | None:
+def _coloring(name: str, values: list[Any], *, numeric: bool = False) -> dict[str, Any] | None:
     known = [value for value in values if not is_missing(value)]
     if len({str(value) for value in known}) < 2:
         return None
     # An infinite value has no colour; in the page it is missing.
-    if kind_of([value for value in known if value not in (np.inf, -np.inf)]) == "number":
+    finite = [value for value in known if value not in (np.inf, -np.inf)]
+    if kind_of(finite, numeric=numeric) == "number":
         numbers = rounded([np.nan if is_missing(value) else float(value) for value in values])
         return {"name": name, "kind": "number", "values": [x if math.isfinite(x) else None for x in numbers]}
     texts = ["" if is_missing(value) else label(value) for value in values]
