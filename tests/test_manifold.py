@@ -266,6 +266,35 @@ def test_smoothness_respects_blocks_and_units():
     assert smoothness(twice, of_unit[units], k=1, blocks=units).p_value > 0.05
 
 
+@pytest.mark.parametrize("labelled", [False, True])
+def test_smoothness_over_blocks_has_no_edges_inside_them(labelled):
+    rng = np.random.default_rng(1)
+    units, of_unit = np.repeat(np.arange(6), 2), np.array([0, 0, 1, 1, 2, 2])
+    distances = apart(rng.normal(size=(6, 2))[units] + 0.01 * rng.normal(size=(12, 2)))
+    others = np.where(units[:, None] == units, np.inf, distances)
+    near = others <= np.sort(others, axis=1)[:, 1:2]
+    edges = np.argwhere(np.triu(near | near.T))
+
+    def rough(values):
+        apart_by = (lambda a, b: float(a != b)) if labelled else (lambda a, b: float(a - b) ** 2)
+        return sum(apart_by(values[i], values[j]) for i, j in edges)
+
+    everything = [rough(np.array(order)[units]) for order in sorted(set(permutations(of_unit)))]
+    signal = np.array(list("abc"))[of_unit][units] if labelled else of_unit[units]
+    result = smoothness(distances, signal, k=2, blocks=units)
+    assert len(everything) == 90
+    assert len(result.null) == 89
+    assert result.statistic == pytest.approx(rough(of_unit[units]) / np.mean(everything))
+    assert result.p_value == pytest.approx(np.mean(np.array(everything) <= rough(of_unit[units]) + 1e-9))
+
+
+def test_smoothness_over_few_blocks_takes_the_neighbours_there_are():
+    distances = apart(coordinates(6))
+    result = smoothness(distances, [0, 0, 1, 1, 2, 2], k=5, blocks=list("aabbcc"))
+    assert result.statistic == pytest.approx(1)  # all pairs of blocks are joined, whatever their order
+    assert result.p_value == 1
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -14,6 +14,7 @@ __all__ = [
     "find",
     "find_all",
     "listed",
+    "part_of",
     "percent",
     "quoted",
     "readable",
@@ -23,6 +24,8 @@ __all__ = [
 
 # A message stays one sentence even if a sample's name is a page long.
 LONGEST_NAME = 60
+# A smaller share of anything is next to nothing, and its digits read like a result.
+LEAST_PERCENT = 0.01
 
 
 def quoted(name: object) -> str:
@@ -44,9 +47,22 @@ def counted(number: int, what: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in per cent with two digits, such as ``"3.4 %"`` or ``"100 %"``."""
+    """Return a share in per cent with two digits, such as ``"3.4 %"``, ``"100 %"`` or ``"less than 0.01 %"``."""
     value = 100 * share
-    return f"{value:.0f} %" if value >= 99.5 else f"{value:.2g} %"
+    if value >= 99.5:
+        return f"{value:.0f} %"
+    if 0 < abs(value) < LEAST_PERCENT:
+        return f"less than {LEAST_PERCENT} %"
+    return f"{value:.2g} %"
+
+
+def part_of(number: int, total: int, what: str) -> str:
+    """Return a part of a whole in plain words, such as ``"2 of 6,000 points"`` or ``"30 of 60 points (50 %)"``.
+
+    A part that rounds to nothing or to all has no per cent beside it.
+    """
+    told = f"{number:,} of {counted(total, what)}"
+    return told if 100 * number < total or 1000 * number > 995 * total else f"{told} ({percent(number / total)})"
 
 
 def unused(columns: Mapping[str, str]) -> str:

@@ -252,7 +252,10 @@ def smoothness(
         which stands for one column of 0 and 1 per label; their sums over edges are added.
     k
         Neighbours in the graph of samples, as in `sample_graph`.
-    blocks, n_permutations, random_state
+    blocks
+        As in `heatmover.statistics.permanova`; where blocks change places as wholes, samples of one block are not
+        neighbours of each other, since they have the same value anyway.
+    n_permutations, random_state
         As in `heatmover.statistics.permanova`.
 
     Returns
@@ -276,16 +279,44 @@ def smoothness(
     numeric = as_array("signal", signal).dtype.kind in "biuf"
     labels, names = (None, ()) if numeric else check_labels("signal", signal, len(matrix))
     values = check_numbers("signal", signal, len(matrix)) if labels is None else labels
+    restriction = restrict(values, blocks)
+    edges = None if blocks is None else _edges_elsewhere(matrix, restriction.units, count)
 
     def roughness(rows: npt.NDArray[Any]) -> Float64:
+        if edges is not None:
+            return _over_edges(*edges, rows, labelled=bool(names))
         if not names:
             return np.asarray(laplacian_smoothness(matrix, rows.T, k=count, normalize=True))
         return _edges_between_labels(matrix, rows, len(names), count)
 
-    null, complete = null_distribution(roughness, values, restrict(values, blocks), n_permutations, random_state)
+    null, complete = null_distribution(roughness, values, restriction, n_permutations, random_state)
     observed = float(roughness(values[None])[0])
+    if edges is not None:
+        # Which orders are possible depends on the blocks, and so does what they have on average.
+        usual = (float(null.sum()) + observed) / (len(null) + 1) or 1.0
+        null, observed = null / usual, observed / usual
     p = p_value(observed, null, smaller=True)
     return TestResult("smoothness", observed, 1 - observed, p, null, complete, names)
+
+
+def _edges_elsewhere(matrix: Float64, units: Int64 | None, k: int) -> tuple[Int64, Int64]:
+    """Return the edges between near samples that do not keep one value in common anyway."""
+    others = matrix.copy()
+    unit_of = np.arange(len(others)) if units is None else units
+    others[unit_of[:, None] == unit_of] = np.inf
+    fewest = int(np.isfinite(others).sum(axis=1).min())
+    near = neighbors_with_ties(others, min(k, fewest)) if fewest else np.zeros(others.shape, dtype=bool)
+    first, second = np.nonzero(np.triu(near | near.T))
+    return first.astype(np.int64), second.astype(np.int64)
+
+
+def _over_edges(first: Int64, second: Int64, rows: npt.NDArray[Any], *, labelled: bool) -> Float64:
+    """Return the sum of squared differences over edges, ``(n_rows,)``; two labels differ by 1, or not at all."""
+    if labelled:
+        return np.asarray((rows[:, first] != rows[:, second]).sum(axis=1), dtype=np.float64)
+    # Near 1 no square overflows or vanishes.
+    scaled = rows / (np.abs(rows).max() or 1.0)
+    return np.asarray(((scaled[:, first] - scaled[:, second]) ** 2).sum(axis=1))
 
 
 def _edges_between_labels(matrix: Float64, rows: Int64, n_labels: int, k: int) -> Float64:

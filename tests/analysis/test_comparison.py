@@ -393,7 +393,7 @@ def test_plot_has_a_limit_of_groups():
 def test_plot_of_two_samples_lies_on_one_axis():
     axes = with_distances([[0, 4], [4, 0]]).plot(ax=Figure().add_subplot())
     np.testing.assert_allclose(axes.collections[0].get_offsets(), [[2, 0], [-2, 0]], atol=1e-6)
-    assert axes.get_xlabel() == "axis 1 (100% of the variation)"
+    assert axes.get_xlabel() == "axis 1 (100 % of the variation)"
 
 
 def test_plot_without_matplotlib_names_the_extra(result, monkeypatch):

@@ -95,7 +95,8 @@ def test_the_terminal_shows_the_answer(finished, expected):
     assert "distance correlation" in flowing
     assert "and 2 more samples in distances.csv" in flowing
     assert "300 points" in flowing
-    assert flowing.endswith(f"into {out} Open in a browser: {out / 'report.html'}")
+    assert f"Wrote into {out}: report.html the report" in flowing
+    assert flowing.endswith(f"Open in a browser: {out / 'report.html'}")
     assert result.stderr.splitlines()[0] == "look at every value ..."
     assert result.stderr.splitlines()[-1] == "write results ..."
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import heatmover as hm
-from heatmover.report.folder import EVERY, INTERVALS
+from heatmover.report.folder import EVERY, INTERVALS, listing
 
 # Intervals need --bootstrap, which a demo does not have.
 WRITTEN = [name for name in EVERY if name != INTERVALS]
@@ -88,9 +88,11 @@ def test_the_terminal_shows_neighbours_condition_graph_and_scales(finished, expe
     flowing = " ".join(text.split())
     separation = comparison.separation(data.annotations["condition"])
     assert " ".join(f"condition: {separation}".split()) in flowing
-    assert f"180 points, {comparison.graph.n_edges} edges, one component. All is well." in flowing
+    assert f"180 points, {comparison.graph.n_edges:,} edges, one component. All is well." in flowing
     assert " ".join(comparison.model.max_scale_reason_.split()) in flowing
-    assert "Wrote distances.csv, samples.h5ad, report.html, run.json, sample-map.png, cell-types.csv into" in flowing
+    listed = text[text.index("Wrote into ") :].splitlines()[1:-1]
+    assert [line.split()[0] for line in listed] == [name for name, _ in listing(WRITTEN)]
+    assert "report.html the report: open it in a browser" in flowing
     assert flowing.endswith(f"Open in a browser: {finished[0] / 'report.html'}")
 
 

@@ -82,14 +82,14 @@ def test_isolated_points():
 def test_several_parts():
     result = Graph.from_affinity(np.kron(np.eye(2), np.ones((3, 3)))).diagnose()
     assert (result.n_isolated, result.n_components, result.largest_component) == (0, 2, 0.5)
-    assert result.advice[0].startswith("2 components have several points (the largest holds 50.0% of all points)")
+    assert result.advice[0].startswith("2 components have several points (the largest holds 3 of 6 points (50 %))")
 
 
 def test_components_and_isolated_points_together():
     affinity = np.zeros((7, 7))
     affinity[:3, :3] = affinity[3:6, 3:6] = 1
     result = Graph.from_affinity(affinity).diagnose()
-    assert [line.split()[0] + line.split()[1] for line in result.advice] == ["1points", "2components"]
+    assert [line.split()[0] + line.split()[1] for line in result.advice] == ["1point", "2components"]
     assert result.largest_component == pytest.approx(3 / 7)
 
 
@@ -103,7 +103,7 @@ def test_weak_points():
     expected = (others.sum(axis=1) < 1e-4) & (others.sum(axis=1) > 0)
     result = graph.diagnose()
     assert result.n_weak == expected.sum() == 2
-    assert "2 points (2.5%) are so far from their neighbours" in str(result)
+    assert "2 of 80 points (2.5 %) are so far from their neighbours" in str(result)
 
 
 def test_a_graph_without_loops_has_no_weak_points():
@@ -196,7 +196,7 @@ def test_a_nearly_cut_graph_is_not_well(nearly_cut):
     assert result.near_cuts[0].affinity == pytest.approx(5e-6, rel=0.02)
     assert result.near_cuts[0].conductance == pytest.approx(6.85e-8, rel=0.01)
     assert "All is well" not in str(result)
-    assert "2 parts hang on the rest by a thread (the largest has 201 points, 10.1% of all" in str(result)
+    assert "2 parts hang on the rest by a thread (the largest has 201 of 2,000 points (10 %)," in str(result)
 
 
 def test_the_gap_of_a_nearly_cut_graph_is_a_bound_and_near_the_truth(nearly_cut):

@@ -332,6 +332,22 @@ def test_bars_of_smoothness_are_those_of_the_test(samples, result):
     assert texts["condition"] == f"p = {expected.p_value:.2g}"
 
 
+def test_smoothness_is_tested_under_blocks(samples, result):
+    patient = np.repeat(np.arange(7), 2)
+    state = patient % 2
+    drawn = pl.smoothness(samples, {"state": state}, blocks=patient, k=4, n_permutations=199, ax=axes())
+    expected = smoothness_of(result.distances, state, k=4, blocks=patient, n_permutations=199)
+    assert drawn.containers[0][0].get_width() == pytest.approx(expected.statistic)
+    assert drawn.texts[0].get_text() == f"p = {expected.p_value:.2g}"
+    assert expected.p_value != smoothness_of(result.distances, state, k=4, n_permutations=199).p_value
+    both = {"patient": [f"p{i}" for i in patient], "batch": list("aaaaaaaabbbbbb")}
+    drawn = pl.smoothness(samples, {"state": state}, blocks=both, k=4, ax=axes())
+    expected = smoothness_of(result.distances, state, k=4, blocks=both)
+    assert drawn.texts[0].get_text() == f"p = {expected.p_value:.2g}"
+    with pytest.raises(hm.InvalidInputError, match="a block in 'score' for every sample, found none for 3 of 14"):
+        pl.smoothness(samples, "age", blocks="score", ax=axes())
+
+
 def test_bad_variables_of_smoothness(samples, result):
     with pytest.raises(hm.InvalidInputError, match="at least one variable"):
         pl.smoothness(samples, {}, ax=axes())

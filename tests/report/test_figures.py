@@ -8,8 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
 
 import heatmover as hm
+from heatmover import pl
 from heatmover.analysis.study import study_comparison
 from heatmover.report import figures, render
 from heatmover.report.figures import cluster_order, heatmap, maps, scale_shares, scaled
@@ -28,6 +31,18 @@ def test_the_heatmap_holds_the_distances_in_its_order(plain_study):
     order = data["order"]
     assert sorted(order) == list(range(12))
     np.testing.assert_allclose(unpacked(data), distances[np.ix_(order, order)], atol=distances.max() / 65535)
+
+
+def test_near_and_far_have_the_same_colours_in_the_report_and_in_pl(plain_study):
+    axes = Figure().add_subplot()
+    drawn = pl.distance_heatmap(plain_study.comparison, ax=axes)["heatmap"].images[0]
+    stops = heatmap(plain_study.comparison)["colors"]
+    low, high = drawn.get_clim()
+    assert heatmap(plain_study.comparison)["range"] == pytest.approx([low, high], rel=1e-4)
+    shown = drawn.to_rgba(np.linspace(low, high, len(stops)))
+    np.testing.assert_allclose(shown, [to_rgba(stop) for stop in stops], atol=0.01)
+    # From dark, near, to light, far, and never back.
+    assert (np.diff(shown[:, :3].sum(axis=1)) > 0).all()
 
 
 def test_the_order_puts_like_beside_like():

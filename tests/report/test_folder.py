@@ -16,7 +16,17 @@ import heatmover as hm
 from heatmover.analysis.study import study_comparison
 from heatmover.errors import InvalidInputError, MissingExtraError
 from heatmover.report import folder as results
-from heatmover.report.folder import EVERY, FILES, check_extras, result_folder, storable, write_results
+from heatmover.report.folder import (
+    EVERY,
+    FILES,
+    HOLDS,
+    INDEX,
+    check_extras,
+    listing,
+    result_folder,
+    storable,
+    write_results,
+)
 
 ODD_NAMES = ["a/b", "line\nbreak", "é ∑", "[red]x[/red]", "\x1b[31m", "bell\x07here"]
 
@@ -155,6 +165,17 @@ def test_what_is_written(small, tmp_path, plain_report):
     assert list(adata.obs.columns) == ["a|b", "when", "n_cells"]
     assert {"X_mds", "X_diffusion", "X_heatmover"} == set(adata.obsm)
     assert adata.uns["heatmover"]["params"]["random_state"] == 0
+
+
+def test_the_index_tells_what_each_file_holds(small, tmp_path, plain_report):
+    write_results(small, tmp_path, command={"name": "test"}, picture="a/b")
+    (tmp_path / "thesis.tex").write_text("years")
+    index = (tmp_path / INDEX).read_text(encoding="utf-8")
+    written = {path.name for path in tmp_path.iterdir()} - {"thesis.tex"}
+    assert index.splitlines()[0] == small.headline()
+    assert dict(line.split(maxsplit=1) for line in index.splitlines()[2:-2]) == dict(listing(written))
+    assert {name for name, _ in listing(written)} == written
+    assert set(HOLDS) == set(EVERY)
 
 
 def test_a_picture_on_request(small, tmp_path, plain_report):

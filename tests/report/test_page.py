@@ -224,5 +224,5 @@ def test_a_graph_that_hangs_by_a_thread_is_told_on_the_page():
     with pytest.warns(hm.GraphWarning, match="by a thread"):
         comparison = hm.compare(data.points, data.labels, n_neighbors=15)
     page = render(study_comparison(comparison, {"turn": np.arange(10.0)}, n_permutations=9), title="roll")
-    assert "hang on the rest by a thread (the largest has 201 points" in page
+    assert "hang on the rest by a thread (the largest has 201 of 2,000 points (10 %)" in page
     assert "All is well" not in page

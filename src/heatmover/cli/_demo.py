@@ -72,7 +72,8 @@ def demo(
 
     The cells of each sample lie on a branching tree; cases have more cells in one branch. The demo finds the distances
     between all samples and the branches that differ, and writes distances.csv, samples.h5ad, report.html,
-    cell-types.csv, a picture of the sample map, and run.json, which says how they were made.
+    cell-types.csv, a picture of the sample map, run.json, which says how they were made, and index.txt, which says
+    what each holds.
     """
     # Here, not above: help and version must not wait for the numerical libraries.
     from heatmover.cli._settings import check_named

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
 from rich.console import Console
+from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +17,8 @@ from heatmover.analysis.study import Study
 from heatmover.cli._options import in_options
 from heatmover.cli._terminal import clean
 from heatmover.measures import is_missing
-from heatmover.report.folder import EVERY
+from heatmover.report.findings import BEFORE, cautions
+from heatmover.report.folder import EVERY, listing
 
 __all__ = ["columns_of", "hanging", "short", "show_results"]
 
@@ -42,9 +44,7 @@ def show_results(console: Console, study: Study, out: Path) -> None:
     if study.contrast is not None:
         console.print()
         console.print(hanging("cells", clean(study.contrast.describe())))
-    for note in study.notes:
-        console.print()
-        console.print(hanging("note", clean(note)))
+    _show_cautions(console, [clean(in_options(caution)) for caution in cautions(study)])
     console.print()
     console.print(_nearest_table(study))
     intervals = study.comparison.intervals
@@ -58,8 +58,8 @@ def show_results(console: Console, study: Study, out: Path) -> None:
     for name, text in _facts(study):
         console.print(hanging(name, text))
     console.print()
-    written = [name for name in EVERY if (out / name).exists()]
-    console.print(Text(f"Wrote {', '.join(written)} into {clean(out)}"), soft_wrap=True)
+    console.print(Text(f"Wrote into {clean(out)}:"), soft_wrap=True)
+    console.print(_file_table(out))
     console.print(Text(f"Open in a browser: {clean((out / 'report.html').absolute())}"), soft_wrap=True)
 
 
@@ -89,6 +89,31 @@ def _show_findings(console: Console, study: Study) -> None:
     for finding in study.findings:
         if finding.answer is None:
             console.print(Text(clean(in_options(finding.note)), style="dim"))
+
+
+def _show_cautions(console: Console, sentences: Sequence[str]) -> None:
+    """Print what to keep in mind, in a box; in a file, where a box would only be in the way, as a list."""
+    if not sentences:
+        return
+    console.print()
+    if not console.is_terminal:
+        console.print(Text(f"{BEFORE}:"))
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for sentence in sentences:
+        grid.add_row("-", Text(sentence))
+    console.print(Panel(grid, title=BEFORE, title_align="left", border_style="yellow") if console.is_terminal else grid)
+
+
+def _file_table(out: Path) -> Table:
+    """Return the files that were written, with what each holds."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold", style="dim")
+    for name, holds in listing([name for name in EVERY if (out / name).exists()]):
+        grid.add_row(f"  {name}", holds)
+    return grid
 
 
 def _effect(finding: Finding) -> str:

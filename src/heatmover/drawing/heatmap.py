@@ -24,7 +24,7 @@ CONTRAST = (0.01, 0.99)
 LEAST_NAME_POINTS, LARGEST_NAME_POINTS = 5.0, 9.0
 # The best order of leaves takes time with the cube of their number: 0.2 s for 634 samples, 12 s for 2,000.
 MOST_ORDERED = 1_000
-# Stripes over pairs that cannot be told apart, and where colours turn from light to dark.
+# Stripes over pairs that cannot be told apart, and where colours turn from dark to light.
 HATCH, HALFWAY = "////", 0.55
 # With 600 samples, whose pairs are a pixel each, hatches took 7 to 23 s: beyond so many runs of pairs stripes are drawn
 # into a picture of at least so many pixels.
@@ -100,7 +100,13 @@ def _draw_distances(axes: Any, matrix: Float64) -> Any:
     # From zero, which is on the diagonal only, and to one outlier, all else would have nearly the same colour.
     low, high = np.quantile(matrix[np.triu_indices(len(matrix), 1)], CONTRAST)
     image = axes.imshow(
-        matrix, cmap="viridis_r", vmin=low, vmax=high, aspect="equal", interpolation="nearest", rasterized=True
+        matrix,
+        cmap=picture.distance_map(),
+        vmin=low,
+        vmax=high,
+        aspect="equal",
+        interpolation="nearest",
+        rasterized=True,
     )
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -189,8 +195,7 @@ def _hatch(axes: Any, marked: Bool, image: Any) -> None:
         return
     patches = import_extra("matplotlib.patches", package="matplotlib", extra="cohort")
     paths = import_extra("matplotlib.path", package="matplotlib", extra="cohort")
-    # Viridis reversed: far is dark.
-    dark = np.asarray(image.norm(image.get_array())) > HALFWAY
+    dark = np.asarray(image.norm(image.get_array())) < HALFWAY
     for color, where in ((INK, marked & ~dark), ("white", marked & dark)):
         squares = _runs(where)
         if len(squares) > MOST_RUNS:
@@ -248,7 +253,7 @@ def _legend(axes: Any, variable: Variable, shades: list[Any]) -> Any:
 
 def _hatch_legend(axes: Any, marked: Bool) -> Any:
     patches = import_extra("matplotlib.patches", package="matplotlib", extra="cohort")
-    handle = patches.Patch(facecolor="#fde725", edgecolor=INK, hatch=HATCH, linewidth=0)
+    handle = patches.Patch(facecolor=picture.NEAR_TO_FAR[1], edgecolor="white", hatch=HATCH, linewidth=0)
     n_samples, alike = len(marked), int(marked.sum()) // 2
     label = f"{alike:,} of {n_samples * (n_samples - 1) // 2:,} pairs"
     return _add_legend(axes, [handle], [label], "cannot be told apart", handletextpad=0.5)

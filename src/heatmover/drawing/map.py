@@ -168,7 +168,7 @@ class SampleMap:
 def axis_labels(basis: str, shares: Any = None) -> tuple[str, str]:
     """Return the labels of the two axes of a map, with the share of the variation that each shows, if known."""
     if basis == "mds":
-        told = ["", ""] if shares is None else [f" ({share:.0%} of the variation)" for share in shares[:2]]
+        told = ["", ""] if shares is None else [f" ({100 * share:.0f} % of the variation)" for share in shares[:2]]
         return f"axis 1{told[0]}", f"axis 2{told[1]}"
     word = {"diffusion": "diffusion", "phate": "PHATE", "umap": "UMAP"}.get(basis, basis)
     return f"{word} 1", f"{word} 2"

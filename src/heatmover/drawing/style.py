@@ -9,13 +9,16 @@ from typing import Any
 from heatmover._validation import import_extra
 from heatmover.errors import InvalidInputError
 
-__all__ = ["bare", "colour_map", "colour_of", "new_axes", "save", "shape_of", "shortened"]
+__all__ = ["bare", "colour_map", "colour_of", "distance_map", "new_axes", "save", "shape_of", "shortened"]
 
 # Okabe and Ito's colours, which people with any colour vision tell apart; shapes say the same once more.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 SHAPES = ("o", "^", "s", "D", "v", "P", "X", "h")
 # The numbers of colours and shapes have no common divisor, so every pair occurs before one repeats.
 MOST_GROUPS = len(COLOURS) * len(SHAPES)
+# From near, dark, to far, light, in the report and in pl alike: groups of alike samples stand out, on paper and on a
+# dark screen.
+NEAR_TO_FAR = ("#08306b", "#1d5a9b", "#4a8fc3", "#8fc0de", "#cfe1ef", "#f4f7fa")
 INK, QUIET, FAINT, MISSING = "#2B2B2B", "#6E6E6E", "#D9D9D9", "#BDBDBD"
 SIZE_INCHES, DOTS_PER_INCH = (8.0, 6.0), 150
 NAME_LETTERS = 24
@@ -55,6 +58,12 @@ def colour_map(palette: Palette = None) -> Any:
     if name not in matplotlib.colormaps:
         raise InvalidInputError("palette to be a colour map of matplotlib, or a mapping of groups", repr(palette))
     return matplotlib.colormaps[name]
+
+
+def distance_map() -> Any:
+    """Return the colour map of distances, near first."""
+    colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
+    return colors.LinearSegmentedColormap.from_list("near to far", NEAR_TO_FAR)
 
 
 def bare(axes: Any, *, sides: tuple[str, ...] = ("left", "bottom")) -> None:

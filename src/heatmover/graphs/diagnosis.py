@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from heatmover._typing import Bool, Float64, Int32
+from heatmover._words import counted, part_of
 from heatmover.graphs.cuts import FEWEST, NOTICEABLE, NearCut, NearCuts, by_sweep, find_near_cuts
 from heatmover.graphs.spectrum import SlowMode, normalise, slowest_mode
 
@@ -101,12 +102,12 @@ class Diagnosis:
 
     def __str__(self) -> str:
         low, median, high = self.neighbors
-        parts = "one component" if self.n_components == 1 else f"{self.n_components} components"
-        copies = f" different points of {self.n_points + self.n_copies}"
-        points = f"{self.n_points}{copies if self.n_copies else ' points'}"
+        parts = "one component" if self.n_components == 1 else f"{self.n_components:,} components"
+        copies = f" different points of {self.n_points + self.n_copies:,}"
+        points = f"{self.n_points:,}{copies if self.n_copies else ' points'}"
         lines = [
-            f"{points}, {self.n_edges} edges, {parts}.",
-            f"Neighbours per point: {low} to {high}, median {median:g}.",
+            f"{points}, {self.n_edges:,} edges, {parts}.",
+            f"Neighbours per point: {low:,} to {high:,}, median {median:g}.",
         ]
         if self.mixing_steps is not None:
             what = "everything" if self.n_components == 1 else "the largest component"
@@ -162,18 +163,20 @@ def _advice(
     others = n_components - n_isolated
     if n_isolated:
         lines.append(
-            f"{n_isolated} points have no neighbour: their mass never moves. Remove them if they are outliers, "
-            "or use more neighbours or a larger radius."
+            f"{counted(n_isolated, 'point')} {'has' if n_isolated == 1 else 'have'} no neighbour: their mass never "
+            "moves. Remove them if they are outliers, or use more neighbours or a larger radius."
         )
     if others > 1:
         lines.append(
-            f"{others} components have several points (the largest holds {largest_component:.1%} of all points): "
+            f"{others:,} components have several points (the largest holds "
+            f"{part_of(round(largest_component * n_points), n_points, 'point')}): "
             "measures in different components are infinitely far apart in truth and at the largest possible distance "
             "here. Use more neighbours to join them, or leave it if the groups are real."
         )
     if n_weak:
         lines.append(
-            f"{n_weak} points ({n_weak / n_points:.1%}) are so far from their neighbours that their mass hardly moves. "
+            f"{part_of(n_weak, n_points, 'point')} {'is' if n_weak == 1 else 'are'} so far from their neighbours that "
+            "their mass hardly moves. "
             "If they are not outliers, make the graph with Graph.from_points(points, kernel='adaptive')."
         )
     if recall < 0.9:
@@ -207,8 +210,8 @@ def _advice_on_cuts(cuts: tuple[NearCut, ...], n_points: int) -> list[str]:
     parts = "A part hangs" if many == 1 else f"{many} parts hang"
     which = "it has" if many == 1 else "the largest has"
     return [
-        f"{parts} on the rest by a thread ({which} {largest.n_points} points, {largest.n_points / n_points:.1%} of "
-        f"all, joined by affinities of {largest.affinity:.1e} in sum; {largest.conductance:.1e} of its heat leaves in "
+        f"{parts} on the rest by a thread ({which} {part_of(largest.n_points, n_points, 'point')}, "
+        f"joined by affinities of {largest.affinity:.1e} in sum; {largest.conductance:.1e} of its heat leaves in "
         "a step): measures on different sides look about as far apart as if nothing joined them. Use more neighbours, "
         "kernel='adaptive' or a larger bandwidth, or leave it if the groups are real."
     ]

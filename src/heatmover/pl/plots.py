@@ -205,6 +205,7 @@ def smoothness(
     data: Any,
     variables: Any,
     *,
+    blocks: Any = None,
     k: int = 10,
     n_permutations: int = 999,
     random_state: RandomState = 0,
@@ -224,6 +225,10 @@ def smoothness(
     variables
         Columns of ``.obs``, or a mapping from names to values for the samples. Numbers or groups. A sample without a
         value is left out of the test of that variable, and the label says so.
+    blocks
+        What ties samples together, such as patients: a column of ``.obs``, a list of columns, a mapping from names to
+        values, or values for the samples. A variable that is the same throughout every block is permuted by whole
+        blocks, of which samples are not neighbours of each other; any other is permuted within blocks.
     k
         Neighbours of each sample in their graph; with fewer samples, all others.
     n_permutations, random_state
@@ -252,14 +257,30 @@ def smoothness(
     found = pictured.variables(variables)
     if not found:
         raise InvalidInputError("at least one variable", "none")
-    tests = [_test(pictured, variable, k, n_permutations, random_state) for variable in found]
+    tied = _blocks(pictured.variables(blocks))
+    asked = {"n_permutations": n_permutations, "random_state": random_state}
+    tests = [_test(pictured, variable, tied, k, asked) for variable in found]
     tests.sort(key=lambda tested: -tested.result.statistic)
     axes = picture.new_axes((6.4, 1.6 + 0.42 * len(tests))) if ax is None else ax
     _draw(axes, tests)
     return axes
 
 
-def _test(pictured: Pictured, variable: Variable, k: int, n_permutations: int, random_state: RandomState) -> Tested:
+def _blocks(variables: list[Variable]) -> dict[str, Any]:
+    """Return the block of every sample by the names of variables, or raise if a sample has none."""
+    for variable in variables:
+        if variable.missing.any():
+            raise InvalidInputError(
+                f"a block in {variable.name or 'blocks'!r} for every sample",
+                f"none for {int(variable.missing.sum())} of {len(variable.missing)} samples",
+            )
+    return {
+        variable.name or "blocks": variable.codes if variable.numbers is None else variable.numbers
+        for variable in variables
+    }
+
+
+def _test(pictured: Pictured, variable: Variable, tied: dict[str, Any], k: int, asked: dict[str, Any]) -> Tested:
     known = np.flatnonzero(~variable.missing)
     total = len(pictured.names)
     if known.size < 3:
@@ -271,8 +292,8 @@ def _test(pictured: Pictured, variable: Variable, k: int, n_permutations: int, r
         pictured.distances[np.ix_(known, known)],
         signal,
         k=min(k, known.size - 1) if isinstance(k, int) else k,
-        n_permutations=n_permutations,
-        random_state=random_state,
+        blocks={name: block[known] for name, block in tied.items()} or None,
+        **asked,
     )
     name = picture.shortened(variable.name or "variable", 40)
     return Tested(name if known.size == total else f"{name} ({known.size} of {total})", result)

@@ -15,6 +15,7 @@ from heatmover._typing import Float64, Int64
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.study import Study
 from heatmover.analysis.variables import kind_of, label
+from heatmover.drawing.style import NEAR_TO_FAR
 from heatmover.manifold import classical_scaling, diffusion_map
 from heatmover.measures import is_missing
 from heatmover.report.markup import packed, rounded
@@ -95,7 +96,7 @@ def maps(comparison: Comparison) -> list[dict[str, Any]]:
     found = [
         {
             "label": "all distances (classical scaling)",
-            "axes": [f"axis {i + 1} ({share:.0%} of the variation)" for i, share in enumerate(shares)],
+            "axes": [f"axis {i + 1} ({100 * share:.0f} % of the variation)" for i, share in enumerate(shares)],
             "x": rounded(coordinates[:, 0]),
             "y": rounded(coordinates[:, 1]),
         }
@@ -135,7 +136,11 @@ def heatmap(comparison: Comparison) -> dict[str, Any]:
     part = comparison.distances[np.ix_(shown, shown)]
     # The zeros of the diagonal and a few outliers would take most of the colours.
     colors = rounded(np.quantile(part[np.triu_indices(len(part), 1)], COLOR_RANGE))
-    return {"order": shown.tolist(), "range": colors} | packed(part) | _intervals(comparison, shown)
+    return (
+        {"order": shown.tolist(), "range": colors, "colors": list(NEAR_TO_FAR)}
+        | packed(part)
+        | _intervals(comparison, shown)
+    )
 
 
 def _intervals(comparison: Comparison, shown: Int64) -> dict[str, Any]:

@@ -13,7 +13,10 @@ from heatmover.analysis.study import Study
 from heatmover.report.markup import shortened
 from heatmover.statistics.permutations import TestResult
 
-__all__ = ["cautions", "row"]
+__all__ = ["BEFORE", "cautions", "row"]
+
+# Above what to keep in mind, in the page and in the terminal.
+BEFORE = "Before you believe it"
 
 NAMES = {"permanova": "PERMANOVA", "distance correlation": "distance correlation"}
 BLOCKS = {
@@ -109,7 +112,7 @@ def _nearest(finding: Finding) -> str:
     if test is None:
         return ""
     times = f", {test.effect:.2g} times chance" if np.isfinite(test.effect) else ""
-    return f"{test.statistic:.0%} of the same group{times} (p = {test.p_value:.2g})"
+    return f"{100 * test.statistic:.0f} % of the same group{times} (p = {test.p_value:.2g})"
 
 
 def _spread(finding: Finding) -> str:

@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,10 +29,13 @@ __all__ = [
     "CELL_TYPES",
     "EVERY",
     "FILES",
+    "HOLDS",
+    "INDEX",
     "INTERVALS",
     "PICTURE",
     "RECORD",
     "check_extras",
+    "listing",
     "result_folder",
     "write_results",
 ]
@@ -41,9 +44,21 @@ RECORD = "run.json"
 PICTURE = "sample-map.png"
 CELL_TYPES = "cell-types.csv"
 INTERVALS = "intervals.csv"
-FILES = ("distances.csv", "samples.h5ad", "report.html", RECORD)
+INDEX = "index.txt"
+FILES = ("distances.csv", "samples.h5ad", "report.html", RECORD, INDEX)
 # All names that a run has ever written: with --force none of an earlier run stays beside those of a later one.
 EVERY = (*FILES, PICTURE, CELL_TYPES, INTERVALS)
+# What a person finds in each, in the order in which one would look.
+HOLDS = {
+    "report.html": "the report: open it in a browser, it needs no network",
+    PICTURE: "the map of the samples as a picture",
+    "distances.csv": "the distance between every two samples",
+    INTERVALS: "how sure each distance is: the interval it lies in",
+    CELL_TYPES: "which cell types differ between the groups, in numbers",
+    "samples.h5ad": "the samples as an AnnData: variables, distances, maps",
+    RECORD: "how all of this was made: input, settings, versions, checksums",
+    INDEX: "this list",
+}
 NEEDS = {
     "samples.h5ad": ("pandas", "anndata"),
     "report.html": ("plotly", "jinja2"),
@@ -253,7 +268,7 @@ def write_results(
     >>> with result_folder(out) as folder:
     ...     write_results(study, folder, command={"name": "example"})
     >>> sorted(path.name for path in out.iterdir())
-    ['distances.csv', 'report.html', 'run.json', 'samples.h5ad']
+    ['distances.csv', 'index.txt', 'report.html', 'run.json', 'samples.h5ad']
     """
     sure = study.comparison.intervals is not None
     progress.stage("write results", len(FILES) + bool(picture) + (study.contrast is not None) + sure)
@@ -272,6 +287,8 @@ def write_results(
     if study.contrast is not None:
         _write_cell_types(study.contrast, folder / CELL_TYPES)
         progress.advance()
+    _write_index(study, folder)
+    progress.advance()
     written = {path.name: _fingerprint(path) for path in sorted(folder.iterdir())}
     record = {
         "command": dict(command),
@@ -282,6 +299,32 @@ def write_results(
     text = json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
     (folder / RECORD).write_text(text, encoding="utf-8")
     progress.advance()
+
+
+def listing(names: Collection[str]) -> list[tuple[str, str]]:
+    """Return the files of a result folder with what each holds, the one to open first at the top.
+
+    Parameters
+    ----------
+    names
+        Of what is there; names that no run writes are left out.
+
+    Examples
+    --------
+    >>> listing(["run.json", "report.html", "thesis.tex"])[0]
+    ('report.html', 'the report: open it in a browser, it needs no network')
+    """
+    return [(name, holds) for name, holds in HOLDS.items() if name in names]
+
+
+def _write_index(study: Study, folder: Path) -> None:
+    """Write what is in the folder, in words, for whoever opens it a year later."""
+    # The record comes last, because it holds the checksums of all others.
+    rows = listing([*(path.name for path in folder.iterdir()), INDEX, RECORD])
+    width = max(len(name) for name, _ in rows)
+    lines = [study.headline(), "", *(f"{name:<{width}}  {holds}" for name, holds in rows)]
+    lines += ["", f"Written by heatmover {study.record.versions['heatmover']}."]
+    (folder / INDEX).write_text("\n".join(lines) + "\n", encoding="utf-8", errors="backslashreplace")
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:

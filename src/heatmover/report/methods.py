@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from heatmover._words import counted, listed, unused
+from heatmover._words import counted, listed, percent, unused
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.study import Study
 from heatmover.embedding import DiffusionEMD
@@ -115,8 +115,8 @@ def _landmarks(comparison: Comparison) -> Iterator[str]:
         else ""
     )
     yield (
-        f"{agreement.n_landmarks:,} centres of k-means stood for the cells (leaving {agreement.unexplained:.1%} of the "
-        f"variance unexplained{correlation})."
+        f"{agreement.n_landmarks:,} centres of k-means stood for the cells (leaving {percent(agreement.unexplained)} "
+        f"of the variance unexplained{correlation})."
     )
 
 

@@ -19,7 +19,7 @@ from heatmover.analysis.study import Study, study_comparison
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 from heatmover.report.figures import colorings, first_coloring, heatmap, maps, scale_shares
-from heatmover.report.findings import cautions, row
+from heatmover.report.findings import BEFORE, cautions, row
 from heatmover.report.markup import digest, fill, legal_script, rounded, script_json, shortened, static
 from heatmover.report.methods import methods, references
 
@@ -280,6 +280,7 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
         title=title or _default_title(study),
         headline=study.headline(),
         study=study,
+        before=BEFORE,
         cautions=cautions(study),
         sections=sections,
         date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",

@@ -9,8 +9,7 @@
   const SHAPES = ["circle", "triangle-up", "square", "diamond", "triangle-down", "cross", "x"];
   const ROUNDS = [0, 0.45, -0.4, 0.7, -0.65];
   const VIRIDIS = ["#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725"];
-  // From near, dark, to far, light: groups of alike samples stand out, on paper and on a dark screen.
-  const NEAR = ["#08306b", "#1d5a9b", "#4a8fc3", "#8fc0de", "#cfe1ef", "#f4f7fa"];
+  const NEAR = heat.colors;
   const MOST_LABELS = 60, LONGEST = 22;
   const state = { coloring: samples.first, map: 0, lines: count <= 60, find: "" };
   const tip = document.getElementById("tip");

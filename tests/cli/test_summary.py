@@ -1,0 +1,67 @@
+"""What the terminal shows after a run: a box of cautions where there is a terminal, a list where there is none."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import heatmover as hm
+from heatmover.analysis.study import study_comparison
+from heatmover.cli._summary import show_results
+from heatmover.report.findings import BEFORE, cautions
+
+
+@pytest.fixture(scope="module")
+def study():
+    data = hm.datasets.cohort(8, cells_per_sample=30, effect=4.0)
+    comparison = hm.compare(data.points, data.labels, n_neighbors=10)
+    found = study_comparison(comparison, {"condition": data.annotations["condition"]}, n_permutations=19)
+    return replace(found, notes=("A first note.", "\x1b[2J[bold]a name[/bold] that \u202e commands\nthe terminal."))
+
+
+def shown(study, folder, **options):
+    stream = io.StringIO()
+    show_results(Console(file=stream, width=70, highlight=False, emoji=False, markup=False, **options), study, folder)
+    return stream.getvalue()
+
+
+def test_what_the_page_warns_of_the_terminal_does_too(study, tmp_path):
+    text = " ".join(shown(study, tmp_path).split())
+    assert f"{BEFORE}: - A first note. - " in text
+    # What the report adds to the notes of a study: groups and samples that are few.
+    assert len(cautions(study)) > len(study.notes) + 1
+    assert text.count(" - ") == len(cautions(study))
+    assert "8 samples are few: only a large difference can show." in text
+
+
+def test_a_terminal_shows_a_box(study, tmp_path):
+    lines = shown(study, tmp_path, force_terminal=True, color_system=None).splitlines()
+    top = next(i for i, line in enumerate(lines) if BEFORE in line)
+    bottom = next(i for i, line in enumerate(lines) if line.startswith("\u2570"))
+    assert lines[top].startswith("\u256d\u2500 Before you believe it ")
+    assert {len(line) for line in lines[top : bottom + 1]} == {70}
+    assert all(line.startswith("\u2502 ") and line.endswith(" \u2502") for line in lines[top + 1 : bottom])
+    plain = shown(study, tmp_path)
+    assert "\u2502" not in plain
+    assert "\u256d" not in plain
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_names_in_the_box_cannot_command_the_terminal(study, tmp_path, terminal):
+    text = shown(study, tmp_path, force_terminal=terminal, color_system=None)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "\\x1b[2J[bold]a name[/bold] that \\u202e" in text
+
+
+def test_without_cautions_there_is_no_box(tmp_path):
+    data = hm.datasets.cohort(12, cells_per_sample=30)
+    comparison = hm.compare(data.points, data.labels, n_neighbors=10)
+    found = study_comparison(comparison, {"score": np.arange(12.0)}, n_permutations=99)
+    quiet = replace(found, notes=())
+    assert cautions(quiet) == ()
+    assert BEFORE not in shown(quiet, tmp_path)
