@@ -1,10 +1,17 @@
-"""Numbers in words: a reader is told how many of how many, never a share that was rounded to nothing."""
+"""Numbers in words: a reader is told how many of how many, never a share that was rounded to nothing.
+
+And names in the order in which people put them.
+"""
 
 from __future__ import annotations
 
-import pytest
+import itertools
 
-from heatmover._words import part_of, percent
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heatmover._words import naturally, part_of, percent
 
 
 @pytest.mark.parametrize(
@@ -36,3 +43,35 @@ def test_a_part_is_so_many_of_so_many(number, total, words):
 )
 def test_a_share_in_per_cent(share, words):
     assert percent(share) == words
+
+
+ORDERED = {
+    "numbers in names": ["s1", "s2", "s10", "s10b", "t1"],
+    "whole numbers": ["1", "2", "10", "100"],
+    "decimals and signs": ["-2", "-1.5", "0.25", "0.5", "10"],
+    "several numbers": ["p1_d2", "p1_d10", "p2_d1", "p10_d1"],
+    "leading zeros": ["a1", "a02", "a3"],
+    "numbers before words": ["1", "2a", "10", "b"],
+    "no numbers": ["A", "a", "b", "ba"],
+    "more digits than Python converts": ["x" + "9" * 5000, "x1" + "0" * 5000],
+    "nothing": ["", "1"],
+}
+
+
+@pytest.mark.parametrize("case", ORDERED)
+def test_the_order_people_expect(case):
+    names = ORDERED[case]
+    for shuffled in itertools.islice(itertools.permutations(names), 24):
+        assert naturally(shuffled) == names
+
+
+@given(st.lists(st.text(alphabet="ab019.-", max_size=6), unique=True))
+def test_every_order_of_the_same_names_gives_one(names):
+    assert naturally(names) == naturally(names[::-1])
+    assert sorted(naturally(names)) == sorted(names)
+
+
+@given(st.lists(st.integers(0, 10**30), unique=True))
+def test_numbers_go_by_their_size(numbers):
+    assert naturally(map(str, numbers)) == [str(number) for number in sorted(numbers)]
+    assert naturally(f"s{number}" for number in numbers) == [f"s{number}" for number in sorted(numbers)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from heatmover.errors import HeatmoverError, InvalidInputError
@@ -14,6 +15,8 @@ __all__ = [
     "find",
     "find_all",
     "listed",
+    "natural_order",
+    "naturally",
     "part_of",
     "percent",
     "quoted",
@@ -26,6 +29,8 @@ __all__ = [
 LONGEST_NAME = 60
 # A smaller share of anything is next to nothing, and its digits read like a result.
 LEAST_PERCENT = 0.01
+DIGITS = re.compile(r"([0-9]+)")
+DECIMAL = re.compile(r"-?[0-9]{1,300}(\.[0-9]{1,300})?")
 
 
 def quoted(name: object) -> str:
@@ -44,6 +49,40 @@ def listed(names: Iterable[object], *, most: int = 5) -> str:
 def counted(number: int, what: str) -> str:
     """Return a number with its noun, such as ``"1 sample"`` or ``"1,200 samples"``."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def natural_order(names: Sequence[str]) -> list[int]:
+    """Return the places of names in the order in which people put them: numbers in names by their size.
+
+    Names that all are numbers go by these, decimals and signs included; else runs of digits count as numbers.
+
+    Examples
+    --------
+    >>> names = ["s10", "s2", "s1", "control"]
+    >>> [names[i] for i in natural_order(names)]
+    ['control', 's1', 's2', 's10']
+    >>> numbers = ["10", "-1", "0.5", "0.25"]
+    >>> [numbers[i] for i in natural_order(numbers)]
+    ['-1', '0.25', '0.5', '10']
+    """
+    if names and all(DECIMAL.fullmatch(name) for name in names):
+        return sorted(range(len(names)), key=lambda i: (float(names[i]), names[i]))
+    keys = [_pieces(name) for name in names]
+    return sorted(range(len(names)), key=keys.__getitem__)
+
+
+def naturally(names: Iterable[str]) -> list[str]:
+    """Return names in the order of `natural_order`."""
+    every = list(names)
+    return [every[i] for i in natural_order(every)]
+
+
+def _pieces(name: str) -> tuple[list[tuple[str, int, str]], str]:
+    """Return what to order a name by: text and the number behind it, in turn; equal ones by their spelling."""
+    parts = [*DIGITS.split(name), ""]
+    # By the number of digits, then by the digits: a number may be longer than Python would convert.
+    numbers = [digits.lstrip("0") for digits in parts[1::2]]
+    return [(text, len(number), number) for text, number in zip(parts[::2], numbers, strict=True)], name
 
 
 def percent(share: float) -> str:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from matplotlib.figure import Figure
 
 import heatmover as hm
+from heatmover._words import naturally
 from heatmover.analysis import Comparison
 from heatmover.errors import InvalidInputError
 from heatmover.statistics import Separation
@@ -417,3 +418,16 @@ def test_separation_with_equal_samples_within_groups_in_words():
     text = str(Separation(within=0.0, between=1.0, agreement=1.0, chance=0.4, n_samples=4))
     assert "further apart than" in text
     assert "as far apart as" not in text
+
+
+def test_the_order_of_samples_changes_no_bit_of_an_embedding():
+    rng = np.random.default_rng(0)
+    points, labels = rng.normal(size=(360, 3)), np.repeat([f"s{i}" for i in range(1, 13)], 30)
+    by_text = hm.compare(points, labels, n_neighbors=8)
+    assert by_text.names[:3] == ("s1", "s10", "s11")
+    order = naturally(by_text.names)
+    by_number = hm.compare(points, hm.measures_from_labels(labels, names=order), n_neighbors=8)
+    assert by_number.names == tuple(f"s{i}" for i in range(1, 13))
+    rows = [by_text.names.index(name) for name in by_number.names]
+    assert np.array_equal(by_text.embedding[rows], by_number.embedding)
+    assert np.array_equal(by_text.distances[np.ix_(rows, rows)], by_number.distances)

@@ -66,7 +66,7 @@ def test_names_that_are_no_text_become_text(kind, frame, make, tmp_path):
     frame["sample"] = frame["sample"].map({"p1": 10, "p2": 2, "p3": 3, "p4": 4})
     path, arguments = make.write(frame, kind, tmp_path)
     cohort = read_cohort(path, **arguments)
-    assert cohort.names == ("10", "2", "3", "4")
+    assert cohort.names == ("2", "3", "4", "10")
     assert cohort.labels().tolist() == [str(label) for label in frame["sample"]]
     assert cohort.variable("age")["10"] == 50
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, Int64
 from heatmover._validation import LabelNames, RandomState, check_integer
-from heatmover._words import find, percent, quoted
+from heatmover._words import find, naturally, percent, quoted
 from heatmover.analysis.variables import as_groups, as_numbers, check_readings, kind_of, label
 from heatmover.errors import InvalidInputError, Sentence
 from heatmover.manifold import smoothness
@@ -266,7 +266,8 @@ def _examine(
     blank = Finding(name, kind, len(kept), int((~known).sum()), {}, {}, None, None, "", "")
     part, seen = (matrix[np.ix_(known, known)] for matrix in matrices)
     codes = check_labels(name, [label(value) for value in kept], len(kept)) if kind == "groups" and kept else None
-    groups = {} if codes is None else dict(zip(codes[1], np.bincount(codes[0]).tolist(), strict=True))
+    counts = {} if codes is None else dict(zip(codes[1], np.bincount(codes[0]).tolist(), strict=True))
+    groups = {group: counts[group] for group in naturally(counts)}
     reason = _untestable(name, kept, groups)
     if reason:
         return replace(blank, groups=groups, note=reason)

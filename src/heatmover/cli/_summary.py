@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from heatmover._words import listed, percent, unused
+from heatmover._words import listed, naturally, percent, unused
 from heatmover.analysis.examination import Finding, label
 from heatmover.analysis.study import Study
 from heatmover.cli._options import in_options
@@ -160,9 +160,10 @@ def _groups(study: Study) -> tuple[str, list[str], dict[str, str]]:
 
 def _some_of_each(groups: list[str]) -> list[int]:
     """Return the samples to show, in order: all if they are few, else in turn one of each group."""
-    members = [[i for i, group in enumerate(groups) if group == name] for name in sorted(set(groups))]
+    order = {name: place for place, name in enumerate(naturally(set(groups)))}
+    members = [[i for i, group in enumerate(groups) if group == name] for name in order]
     turns = [i for turn in zip_longest(*members) for i in turn if i is not None]
-    return sorted(turns[:SAMPLES_SHOWN], key=lambda i: (groups[i], i))
+    return sorted(turns[:SAMPLES_SHOWN], key=lambda i: (order[groups[i]], i))
 
 
 def _facts(study: Study) -> Iterator[tuple[str, str]]:

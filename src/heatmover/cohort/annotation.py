@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from heatmover._typing import Int32
-from heatmover._words import find, quoted
+from heatmover._words import find, naturally, quoted
 from heatmover.cohort.reader import DrawnReader, KeptReader, Reader
 from heatmover.cohort.samples import factorize, spell
 from heatmover.errors import InvalidInputError, argument
@@ -55,7 +55,7 @@ def _blocks(reader: Any, name: str) -> Iterator[Any]:
 
 
 def encode(blocks: Iterable[Any]) -> tuple[Int32, tuple[str, ...]]:
-    """Return values as positions among their names, -1 where one is missing, and the names, sorted.
+    """Return values as positions among their names, -1 where one is missing, and the names in natural order.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def encode(blocks: Iterable[Any]) -> tuple[Int32, tuple[str, ...]]:
             text = spell(uniques[code])
             place[code] = places.setdefault(text, len(places)) if text.strip() else -1
         parts.append(place[codes])
-    names = tuple(sorted(places))
+    names = tuple(naturally(places))
     order = np.full(len(names) + 1, -1, dtype=np.int32)  # the last is for missing values, coded -1
     order[[places[name] for name in names]] = np.arange(len(names), dtype=np.int32)
     return order[np.concatenate(parts)], names

@@ -39,7 +39,7 @@ class Cohort:
     Attributes
     ----------
     names
-        Name of each sample, sorted.
+        Name of each sample, in natural order: s2 before s10.
     codes
         ``(n_cells,)``, int32: the sample of each cell, as a position in ``names``. Read-only.
     features
@@ -177,7 +177,7 @@ class Cohort:
         codes : ndarray of shape (n_cells,)
             The value of each cell as a position in ``names``; -1 where it is missing.
         names : tuple of str
-            The values, sorted.
+            The values, in natural order.
         """
         check_annotation(name, self.reader, self.varying, self.samples.columns)
         with readable(self.source.path, self.reader.kind):

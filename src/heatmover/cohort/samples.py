@@ -12,7 +12,7 @@ import numpy as np
 
 from heatmover._typing import Bool, Float64, Int32, Intp
 from heatmover._validation import import_extra
-from heatmover._words import find, quoted
+from heatmover._words import find, natural_order, quoted
 from heatmover.cohort.reader import Columns, Numbers
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
@@ -170,7 +170,7 @@ class SampleTable:
         self.n_cells += codes.size
 
     def finish(self) -> tuple[tuple[str, ...], Int32]:
-        """Return the sorted names and each cell's position among them, or raise if a cell has no label."""
+        """Return the names in natural order and each cell's position among them, or raise if a cell has no label."""
         if self._missing:
             raise InvalidInputError(
                 f"a sample label for every cell in {quoted(self.sample_key)}",
@@ -180,7 +180,7 @@ class SampleTable:
         if self.n_cells == 0:
             raise InvalidInputError("at least one cell", "none")
         spelt = list(self._places)
-        order = sorted(range(len(spelt)), key=spelt.__getitem__)
+        order = natural_order(spelt)
         place = np.empty(len(spelt), dtype=np.int32)
         place[order] = np.arange(len(spelt), dtype=np.int32)
         self._order = order

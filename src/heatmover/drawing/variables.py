@@ -11,6 +11,7 @@ import numpy as np
 
 from heatmover._typing import Bool, Float64, Intp
 from heatmover._validation import LabelNames
+from heatmover._words import naturally
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 from heatmover.statistics.samples import by_name
@@ -32,7 +33,7 @@ class Variable:
     codes
         ``(n_samples,)``: position in ``groups``, -1 where missing; for numbers too, where they all are -1.
     groups
-        Names of the groups: in the order of their categories, else sorted. Empty for numbers.
+        Names of the groups: in the order of their categories, else in natural order. Empty for numbers.
     """
 
     name: str
@@ -74,7 +75,7 @@ def read_variable(values: Any, names: Sequence[str], name: str = "") -> Variable
     known = iter(LabelNames(name or "values").add_all(v for v, gap in zip(found, missing, strict=True) if not gap))
     texts = ["" if gap else next(known) for gap in missing]
     present = {text for text, gap in zip(texts, missing, strict=True) if not gap}
-    order = sorted(present) if categories is None else [str(c) for c in categories if str(c) in present]
+    order = naturally(present) if categories is None else [str(c) for c in categories if str(c) in present]
     place = {text: code for code, text in enumerate(order)}
     codes = np.array([-1 if gap else place[text] for gap, text in zip(missing, texts, strict=True)], dtype=np.intp)
     return Variable(name, None, codes, tuple(order))

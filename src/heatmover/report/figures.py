@@ -12,6 +12,7 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
 from heatmover._typing import Float64, Int64
+from heatmover._words import naturally
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.study import Study
 from heatmover.analysis.variables import kind_of, label
@@ -82,11 +83,11 @@ def _coloring(name: str, values: list[Any], *, numeric: bool = False) -> dict[st
 
 
 def _largest(counts: Counter[str]) -> tuple[list[str], list[str]]:
-    """Return the groups to show, sorted, and those to put together."""
+    """Return the groups to show, in natural order, and those to put together."""
     if len(counts) <= MOST_GROUPS:
-        return sorted(counts), []
+        return naturally(counts), []
     by_size = sorted(counts, key=lambda group: (-counts[group], group))
-    return sorted(by_size[: MOST_GROUPS - 1]), by_size[MOST_GROUPS - 1 :]
+    return naturally(by_size[: MOST_GROUPS - 1]), by_size[MOST_GROUPS - 1 :]
 
 
 def maps(comparison: Comparison) -> list[dict[str, Any]]:
