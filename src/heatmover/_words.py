@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 
 from heatmover.errors import HeatmoverError, InvalidInputError
 
@@ -30,7 +31,7 @@ LONGEST_NAME = 60
 # A smaller share of anything is next to nothing, and its digits read like a result.
 LEAST_PERCENT = 0.01
 DIGITS = re.compile(r"([0-9]+)")
-DECIMAL = re.compile(r"-?[0-9]{1,300}(\.[0-9]{1,300})?")
+NUMBER = re.compile(r"-?[0-9]{1,300}(\.[0-9]{1,300})?")
 
 
 def quoted(name: object) -> str:
@@ -65,8 +66,8 @@ def natural_order(names: Sequence[str]) -> list[int]:
     >>> [numbers[i] for i in natural_order(numbers)]
     ['-1', '0.25', '0.5', '10']
     """
-    if names and all(DECIMAL.fullmatch(name) for name in names):
-        return sorted(range(len(names)), key=lambda i: (float(names[i]), names[i]))
+    if names and all(NUMBER.fullmatch(name) for name in names):
+        return sorted(range(len(names)), key=lambda i: (Decimal(names[i]), names[i]))
     keys = [_pieces(name) for name in names]
     return sorted(range(len(names)), key=keys.__getitem__)
 
