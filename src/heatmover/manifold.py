@@ -13,7 +13,7 @@ from heatmover._typing import Float64, Int64
 from heatmover._validation import RandomState, as_array, check_random_state, import_extra
 from heatmover.graphs.spectrum import normalise
 from heatmover.metrics import laplacian_smoothness, neighbors_with_ties
-from heatmover.statistics.permutations import TestResult, null_distribution, p_value, restrict
+from heatmover.statistics.permutations import TestResult, null_distribution, probability, restrict
 from heatmover.statistics.samples import check_at_most, check_distances, check_labels, check_numbers
 
 __all__ = ["classical_scaling", "diffusion_map", "phate", "sample_graph", "smoothness", "umap"]
@@ -295,8 +295,8 @@ def smoothness(
         # Which orders are possible depends on the blocks, and so does what they have on average.
         usual = (float(null.sum()) + observed) / (len(null) + 1) or 1.0
         null, observed = null / usual, observed / usual
-    p = p_value(observed, null, smaller=True)
-    return TestResult("smoothness", observed, 1 - observed, p, null, complete, names)
+    p, smallest = probability(observed, null, complete, smaller=True)
+    return TestResult("smoothness", observed, 1 - observed, p, null, complete, names, smallest)
 
 
 def _edges_elsewhere(matrix: Float64, units: Int64 | None, k: int) -> tuple[Int64, Int64]:

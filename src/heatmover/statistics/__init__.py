@@ -1,7 +1,9 @@
 """Does a variable explain the distances? Permutation tests on distances between samples."""
 
+from heatmover.statistics.designs import Design
 from heatmover.statistics.permutations import TestResult
 from heatmover.statistics.separation import Separation
+from heatmover.statistics.terms import DesignResult, TermResult, permanova_design
 from heatmover.statistics.tests import (
     dispersion,
     distance_correlation,
@@ -12,7 +14,10 @@ from heatmover.statistics.tests import (
 )
 
 __all__ = [
+    "Design",
+    "DesignResult",
     "Separation",
+    "TermResult",
     "TestResult",
     "dispersion",
     "distance_correlation",
@@ -20,4 +25,5 @@ __all__ = [
     "false_discovery",
     "neighbor_enrichment",
     "permanova",
+    "permanova_design",
 ]

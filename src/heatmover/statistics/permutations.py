@@ -18,7 +18,16 @@ from heatmover._validation import RandomState, check_integer, check_random_state
 from heatmover.errors import InvalidInputError
 from heatmover.statistics.samples import check_labels
 
-__all__ = ["Permutations", "Restriction", "TestResult", "null_distribution", "p_value", "permute", "restrict"]
+__all__ = [
+    "Permutations",
+    "Restriction",
+    "TestResult",
+    "null_distribution",
+    "p_value",
+    "permute",
+    "probability",
+    "restrict",
+]
 
 # What is permuted: codes of groups or numbers, one per sample.
 Values: TypeAlias = npt.NDArray[Any]
@@ -26,6 +35,9 @@ Values: TypeAlias = npt.NDArray[Any]
 # Statistics that differ by less than this share of the largest are equal up to rounding, which stays some orders of
 # magnitude below in sums over 1,000 samples.
 ROUNDING = 1e-9
+
+# What a test calls unlikely.
+LEVEL = 0.05
 
 # Permutations that are looked at together: at 634 samples each array of them takes 5 MB.
 AT_ONCE = 1_000
@@ -53,14 +65,20 @@ class TestResult(ReadOnlyArrays):
         Whether these are all permutations there are, so that the p-value is exact.
     groups
         Names of the groups, sorted; empty for a numeric variable.
+    smallest_p
+        The smallest p-value that any order could have reached. With two groups of equal size the mirror image of the
+        most extreme order is as extreme, and counts too: five pairs cannot go below 2 / 32.
 
     Examples
     --------
     >>> import numpy as np
     >>> from heatmover.statistics import permanova
     >>> positions = np.array([0.0, 0.1, 0.2, 5.0, 5.1, 5.2])
-    >>> permanova(abs(positions[:, None] - positions), list("aaabbb"))
+    >>> result = permanova(abs(positions[:, None] - positions), list("aaabbb"))
+    >>> result
     TestResult(permanova: statistic 3.75e+03, effect 1.00, p = 0.1, all 19 permutations)
+    >>> result.smallest_p, result.undecided
+    (0.1, True)
     """
 
     __test__ = False  # not a test case, whatever its name begins with
@@ -72,6 +90,12 @@ class TestResult(ReadOnlyArrays):
     null: Float64
     complete: bool
     groups: tuple[str, ...] = ()
+    smallest_p: float = 0.0
+
+    @property
+    def undecided(self) -> bool:
+        """Whether p is the smallest that there can be and above 5 %: so few samples cannot decide."""
+        return self.p_value <= self.smallest_p * (1 + ROUNDING) and self.smallest_p > LEVEL
 
     def __repr__(self) -> str:
         how = f"{'all ' if self.complete else ''}{len(self.null)} permutations"
@@ -203,6 +227,32 @@ def p_value(observed: float, null: Float64, *, smaller: bool = False) -> float:
     slack = ROUNDING * max(abs(observed), float(np.abs(null).max(initial=0.0)))
     extreme = null <= observed + slack if smaller else null >= observed - slack
     return (int(extreme.sum()) + 1) / (len(null) + 1)
+
+
+def probability(observed: float, null: Float64, complete: bool, *, smaller: bool = False) -> tuple[float, float]:
+    """Return the p-value, as `p_value` does, and the smallest that any order could have reached.
+
+    Of all permutations that is the share of those as extreme as the most extreme one; of permutations drawn at random
+    the observed order alone.
+
+    Parameters
+    ----------
+    observed, null, smaller
+        As in `p_value`.
+    complete
+        Whether these are all permutations.
+
+    Examples
+    --------
+    >>> probability(2.0, np.array([3.0, 1.0, 3.0]), True)
+    (0.75, 0.5)
+    """
+    p = p_value(observed, null, smaller=smaller)
+    if not complete:
+        return p, 1 / (len(null) + 1)
+    every = np.append(null, observed)
+    extreme = int(every.argmin() if smaller else every.argmax())
+    return p, p_value(float(every[extreme]), np.delete(every, extreme), smaller=smaller)
 
 
 def permute(

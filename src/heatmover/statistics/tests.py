@@ -9,10 +9,13 @@ import numpy.typing as npt
 
 from heatmover._typing import Float64, Int64
 from heatmover._validation import RandomState
+from heatmover._words import quoted
 from heatmover.errors import InvalidInputError
-from heatmover.statistics.permutations import Restriction, TestResult, null_distribution, p_value, restrict
+from heatmover.statistics.designs import Design, orthonormal
+from heatmover.statistics.permutations import Restriction, TestResult, null_distribution, probability, restrict
 from heatmover.statistics.samples import check_at_most, check_distances, check_labels, check_numbers
 from heatmover.statistics.spread import score_distances
+from heatmover.statistics.terms import Spaces, check_mixed, covariates, f_ratio, gower, residual_test
 
 __all__ = [
     "TestResult",
@@ -30,6 +33,7 @@ def permanova(
     groups: Any,
     *,
     blocks: Any | None = None,
+    adjust: Any | None = None,
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> TestResult:
@@ -47,6 +51,10 @@ def permanova(
         What ties samples together, such as patients, batches or pairs, ``(n_samples,)``; several by name in a
         mapping or a DataFrame. Groups that are the same throughout every block change places by whole blocks, which
         then count once however many samples they have; any others change places only within blocks.
+    adjust
+        Covariates to hold fixed, such as the batch or the age: values ``(n_samples,)`` by name in a mapping or a
+        DataFrame, or a `Design`. The groups are then tested by permutations of what the covariates do not explain; see
+        `permanova_design`, which also tests the covariates.
     n_permutations
         Permutations to compare with; all of them if there are no more.
     random_state
@@ -55,7 +63,8 @@ def permanova(
     Returns
     -------
     TestResult
-        ``statistic``: pseudo-F. ``effect``: R squared, the share of the sum of squares that lies between groups.
+        ``statistic``: pseudo-F. ``effect``: R squared, the share of the sum of squares that lies between groups; with
+        covariates the share of what they leave, the partial R squared.
 
     Examples
     --------
@@ -76,23 +85,31 @@ def permanova(
     (True, True)
     """
     matrix, codes, names, restriction = _check_groups(distances, groups, blocks)
-    squared = matrix**2
+    if adjust is not None:
+        spaces = _beside(np.eye(len(names))[codes], _design(adjust, len(codes)), "groups")
+        check_mixed("the groups", codes, restriction)
+        test = residual_test(gower(matrix), spaces, restriction, n_permutations, random_state)
+        share, null, complete = test.share, test.null, test.complete
+        f = f_ratio(np.append(share, null), spaces.tested.shape[1], spaces.residual_degrees_of_freedom)
+    else:
+        squared = matrix**2
 
-    def explained(groupings: Int64) -> Float64:
-        return _shares_between(squared, groupings, len(names))
+        def explained(groupings: Int64) -> Float64:
+            return _shares_between(squared, groupings, len(names))
 
-    null, complete = null_distribution(explained, codes, restriction, n_permutations, random_state)
-    share = float(explained(codes[None])[0])
-    f = _f_statistic(np.append(share, null), len(codes), len(names))
-    return TestResult("permanova", float(f[0]), share, p_value(share, null), f[1:], complete, names)
+        null, complete = null_distribution(explained, codes, restriction, n_permutations, random_state)
+        share = float(explained(codes[None])[0])
+        f = f_ratio(np.append(share, null), len(names) - 1, len(codes) - len(names))
+    p, smallest = probability(share, null, complete)
+    return TestResult("permanova", float(f[0]), share, p, f[1:], complete, names, smallest)
 
 
-def explained_variation(distances: npt.ArrayLike, groups: Any) -> float:
+def explained_variation(distances: npt.ArrayLike, groups: Any, *, adjust: Any | None = None) -> float:
     """Return the share of the sum of squared distances that lies between groups: the R squared of `permanova`.
 
     Parameters
     ----------
-    distances, groups
+    distances, groups, adjust
         As in `permanova`.
 
     Examples
@@ -104,7 +121,41 @@ def explained_variation(distances: npt.ArrayLike, groups: Any) -> float:
     0.94
     """
     matrix, codes, names, _ = _check_groups(distances, groups, None)
-    return float(_shares_between(matrix**2, codes[None], len(names))[0])
+    if adjust is None:
+        return float(_shares_between(matrix**2, codes[None], len(names))[0])
+    spaces, gram = _beside(np.eye(len(names))[codes], _design(adjust, len(codes)), "groups"), gower(matrix)
+    explained, fixed = (float(np.einsum("ij,ij->", part, gram @ part)) for part in (spaces.tested, spaces.fixed))
+    left = float(np.trace(gram)) - fixed
+    return explained / left if left > 0 else 0.0
+
+
+def _design(adjust: Any, n_samples: int) -> Design:
+    """Return what is held fixed, or raise if that is of other samples."""
+    design = adjust if isinstance(adjust, Design) else Design.from_columns(adjust)
+    if design.n_samples != n_samples:
+        raise InvalidInputError(f"covariates of {n_samples} samples, as many as in distances", f"{design.n_samples}")
+    return design
+
+
+def _beside(columns: Float64, design: Design, what: str) -> Spaces:
+    """Return what columns add to a design that is held fixed, or raise if that is nothing or leaves nothing."""
+    fixed = covariates(design.terms, len(columns))
+    tested = orthonormal(columns, fixed)
+    names = ", ".join(map(quoted, design.names))
+    if not tested.shape[1]:
+        raise InvalidInputError(
+            f"{what} that differ from a combination of {names}",
+            "none left beside it",
+            "no adjustment can tell them apart: leave the covariate out",
+        )
+    spaces = Spaces(fixed, tested, np.zeros((len(columns), 0)))
+    if spaces.residual_degrees_of_freedom < 1:
+        raise InvalidInputError(
+            f"covariates that leave some of {len(columns)} samples to compare",
+            f"{fixed.shape[1] - 1} columns of {names}",
+            "adjust for fewer",
+        )
+    return spaces
 
 
 def _shares_between(squared: Float64, groupings: Int64, n_groups: int) -> Float64:
@@ -159,11 +210,12 @@ def dispersion(
 
     null, complete = null_distribution(explained, codes, restriction, n_permutations, random_state)
     share = float(explained(codes[None])[0])
-    f = _f_statistic(np.append(share, null), int(n_units.sum()), len(names))
+    f = f_ratio(np.append(share, null), len(names) - 1, int(n_units.sum()) - len(names))
     spreads = _spreads(scores, codes[None, first], len(names))[0][0]
     typical = spreads / (1 - spreads)
     effect = _ratio(float(typical.max()), float(typical.min()))
-    return TestResult("dispersion", float(f[0]), effect, p_value(share, null), f[1:], complete, names)
+    p, smallest = probability(share, null, complete)
+    return TestResult("dispersion", float(f[0]), effect, p, f[1:], complete, names, smallest)
 
 
 def neighbor_enrichment(
@@ -212,7 +264,8 @@ def neighbor_enrichment(
     null, complete = null_distribution(share, codes, restriction, n_permutations, random_state)
     observed = float(share(codes[None])[0])
     effect = _ratio(observed, float(null.mean()))
-    return TestResult("neighbor enrichment", observed, effect, p_value(observed, null), null, complete, names)
+    p, smallest = probability(observed, null, complete)
+    return TestResult("neighbor enrichment", observed, effect, p, null, complete, names, smallest)
 
 
 def distance_correlation(
@@ -220,6 +273,7 @@ def distance_correlation(
     values: npt.ArrayLike,
     *,
     blocks: Any | None = None,
+    adjust: Any | None = None,
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> TestResult:
@@ -231,6 +285,10 @@ def distance_correlation(
         As in `permanova`.
     values
         A number for each sample, ``(n_samples,)``.
+    adjust
+        Covariates to hold fixed, as in `permanova`. What a linear model of them leaves of the number is compared with
+        what they leave of the distances, and permuted. This keeps its level however the distances depend on the
+        covariates, if the number depends on them linearly; see decision record 31.
 
     Returns
     -------
@@ -252,17 +310,47 @@ def distance_correlation(
     # Neither unit matters; near 1 no square overflows or vanishes.
     numbers = numbers / (np.abs(numbers).max() or 1.0)
     centered = _double_centered(matrix / (matrix.max() or 1.0))
+    restriction = restrict(numbers, blocks)
+    if adjust is not None:
+        check_mixed("the number", numbers, restriction)
+        numbers, centered = _residuals(numbers, centered, _design(adjust, len(matrix)), restriction.units)
     norm = float(np.sqrt((centered**2).sum()))
 
     def squares(rows: Float64) -> Float64:
         return np.array([_squared_correlation(centered, norm, row) for row in rows])
 
-    null, complete = null_distribution(squares, numbers, restrict(numbers, blocks), n_permutations, random_state)
+    null, complete = null_distribution(squares, numbers, restriction, n_permutations, random_state)
     observed = float(squares(numbers[None])[0])
     # For distances that do not come from a Euclidean space a square can be negative.
     roots = np.sqrt(np.maximum(np.append(observed, null), 0.0))
-    root, p = float(roots[0]), p_value(observed, null)
-    return TestResult("distance correlation", root, root - float(roots[1:].mean()), p, roots[1:], complete)
+    root, (p, smallest) = float(roots[0]), probability(observed, null, complete)
+    effect = root - float(roots[1:].mean())
+    return TestResult("distance correlation", root, effect, p, roots[1:], complete, (), smallest)
+
+
+def _residuals(numbers: Float64, centered: Float64, design: Design, units: Int64 | None) -> tuple[Float64, Float64]:
+    """Return what covariates leave of a number and of double-centred distances.
+
+    Of blocks that change places as wholes each has one number, which the mean covariates of the block explain.
+    """
+    spaces = _beside(numbers[:, None], design, "a number")
+    left = centered - spaces.fixed @ (spaces.fixed.T @ centered)
+    left = left - (left @ spaces.fixed) @ spaces.fixed.T
+    if units is None:
+        return numbers - spaces.fixed @ (spaces.fixed.T @ numbers), left
+    sizes = np.bincount(units)
+    means = np.stack([np.bincount(units, weights=column) / sizes for column in design.columns.T], axis=1)
+    first = np.unique(units, return_index=True)[1]
+    basis = orthonormal(means, np.full((len(sizes), 1), 1 / np.sqrt(len(sizes))))
+    of_unit = numbers[first] - numbers[first].mean()
+    of_unit = of_unit - basis @ (basis.T @ of_unit)
+    if np.abs(of_unit).max() <= 1e-9 * np.abs(numbers).max():
+        raise InvalidInputError(
+            "a number that differs between blocks in other ways than the covariates",
+            f"none left in {len(sizes)} blocks",
+            "adjust for fewer",
+        )
+    return of_unit[units], left
 
 
 def false_discovery(p_values: npt.ArrayLike) -> Float64:
@@ -307,12 +395,6 @@ def _sums_inside(matrix: Float64, groupings: Int64, n_groups: int) -> Float64:
         members = (groupings == group).astype(np.float64)
         sums[:, group] = np.einsum("pi,pi->p", members @ matrix, members)
     return sums
-
-
-def _f_statistic(explained: Float64, n_samples: int, n_groups: int) -> Float64:
-    """Return F from the share of the sum of squares that lies between groups; infinite if all of it does."""
-    rest = np.maximum(1 - explained, 0.0) / (n_samples - n_groups)
-    return np.divide(explained / (n_groups - 1), rest, out=np.full_like(explained, np.inf), where=rest > 0)
 
 
 def _spreads(scores: Float64, groupings: Int64, n_groups: int) -> tuple[Float64, Float64, Int64]:
