@@ -164,8 +164,9 @@ def test_odd_names_go_through(make, tmp_path, cli):
     assert "\x1b" not in result.output
     assert "[red]é∑[/red]" in result.stdout
     names, _ = read_distances(tmp_path / "out" / "distances.csv")
-    assert names == sorted(ODD)
-    assert list(anndata.read_h5ad(tmp_path / "out" / "samples.h5ad").obs_names) == sorted(ODD)
+    order = ["7", *sorted(set(ODD) - {"7"})]  # a number comes before any text
+    assert names == order
+    assert list(anndata.read_h5ad(tmp_path / "out" / "samples.h5ad").obs_names) == order
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "[red]" in page
 

@@ -70,6 +70,40 @@ def test_candidates_by_counting(make, tmp_path, kind):
         assert (found[name].n_values, found[name].fewest) == (len(counts), counts.min())
 
 
+@pytest.mark.parametrize(
+    ("columns", "likely"),
+    [
+        # What each column has, from coarse to fine, in the order of the file.
+        ({"donor": 4, "sample": 8}, "sample"),
+        ({"donor": 4, "library": 8, "sample": 4}, "library"),
+        ({"sample_type": 2, "patient": 4}, "patient"),
+        ({"batch": 8, "donor": 4}, "donor"),
+        ({"sample": 4, "sample_id": 4}, "sample"),
+        ({"cluster_id": 8, "specimen": 4}, "specimen"),
+        ({"cluster": 8, "run": 4}, "cluster"),
+        ({"sample_barcode": 240, "donor": 4}, "donor"),
+    ],
+)
+def test_the_finest_column_that_makes_samples_is_suggested(columns, likely, tmp_path):
+    cells = np.arange(480)
+    frame = pd.DataFrame({name: [f"v{i}" for i in cells * count // 480] for name, count in columns.items()})
+    frame["CD4"] = np.random.default_rng(0).normal(size=480)
+    frame.to_csv(tmp_path / "cells.csv", index=False)
+    assert candidates(str(tmp_path / "cells.csv"))[0].column == likely
+
+
+@pytest.mark.parametrize("words", [(), ("--sample-sheet", "sheet.csv")])
+def test_compare_without_a_key_names_the_columns_and_the_doctor(words, cells, tmp_path, cli):
+    result = cli.run("compare", cells, *words, "-o", tmp_path / "out")
+    cli.fails_with(
+        result,
+        r"Expected --sample-key to name the column .*, found none; it could be sample \(10 values\), "
+        r"patient \(5 values\), condition \(2 values\), .*, "
+        r"perhaps --sample-key sample; heatmover doctor .*cells.h5ad tells more\.$",
+    )
+    assert not (tmp_path / "out").exists()
+
+
 def test_every_reason_is_told(make, tmp_path, doctor):
     frame = make.frame()
     frame = frame[(frame["sample"] != "s03") | ~frame.duplicated("sample")]

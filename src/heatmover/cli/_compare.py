@@ -71,6 +71,7 @@ def compare(
     asked = locals() | {"allow_components": allow_components or allow_parts}
     # Here, not above: help and version must not wait for the numerical libraries.
     from heatmover.analysis import study_cohort
+    from heatmover.cli._candidates import check_sample_key
     from heatmover.cli._settings import check_places, comparer_of, settings_of
     from heatmover.cli._summary import show_results
     from heatmover.report import check_extras, result_folder, write_results
@@ -80,6 +81,7 @@ def compare(
         target = check_places(out, file, sample_sheet, checkpoint)
         settings = settings_of(asked)
         check_extras()
+        check_sample_key(file, sample_key)
         with (
             result_folder(target, force=force) as folder,
             watched(quiet) as progress,

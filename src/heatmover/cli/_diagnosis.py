@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,13 +31,13 @@ from heatmover.analysis.study import (
 )
 from heatmover.analysis.units import check_enough_samples, check_units
 from heatmover.analysis.variables import kind_of, read_variables
+from heatmover.cli._candidates import show_candidates
 from heatmover.cli._noise import Noise, assess_noise, noise_advice, noise_facts
 from heatmover.cli._options import in_options
 from heatmover.cli._settings import Settings
 from heatmover.cli._summary import columns_of, hanging, short
-from heatmover.cli._terminal import clean, fail, output, watched
+from heatmover.cli._terminal import clean, output, watched
 from heatmover.cohort import Cohort
-from heatmover.cohort.candidates import candidates
 from heatmover.cohort.equal import equal_count
 from heatmover.cohort.formats.choose import format_of
 from heatmover.cohort.hashes import cell_hashes
@@ -316,7 +316,7 @@ def diagnose_file(settings: Settings, quiet: bool) -> list[str]:
     """Show what is in a file, and return why `compare` would refuse it, in sentences."""
     reading, asked = settings.reading, settings.study
     if reading.sample_key is None and format_of(Path(reading.path)) != "fcs":
-        _show_candidates(reading.path, quiet)
+        show_candidates(reading.path, quiet)
     with watched(quiet) as progress:
         # Without the variables asked for: they are looked at later, and all of them.
         named = [*(asked.variables or ()), *(name for name in (asked.block, asked.cells) if name is not None)]
@@ -329,23 +329,6 @@ def diagnose_file(settings: Settings, quiet: bool) -> list[str]:
     if not quiet:
         _show(output(), cohort, checkup, cost, asked)
     return [in_options(sentence) for sentence in checkup.refusals]
-
-
-def _show_candidates(file: str, quiet: bool) -> NoReturn:
-    """List the columns that could name the samples, and end."""
-    found = candidates(file)
-    if not found:
-        fail("Expected --sample-key to name the column of the samples, found no column that could be it.")
-    if not quiet:
-        console = output()
-        console.print(Text("Columns that could tell the sample of each cell:\n"))
-        table = columns_of("column", "values", "cells per value")
-        for candidate in found[:VARIABLES_SHOWN]:
-            sizes = f"{candidate.fewest:,} or more, median {candidate.median:,.0f}"
-            table.add_row(Text(short(candidate.column)), f"{candidate.n_values:,}", sizes)
-        console.print(table)
-    likely = clean(found[0].column)
-    fail(f"Expected --sample-key to name one of these columns, found none; perhaps --sample-key {likely}.")
 
 
 def _show(console: Console, cohort: Cohort, checkup: Checkup, cost: Estimate | None, asked: StudyParameters) -> None:

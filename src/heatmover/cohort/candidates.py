@@ -21,7 +21,16 @@ from heatmover.cohort.samples import factorize, number_pattern
 
 __all__ = ["Candidate", "candidates"]
 
-LIKELY = re.compile(r"sample|patient|donor|subject|specimen|individual|library|orig\.?ident|replicate|batch|_id$|^id$")
+# Names of what is measured at once, and of whom it is from; then of what may be either.
+LIKELY = re.compile(
+    r"sample|specimen|biopsy|library|orig\.?ident|replicate|aliquot|"
+    r"patient|donor|subject|individual|participant|mouse|animal"
+)
+PERHAPS = re.compile(r"batch|_id$|^id$|sample|patient|donor|subject")
+# Of samples, but no names of them: sample_type, patient_group, donor_age.
+OF_SAMPLES = re.compile(r"type|group|class|status|condition|site|tissue|source|sex|age$|stage|treat|disease|date|time")
+# Samples have cells; what has fewer per value is rather a name of cells.
+FEW_CELLS = 10
 # Columns to return, and those counted in one pass: a table of 100,000 columns must not be read as often.
 MOST, TOGETHER = 20, 50
 
@@ -41,16 +50,32 @@ def candidates(file: str, *, most: int = MOST) -> list[Candidate]:
     """Return the columns that could name the samples, the likeliest first, at most so many.
 
     A column of text or whole numbers with at least two values, which has two cells or more for each value on average.
+    Of columns whose names are those of samples or of people the finest comes first: the patients of 16 samples are
+    not the samples.
     """
     columns = _columns(file)
-    order = sorted(range(len(columns)), key=lambda i: (not LIKELY.search(columns[i].lower()), i))
+    order = sorted(range(len(columns)), key=lambda i: (_unlikely(columns[i]), i))
     found: list[Candidate] = []
     for start in range(0, len(order), TOGETHER):
         group = [columns[i] for i in order[start : start + TOGETHER]]
         found += [candidate for candidate in map(_Counts.candidate, _count(file, group)) if candidate is not None]
         if len(found) >= most:
             break
+    place = {column: i for i, column in enumerate(columns)}
+    found.sort(key=lambda each: (_rank(each), -each.n_values if _rank(each) == 0 else 0, place[each.column]))
     return found[:most]
+
+
+def _unlikely(column: str) -> int:
+    """Return 0 for the name of samples or of people, 1 for what may be one, 2 for any other."""
+    name = column.lower()
+    if LIKELY.search(name) and not OF_SAMPLES.search(name):
+        return 0
+    return 1 if PERHAPS.search(name) else 2
+
+
+def _rank(candidate: Candidate) -> int:
+    return max(_unlikely(candidate.column), candidate.median < FEW_CELLS)
 
 
 def _columns(file: str) -> list[str]:
