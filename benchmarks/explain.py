@@ -81,7 +81,7 @@ def simulate(effect: float, n_permutations: int, seed: int) -> tuple[float, ...]
     return (
         area_found,
         *rates(found.scores, found.q_values, changed, sign),
-        rates(found.types.scores, found.types.q_values, kinds, sign)[0],
+        rates(found.types.scores, found.types.abundance_q, kinds, sign)[0],
     )
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import heatmover as hm
-from heatmover.analysis.cell_types import CellType, annotate, choose_group, contrast_cells
+from heatmover.analysis.cell_types import CellType, annotate, contrast_cells
 from heatmover.analysis.study import study_cohort, study_comparison
 from heatmover.attribution import explain_groups
 from heatmover.cohort import read_cohort
@@ -62,13 +62,17 @@ def test_without_landmarks_it_is_the_explanation_of_the_groups(comparison, data,
         kind = by_name(found)[name]
         assert kind.score == pytest.approx(plain.types.scores[i])
         assert kind.log_ratio == pytest.approx(plain.types.log_ratios[i])
-        assert (kind.p_value, kind.q_value) == (plain.types.p_values[i], plain.types.q_values[i])
+        for column in ("abundance_p", "abundance_q"):
+            assert getattr(kind, column) == getattr(plain.types, column)[i]
+        for column in ("abundance", "state"):
+            assert getattr(kind, column) == pytest.approx(getattr(plain.types, column)[i], abs=1e-12)
+            assert getattr(kind, column) == pytest.approx(parts.loc[name, column], abs=1e-12)
         assert kind.contribution == pytest.approx(parts.loc[name, "contribution"])
         assert kind.cells == (branch == name).sum()
     assert [kind.name for kind in found.types] == list(parts.index)
     assert by_name(found)["branch 4"].direction == "more"
     assert found.different[0].name == "branch 4"
-    assert str(found).startswith("'branch 4' differs most between 'case' and 'control': 'case' has ")
+    assert str(found).startswith("Of the distance between 'case' and 'control', ")
 
 
 def test_through_landmarks_every_cell_counts_for_its_own_kind(cohort, frame):
@@ -121,23 +125,55 @@ def test_of_more_groups_the_largest_is_compared_with_all_others(comparison, bran
     assert (found.group, found.reference, found.n_samples) == ("b", "all others", (9, 10))
     named = contrast_cells(comparison, annotate("branch", branch, 1200), groups, group="c", reference="a", **QUICK)
     assert (named.group, named.reference, named.n_samples) == ("c", "a", (5, 5))
-    assert choose_group({"y": 2, "x": 9}) == "x"
-    assert choose_group({"z": 3, "y": 5, "x": 5}) == "x"
 
 
 def test_nothing_is_called_where_nothing_differs(comparison, branch):
-    found = contrast_cells(comparison, annotate("branch", branch, 1200), ["a", "b"] * 10, **QUICK)
+    found = contrast_cells(comparison, annotate("branch", branch, 1200), list("aabb") * 5, **QUICK)
     assert found.different == ()
-    assert str(found).startswith("No cell type in 'branch' surely differs between 'a' and 'b'; ")
+    assert "; no cell type in 'branch' surely differs, 'branch " in str(found)
+
+
+def kind(**changes):
+    """A type with 20 % of the cells of the group and 10 % of those of the reference, and no sure finding."""
+    plain = {"name": "T", "cells": 5, "contribution": 0.1, "share": 0.4, "abundance": 0.1, "state": 0.0}
+    plain |= {"in_group": 0.2, "in_reference": 0.1, "score": 2.0, "log_ratio": 1.0, "abundance_p": 0.01}
+    return CellType(**plain | {"abundance_q": 1.0, "state_p": 1.0, "state_q": 1.0} | changes)
 
 
 def test_direction_needs_a_small_q_and_a_sign():
-    kind = {"name": "T", "cells": 5, "contribution": 0.1, "share": 0.5, "in_group": 0.2, "in_reference": 0.1}
-    made = [
-        CellType(**kind, score=s, log_ratio=1.0, p_value=0.01, q_value=q) for s, q in ((2, 0.1), (-2, 0.1), (2, 0.11))
-    ]
-    assert [one.direction for one in made] == ["more", "less", ""]
-    assert made[0].ratio == pytest.approx(np.e)
+    made = [kind(score=score, abundance_q=q) for score, q in ((2, 0.1), (-2, 0.1), (2, 0.11), (0, 0.01))]
+    assert [one.direction for one in made] == ["more", "less", "", ""]
+    assert made[0].ratio == 2
+    assert kind(in_reference=0.0).ratio == np.inf
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"abundance_q": 0.1}, "2 times as many (20 % against 10 % of the cells)"),
+        (
+            {"abundance_q": 0.1, "score": -3.0, "in_group": 0.02, "in_reference": 0.08},
+            "0.25 times as many (2 % against 8 % of the cells)",
+        ),
+        (
+            {"in_group": 0.41, "in_reference": 0.43, "state_q": 0.1, "log_ratio": 1.9},
+            "same share (41 % against 43 % of the cells), other state",
+        ),
+        ({"state_q": 0.05}, "no sure change of number (20 % against 10 % of the cells), other state"),
+        (
+            {"abundance_q": 0.1, "state_q": 0.1},
+            "2 times as many (20 % against 10 % of the cells), and in another state",
+        ),
+        ({"in_group": 0.1}, "same share (10 % against 10 % of the cells)"),
+        ({"in_reference": 0.0, "abundance_q": 0.1}, "only in the group (20 % against 0 % of the cells)"),
+        ({"in_group": 0.0}, "only in the reference, which may be chance (0 % against 10 % of the cells)"),
+        ({"in_group": 0.105, "abundance_q": 0.1}, "1.05 times as many (10.5 % against 10 % of the cells)"),
+    ],
+)
+def test_words_are_those_of_the_shares(changes, words):
+    """Whatever the log-ratio to a reference is: 41 and 43 % are never several times as many."""
+    assert kind(**changes).words() == words
+    assert str(kind(**changes)) == f"'T': {words}; 40 % of the distance"
 
 
 def test_cells_without_a_kind_are_a_kind(branch):

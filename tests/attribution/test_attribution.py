@@ -222,8 +222,8 @@ def test_the_enriched_branch_is_found(cohort):
     assert called[branch == 4].mean() > 0.7
     assert (branch[called] == 4).mean() > 0.9
     assert (found.group, found.reference, found.n_samples) == ("case", "control", (8, 8))
-    assert found.types.names[int(np.argmin(found.types.q_values))] == "4"
-    assert found.types.q_values[4] < 0.1 < np.delete(found.types.q_values, 4).min()
+    assert found.types.names[int(np.argmin(found.types.abundance_q))] == "4"
+    assert found.types.abundance_q[4] < 0.1 < np.delete(found.types.abundance_q, 4).min()
     case = data.annotations["condition"] == "case"
     means = measures.toarray()[case].mean(axis=0), measures.toarray()[~case].mean(axis=0)
     assert found.distance == pytest.approx(distance(model, *means), rel=1e-4)

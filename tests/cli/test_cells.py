@@ -51,7 +51,9 @@ def test_the_table_has_the_numbers_of_the_contrast(finished, expected, cli):
     assert f"'{HOSTILE}" in [row["cell_type"] for row in rows]  # no formula in a spreadsheet
     for row, kind in zip(rows, expected.types, strict=True):
         assert (row["group"], row["reference"]) == ("case", "control")
-        assert (float(row["share"]), float(row["q_value"])) == (kind.share, kind.q_value)
+        for name in ("share", "abundance", "state", "abundance_p", "abundance_q", "state_p", "state_q"):
+            assert float(row[name]) == getattr(kind, name)
+        assert float(row["abundance"]) + float(row["state"]) == pytest.approx(float(row["contribution"]), abs=1e-12)
         assert float(row["ratio"]) == kind.ratio
         assert row["direction"] == kind.direction
     assert sum(float(row["share"]) for row in rows) == pytest.approx(1)

@@ -124,8 +124,9 @@ def test_cell_types(said):
     for row, recorded in zip(said.cell_types, said.record["contrast"]["types"], strict=True):
         assert row["cell_type"] == recorded["name"]
         for name, value in recorded.items():
-            if name not in {"name", "direction"}:
+            if name not in {"name", "direction", "moved"}:
                 assert float(row[name]) == value
+        assert row["moved"] == str(recorded["moved"])
         assert row["direction"] == recorded["direction"]
         assert f"{100 * recorded['share']:.0f} %" in said.section("cells")
     assert sum(int(row["cells"]) for row in said.cell_types) == said.record["cells"]

@@ -247,7 +247,10 @@ def test_explanations_sorted_back(cells):
     for name in ("scores", "p_values", "q_values"):
         np.testing.assert_array_equal(getattr(contrast, name)[order], getattr(contrast_2, name))
     np.testing.assert_array_equal(parts.contributions, parts_2.contributions)
-    np.testing.assert_array_equal(contrast.types.p_values, contrast_2.types.p_values)
+    for name in ("abundance", "state"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(parts_2, name))
+    for name in ("abundance", "state", "abundance_p", "state_p"):
+        np.testing.assert_array_equal(getattr(contrast.types, name), getattr(contrast_2.types, name))
 
 
 def test_barycentres_sorted_back(cells):

@@ -43,11 +43,16 @@ def test_numbers_and_words_are_those_of_the_contrast(plain_study, contrast, pars
 
 @pytest.mark.parametrize(
     ("score", "q_value", "mark", "words"),
-    [(3.0, 0.01, "▲", "more in case"), (-3.0, 0.01, "▼", "less in case"), (3.0, 0.2, "\u2013", "no sign of it")],
+    [
+        (3.0, 0.01, "▲", "2 times as many"),
+        (-3.0, 0.01, "▼", "0.5 times as many"),
+        (3.0, 0.2, "\u2013", "no sure change"),
+    ],
 )
 def test_direction_is_a_sign_a_word_and_a_class(plain_study, contrast, parsed, score, q_value, mark, words):
-    changed = replace(contrast.types[0], score=score, q_value=q_value)
-    quiet = [replace(kind, q_value=1.0) for kind in contrast.types[1:]]
+    shares = {"in_group": 0.2, "in_reference": 0.1 if score > 0 else 0.4}
+    changed = replace(contrast.types[0], score=score, abundance_q=q_value, **shares)
+    quiet = [replace(kind, abundance_q=1.0) for kind in contrast.types[1:]]
     page = parsed(cell_sections(with_types(plain_study, [changed, *quiet]))[0].html)
     classes = [attributes.get("class", "") for _, attributes in page.tags]
     wanted = {"▲": "more", "▼": "less", "\u2013": "same"}[mark]
@@ -75,7 +80,7 @@ def test_many_kinds_are_added_up(plain_study, contrast, parsed):
 
 
 def test_groups_that_are_the_same_have_a_page(plain_study, contrast):
-    equal = [replace(kind, share=0.0, contribution=0.0, q_value=1.0) for kind in contrast.types]
+    equal = [replace(kind, share=0.0, contribution=0.0, abundance_q=1.0, state_q=1.0) for kind in contrast.types]
     study = with_types(plain_study, equal)
     study = replace(study, contrast=replace(study.contrast, distance=0.0))
     assert "are the same" in cell_sections(study)[0].html

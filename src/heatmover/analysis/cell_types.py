@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._typing import Float64, Int32, Int64
+from heatmover._typing import Int32, Int64
 from heatmover._validation import LabelNames, as_array, check_random_state, import_extra
 from heatmover._words import quoted
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.examination import label
-from heatmover.attribution.cell_types import CellTypes, Composition, contrast_types
-from heatmover.attribution.contrast import Design, framed, set_up
-from heatmover.attribution.witness import Breakdown, break_down, explain_masses
+from heatmover.attribution.cell_types import CellTypes, TypedCells, contrast_types
+from heatmover.attribution.contrast import set_up
+from heatmover.attribution.reference import choose_groups, first_of_order
+from heatmover.attribution.witness import explain_masses
 from heatmover.cohort.annotation import encode
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 
-__all__ = ["Annotation", "CellContrast", "CellType", "annotate", "choose_group", "contrast_cells"]
+__all__ = ["Annotation", "CellContrast", "CellType", "annotate", "contrast_cells"]
 
 
 # Of the types called different one in ten may be false, as everywhere in explanations.
@@ -30,6 +32,10 @@ LEVEL = 0.1
 # More are not cell types but names of cells, or measurements.
 MOST_TYPES = 1_000
 UNKNOWN = "not annotated"
+# Shares whose ratio is below this are called the same if they do not surely differ.
+ALIKE = 1.25
+# Types that are told of in a sentence; tables have all.
+TOLD = 3
 
 
 class Annotation(NamedTuple):
@@ -72,40 +78,74 @@ class CellType:
     contribution, share
         What it adds to the distance between the means of the groups, and as a share of that. The shares of all types
         sum to 1. A share below zero: its cells changed against what is around them.
+    abundance, state
+        The two parts of the contribution: how many cells there are, relative to the average cell, and in what state.
     in_group, in_reference
         Mean share of the cells of a sample.
-    score, log_ratio, p_value, q_value
-        As in `GroupContrast`.
+    score, log_ratio, abundance_p, abundance_q, state_p, state_q
+        As in `heatmover.attribution.CellTypes`, whose ``scores`` and ``log_ratios`` these are.
 
     Examples
     --------
-    >>> found = CellType("B", 120, 0.02, 0.4, 0.1, 0.05, score=3.1, log_ratio=0.7, p_value=0.002, q_value=0.01)
-    >>> found.direction, round(found.ratio, 2)
-    ('more', 2.01)
+    >>> found = CellType(
+    ...     "B", 120, 0.02, 0.4, 0.018, 0.002, 0.1, 0.05, score=3.1, log_ratio=0.7,
+    ...     abundance_p=0.002, abundance_q=0.01, state_p=0.3, state_q=0.5,
+    ... )
+    >>> found.direction, round(found.ratio, 2), found.moved
+    ('more', 2.0, False)
+    >>> print(found)
+    'B': 2 times as many (10 % against 5 % of the cells); 40 % of the distance
     """
 
     name: str
     cells: int
     contribution: float
     share: float
+    abundance: float
+    state: float
     in_group: float
     in_reference: float
     score: float
     log_ratio: float
-    p_value: float
-    q_value: float
+    abundance_p: float
+    abundance_q: float
+    state_p: float
+    state_q: float
 
     @property
     def direction(self) -> Literal["more", "less", ""]:
         """Whether the group surely has more or less of it, with a tenth of such findings false; else empty."""
-        if self.q_value > LEVEL or self.score == 0:
+        if self.abundance_q > LEVEL or self.score == 0:
             return ""
         return "more" if self.score > 0 else "less"
 
     @property
+    def moved(self) -> bool:
+        """Whether its cells are surely in another state, with a tenth of such findings false."""
+        return self.state_q <= LEVEL
+
+    @property
     def ratio(self) -> float:
-        """How many times as many the group has as the reference, relative to most cells."""
-        return float(np.exp(self.log_ratio))
+        """Share of the cells in the group over that in the reference; infinite if the reference has none."""
+        return self.in_group / self.in_reference if self.in_reference > 0 else float("inf")
+
+    def number_words(self) -> str:
+        """Return what is known of its number, in words that agree with the shares."""
+        if not self.in_group or not self.in_reference:
+            where = "only in the group" if self.in_group else "only in the reference"
+            return where if self.direction else f"{where}, which may be chance"
+        if self.direction:
+            return f"{_times(self.ratio)} times as many"
+        return "same share" if abs(np.log(self.ratio)) <= np.log(ALIKE) else "no sure change of number"
+
+    def words(self) -> str:
+        """Return what is known of its number and its state."""
+        shares = " against ".join(_shares(self.in_group, self.in_reference)) + " of the cells"
+        state = (", and in another state" if self.direction else ", other state") if self.moved else ""
+        return f"{self.number_words()} ({shares}){state}"
+
+    def __str__(self) -> str:
+        return f"{quoted(self.name)}: {self.words()}; {100 * self.share:.0f} % of the distance"
 
 
 @final
@@ -129,6 +169,9 @@ class CellContrast:
         The cell types, those that add most to the distance first.
     n_permutations
         Permutations of the samples that were tried.
+    stable
+        Types whose ratios to each other did not change, against which numbers were compared; empty if too few are known
+        to be stable, so that shares alone decided.
 
     Examples
     --------
@@ -138,7 +181,7 @@ class CellContrast:
     >>> comparison = hm.compare(data.points, data.labels)
     >>> found = contrast_cells(comparison, annotate("branch", branch, 720), data.annotations["condition"])
     >>> print(found)
-    'branch 4' differs most between 'case' and 'control': 'case' has ... times as many, relative to most cells...
+    Of the distance between 'case' and 'control', ... % is how many cells there are and ... % is their state...
     >>> round(sum(cell_type.share for cell_type in found.types), 6)
     1.0
     """
@@ -152,16 +195,22 @@ class CellContrast:
     distance: float
     types: tuple[CellType, ...]
     n_permutations: int
+    stable: tuple[str, ...] = ()
 
     @property
     def different(self) -> tuple[CellType, ...]:
-        """The types that surely differ, the surest first."""
-        return tuple(
-            sorted(
-                (cell_type for cell_type in self.types if cell_type.direction),
-                key=lambda cell_type: -abs(cell_type.score),
-            )
-        )
+        """The types that surely differ in number or in state, those that add most to the distance first."""
+        return tuple(cell_type for cell_type in self.types if cell_type.direction or cell_type.moved)
+
+    @property
+    def abundance(self) -> float:
+        """What numbers of cells add to the distance; with `state` it is the distance."""
+        return math.fsum(cell_type.abundance for cell_type in self.types)
+
+    @property
+    def state(self) -> float:
+        """What states of cells add to the distance."""
+        return math.fsum(cell_type.state for cell_type in self.types)
 
     def describe(self) -> str:
         """Return what was found in plain sentences."""
@@ -170,20 +219,28 @@ class CellContrast:
         reference = self.reference if self.reference == "all others" else quoted(self.reference)
         if self.distance == 0:
             return f"The means of {group} and {reference} are the same."
-        if not self.different:
+        number = round(100 * min(max(self.abundance / self.distance, 0.0), 1.0))
+        parts = (
+            f"Of the distance between {group} and {reference}, {number} % is how many cells there are and "
+            f"{100 - number} % is their state"
+        )
+        found = self.different
+        if not found:
             most = self.types[0]
             return (
-                f"No cell type in {quoted(self.annotation)} surely differs between {group} and {reference}; "
-                f"{quoted(most.name)} adds most to the distance between their means ({100 * most.share:.0f} %)."
+                f"{parts}; no cell type in {quoted(self.annotation)} surely differs, {quoted(most.name)} adds most "
+                f"({100 * most.share:.0f} %)."
             )
-        most = self.different[0]
-        count = len(self.different)
-        others = "no other type surely differs" if count == 1 else f"{count} of {len(self.types)} types differ"
-        return (
-            f"{quoted(most.name)} differs most between {group} and {reference}: {group} has {most.ratio:.2g} times as "
-            f"many, relative to most cells (q = {most.q_value:.2g}), and it makes {100 * most.share:.0f} % of the "
-            f"distance between their means; {others}."
-        )
+        told = ". ".join(str(cell_type) for cell_type in found[:TOLD])
+        rest = len(found) - TOLD
+        more = f" {rest} more of {len(self.types)} types differ." if rest > 0 else ""
+        return f"{parts}. {told}.{more}{self._frame()}"
+
+    def _frame(self) -> str:
+        """Return what numbers were compared with, where it matters."""
+        if self.stable or not any(cell_type.direction for cell_type in self.types):
+            return ""
+        return " No types are known to be stable: numbers are shares, and a type that grows makes others shrink."
 
     def table(self) -> Any:
         """Return a pandas DataFrame with one row for each type, those that add most to the distance first."""
@@ -195,7 +252,8 @@ class CellContrast:
         """Return the numbers of each type by name, without its name."""
         columns = [name for name in CellType.__dataclass_fields__ if name != "name"]
         return [
-            {name: getattr(cell_type, name) for name in columns} | {"direction": cell_type.direction}
+            {name: getattr(cell_type, name) for name in columns}
+            | {"direction": cell_type.direction, "moved": cell_type.moved}
             for cell_type in self.types
         ]
 
@@ -203,7 +261,8 @@ class CellContrast:
         """Return everything as plain values for JSON."""
         named = ("annotation", "variable", "group", "reference", "n_samples", "blocks", "distance", "n_permutations")
         types = [{"name": cell_type.name} | row for cell_type, row in zip(self.types, self.rows(), strict=True)]
-        return {name: getattr(self, name) for name in named} | {"types": types}
+        sums = {"abundance": self.abundance, "state": self.state, "stable": list(self.stable)}
+        return {name: getattr(self, name) for name in named} | sums | {"types": types}
 
     def __str__(self) -> str:
         return self.describe()
@@ -256,12 +315,6 @@ def _column(values: Any) -> Any:
     return column
 
 
-def choose_group(counts: Mapping[str, int]) -> str:
-    """Return the group to compare with the others: the first by name of two, the largest of more."""
-    names = sorted(counts)
-    return names[0] if len(names) == 2 else max(names, key=lambda name: counts[name])
-
-
 def contrast_cells(
     comparison: Comparison,
     annotation: Annotation,
@@ -287,11 +340,13 @@ def contrast_cells(
     annotation
         From `annotate`: the type of each cell, or of each point of the graph if ``cells`` is not given.
     groups
-        ``(n_samples,)``; samples without one do not take part.
+        ``(n_samples,)``; samples without one do not take part. May be an ordered pandas category.
     variable
         What the groups are called.
     group, reference
-        Names; by default the first by name of two groups, or the largest of more against all others.
+        Names. By default the reference is the group that is called so (control, healthy, untreated ...), else the first
+        of an ordered category, and the group is the other one, or the largest of several; without such a hint the first
+        by name of two groups is compared with the other, or the largest of more with all others.
     blocks
         ``(n_samples,)``: what ties samples together. If every block is of one group, its samples are averaged, else
         samples are compared within their block.
@@ -308,58 +363,69 @@ def contrast_cells(
     >>> contrast_cells(hm.compare(data.points, data.labels), branch, data.annotations["condition"], n_permutations=19)
     CellContrast(case against control, 5 types of branch)
     """
-    known = [i for i, value in enumerate(groups) if not is_missing(value)]
+    values = list(groups)
+    known = [i for i, value in enumerate(values) if not is_missing(value)]
     if not known:
         raise InvalidInputError("samples in at least two groups", "no sample with a group")
-    labels = [label(groups[i]) for i in known]
-    counts = Counter(labels)
-    group = choose_group(counts) if group is None and reference is None and len(counts) > 1 else group
+    labels = [label(values[i]) for i in known]
+    group, reference = choose_groups(
+        Counter(labels), group=group, reference=reference, first=first_of_order(groups)
+    )  # fmt: skip
     tied = None if blocks is None else LabelNames("blocks").add_all(blocks[i] for i in known)
     rng = check_random_state(random_state)
     design = set_up(
         labels, len(labels), group=group, reference=reference, blocks=tied, n_permutations=n_permutations, rng=rng
     )  # fmt: skip
     rows = sp.csr_array(comparison.measures.masses)[known]
-    own = rows if cells is None else cells.masses[known]
-    nodes = np.arange(rows.shape[1]) if cells is None else cells.nodes
-    modes = framed(comparison.model, design, rows, rng).modes
-    each = np.ones(len(nodes), dtype=np.int64) if cells is None or cells.counts is None else cells.counts
-    tests = contrast_types(design, _composition(annotation, own, each), modes)
+    own = _typed(comparison, annotation, rows, None if cells is None else cells.masses[known], cells, known)
     explained = explain_masses(comparison.model, design.means(rows), design.names)
     witness = comparison.unit_factor(explained.distance) * explained.witness
-    parts = _parts(annotation, design, own, witness[nodes])
-    types = tuple(_types(tests, parts, dict(zip(annotation.types, _totals(annotation, each), strict=True))))
+    found = contrast_types(comparison.model, design, own, witness, rng)
+    stable = tuple(name for name, kept in zip(found.names, found.stable, strict=True) if kept)
     return CellContrast(
-        annotation.name, variable, *design.names, design.counts, design.how, float(parts.contributions.sum()), types,
-        len(design.members) - 1,
+        annotation.name, variable, *design.names, design.counts, design.how,
+        math.fsum(found.contributions), tuple(_types(found)), len(design.members) - 1, stable,
     )  # fmt: skip
 
 
-def _composition(annotation: Annotation, masses: sp.csr_array, counts: Int64) -> Composition:
-    codes, n_types = annotation.codes, len(annotation.types)
-    membership = sp.csr_array((np.ones(codes.size), (np.arange(codes.size), codes)), shape=(codes.size, n_types))
-    return Composition(annotation.types, np.array(_totals(annotation, counts)), (masses @ membership).toarray())
+def _typed(
+    comparison: Comparison,
+    annotation: Annotation,
+    rows: sp.csr_array,
+    own: sp.csr_array | None,
+    cells: CellMasses | None,
+    known: Sequence[int],
+) -> TypedCells:
+    """Return the cells of the samples by type."""
+    codes = annotation.codes.astype(np.int64)
+    each = np.ones(codes.size, dtype=np.int64) if cells is None or cells.counts is None else cells.counts
+    nodes = np.arange(rows.shape[1]) if cells is None else cells.nodes
+    sizes = comparison.sizes[list(known)].astype(np.float64)
+    return TypedCells(annotation.types, codes, nodes, rows if own is None else own, each, sizes)
 
 
-def _totals(annotation: Annotation, counts: Int64) -> list[int]:
-    """Return the number of cells of each type; whole numbers are exact in float64 up to 2^53."""
-    totals = np.bincount(annotation.codes, weights=counts, minlength=len(annotation.types))
-    return [int(total) for total in totals]
+def _types(found: CellTypes) -> list[CellType]:
+    total = math.fsum(found.contributions)
+    columns = (
+        found.contributions, found.contributions / total if total else np.zeros_like(found.contributions),
+        found.abundance, found.state, *found.shares.T, found.scores, found.log_ratios,
+        found.abundance_p, found.abundance_q, found.state_p, found.state_q,
+    )  # fmt: skip
+    return [
+        CellType(found.names[i], int(found.points[i]), *(float(column[i]) for column in columns))
+        for i in np.argsort(-found.contributions, kind="stable")
+    ]
 
 
-def _parts(annotation: Annotation, design: Design, masses: sp.csr_array, witness: Float64) -> Breakdown:
-    """Take the distance apart by cell types: a cell adds its witness times the difference of its masses."""
-    means = design.means(masses)
-    contributions = witness * (means[0] - means[1])
-    return break_down(contributions, annotation.codes.astype(np.int64), annotation.types, means, design.names)
+def _shares(first: float, second: float) -> tuple[str, str]:
+    """Return two shares in per cent, with as many digits as tell them apart, but no more than three."""
+    for digits in (2, 3):
+        texts = tuple(f"{100 * share:.{digits}g} %" if share < 0.995 else "100 %" for share in (first, second))
+        if texts[0] != texts[1] or first == second:
+            break
+    return texts[0], texts[1]
 
 
-def _types(tests: CellTypes, parts: Breakdown, totals: Mapping[str, int]) -> list[CellType]:
-    place = {name: i for i, name in enumerate(tests.names)}
-    found = []
-    for row, name in enumerate(parts.names):
-        i = place[name]
-        tested = (tests.scores[i], tests.log_ratios[i], tests.p_values[i], tests.q_values[i])
-        sums = (parts.contributions[row], parts.shares[row], *parts.masses[row])
-        found.append(CellType(name, totals[name], *map(float, (*sums, *tested))))
-    return found
+def _times(ratio: float) -> str:
+    """Return a ratio to two digits, to three near one, where they matter."""
+    return f"{ratio:.3g}" if 0.9 < ratio < 1.1 else f"{ratio:.2g}"

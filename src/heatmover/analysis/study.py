@@ -367,7 +367,7 @@ def _contrast(
     if first is None:
         raise InvalidInputError("a variable of the samples with groups that could be tested", "none")
     assert compared.annotation is not None
-    groups = design.table[first.variable].tolist()
+    groups = design.table[first.variable]
     return contrast_cells(
         compared.comparison, compared.annotation, groups,
         variable=first.variable, blocks=design.blocks, cells=compared.cells, **tests,

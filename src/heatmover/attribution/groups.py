@@ -12,8 +12,8 @@ import scipy.sparse as sp
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64
 from heatmover._validation import RandomState, check_random_state
-from heatmover.attribution.cell_types import CellTypes, composition_of, contrast_types
-from heatmover.attribution.contrast import TestedColumns, framed, set_up, two_frames
+from heatmover.attribution.cell_types import CellTypes, contrast_types, typed_points
+from heatmover.attribution.contrast import TestedColumns, framed, is_reference, set_up, two_frames
 from heatmover.attribution.witness import Explanation, check_coordinates, check_model, draw_points, explain_masses
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.measures import check_measures
@@ -40,7 +40,7 @@ class GroupContrast(ReadOnlyArrays):
         positive where the group has more, zero where the two frames of reference disagree.
     log_ratios
         ``(n_points,)``: natural logarithm of how many times denser the group is around a point than the
-        reference, relative to what is commonest among all cells.
+        reference, relative to what is commonest among all cells; not relative where that is no reference.
     p_values, q_values
         ``(n_points,)``: by permuting samples, and corrected for the number of points: among all points with a
         q-value of at most 0.1 a tenth is expected to be false.
@@ -49,7 +49,10 @@ class GroupContrast(ReadOnlyArrays):
     n_permutations, complete
         Permutations looked at, and whether these are all that exist.
     types
-        The same for types of points, if an annotation was given.
+        Number and state of types of points, if an annotation was given.
+    commonest
+        The commonest change of density, as a natural logarithm. Beyond a factor of 2 it is not that of most cells, and
+        shares alone decided.
 
     Examples
     --------
@@ -76,6 +79,7 @@ class GroupContrast(ReadOnlyArrays):
     n_permutations: int
     complete: bool
     types: CellTypes | None = None
+    commonest: float = 0.0
 
     @property
     def distance(self) -> float:
@@ -116,7 +120,17 @@ class GroupContrast(ReadOnlyArrays):
             f"The mean of {self.group} ({self.n_samples[0]} samples) is at distance {self.distance:.4g} from that of "
             f"{self.reference} ({self.n_samples[1]}).\n"
             f"{self.group} is denser around {more:,} and less dense around {less:,} of {called.size:,} points, with a "
-            "tenth of false discoveries allowed."
+            f"tenth of false discoveries allowed.{self._frame()}"
+        )
+
+    def _frame(self) -> str:
+        """Return that shares alone decided, if so."""
+        if is_reference(self.commonest):
+            return ""
+        factor = np.exp(abs(self.commonest))
+        return (
+            f"\nThe commonest change is by a factor of {factor:.2g}: most cells moved, so densities are compared as "
+            "they are, not relative to it."
         )
 
     def __repr__(self) -> str:
@@ -151,9 +165,10 @@ def explain_groups(
     groups
         Label of each sample, ``(n_samples,)``.
     group
-        The group to explain; may be left out if there are two.
+        The group to explain; may be left out if there are two: it is then the one that is not the reference.
     reference
-        The group to compare with; default all other samples.
+        The group to compare with; default all other samples. Of two groups it is by default the one that is called so
+        (control, healthy, untreated, wild type ...), else the first of an ordered category, else the second by name.
     blocks
         What ties samples together, such as patients, batches or pairs, ``(n_samples,)``; several by name in a
         mapping or a DataFrame. If every block is of one group its samples are averaged, else samples are compared
@@ -187,23 +202,26 @@ def explain_groups(
     check_model(model)
     rows = check_measures(measures, n_points=model.n_features_in_, normalize=model.normalize)
     rng = check_random_state(random_state)
-    types = None if annotation is None else composition_of(annotation, rows)
+    cells = None if annotation is None else typed_points(annotation, rows)
     design = set_up(
         groups, rows.shape[0], group=group, reference=reference, blocks=blocks,
         n_permutations=n_permutations, rng=rng,
     )  # fmt: skip
     samples = sp.csr_array(rows)
-    scale, densities, modes = framed(model, design, samples, rng)
+    scale, densities, modes, commonest = framed(model, design, samples, rng)
     tests = two_frames(densities, modes, design.members, design.blocks)
     tested = TestedColumns(*(model.graph_.spread(values) for values in tests))
+    explained = explain_masses(model, design.means(samples), design.names)
+    types = None if cells is None else contrast_types(model, design, cells, explained.witness, rng)
     return GroupContrast(
         *design.names,
         design.counts,
-        explain_masses(model, design.means(samples), design.names),
+        explained,
         *tested,
         false_discovery(tested.p_values),
         scale,
         len(design.members) - 1,
         design.complete,
-        None if types is None else contrast_types(design, types, modes),
+        types,
+        commonest,
     )

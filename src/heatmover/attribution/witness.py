@@ -3,6 +3,12 @@
 The embedding is linear, so the distance is W = || A d ||_1 with d = mu - nu, and it can be taken apart in two ways that
 both sum to it. By where the diffused densities differ: each feature's share of the norm (`local`). By where mass must
 move: with f = A' sign(A d), the witness, f . d = sign(A d) . A d = W, and every point contributes f_i d_i.
+
+What a type of points adds is split once more. With shares a and b of the type in the two measures and its own
+distributions A and B inside them, ``f.(aA - bB) = (a - b) f.(A + B)/2 + (a + b)/2 f.(A - B)``: how many of its points
+there are (abundance), and where they lie (state). A constant added to f changes no sum and no state, but says what a
+point is compared with; in contributions it is chosen so that f is zero on average over both measures. Abundance is then
+told relative to the average point, and each measure contributes half of the distance.
 """
 
 from __future__ import annotations
@@ -11,7 +17,7 @@ import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +37,7 @@ from heatmover.statistics.samples import check_labels
 __all__ = [
     "Breakdown",
     "Explanation",
-    "break_down",
+    "Parts",
     "check_annotation",
     "check_coordinates",
     "check_model",
@@ -39,6 +45,8 @@ __all__ = [
     "explain",
     "explain_masses",
     "find_name",
+    "split",
+    "summed",
 ]
 
 # The smallest features that together make up this share of a distance are rounding, or what `tol` allows, and their
@@ -71,6 +79,9 @@ class Breakdown(ReadOnlyArrays):
         ``(n_types, 2)``: mass that the first and the second measure have in each type.
     between
         Names of the two measures.
+    abundance, state
+        ``(n_types,)``: the two parts of the contributions: how much of a type there is, relative to the average point,
+        and where within the type it lies. A type that one measure has nothing of has no state. None for ``"local"``.
 
     Examples
     --------
@@ -83,6 +94,8 @@ class Breakdown(ReadOnlyArrays):
     >>> parts = explanation.by(data.coordinates[:, 0].astype(int))
     >>> bool(np.isclose(parts.contributions.sum(), explanation.distance)), parts.masses.shape
     (True, (5, 2))
+    >>> bool(np.allclose(parts.abundance + parts.state, parts.contributions))
+    True
     """
 
     names: tuple[str, ...]
@@ -91,14 +104,18 @@ class Breakdown(ReadOnlyArrays):
     points: Int64
     masses: Float64
     between: tuple[str, str]
+    abundance: Float64 | None = None
+    state: Float64 | None = None
 
     def table(self) -> Any:
         """Return a pandas DataFrame with one row for each type."""
         pandas = import_extra("pandas", package="pandas", extra="cohort")
         first, second = self.between
+        split = {name: getattr(self, name) for name in ("abundance", "state") if getattr(self, name) is not None}
         columns = {
             "contribution": self.contributions,
             "share": self.shares,
+            **split,
             "points": self.points,
             f"mass in {first}": self.masses[:, 0],
             f"mass in {second}": self.masses[:, 1],
@@ -108,10 +125,13 @@ class Breakdown(ReadOnlyArrays):
     def __str__(self) -> str:
         first, second = self.between
         width = max(4, *(len(name) for name in self.names[:SHOWN]))
-        lines = [f"{'type':<{width}}  contribution  share  points  {first}  {second}"]
+        split = [] if self.abundance is None or self.state is None else [self.abundance, self.state]
+        heads = "".join(f"  {name:>10}" for name in ("abundance", "state")[: len(split)])
+        lines = [f"{'type':<{width}}  contribution  share{heads}  points  {first}  {second}"]
         for i, name in enumerate(self.names[:SHOWN]):
+            parts = "".join(f"  {part[i]:10.3g}" for part in split)
             lines.append(
-                f"{name:<{width}}  {self.contributions[i]:12.4g}  {self.shares[i]:5.0%}  {self.points[i]:6d}  "
+                f"{name:<{width}}  {self.contributions[i]:12.4g}  {self.shares[i]:5.0%}{parts}  {self.points[i]:6d}  "
                 f"{self.masses[i, 0]:{len(first)}.1%}  {self.masses[i, 1]:{len(second)}.1%}"
             )
         if len(self.names) > SHOWN:
@@ -142,8 +162,9 @@ class Explanation(ReadOnlyArrays):
     scale_witnesses
         ``(n_scales, n_points)``: what every scale adds to the witness.
     contributions
-        ``(n_points,)``: witness times the difference of masses. They sum to the distance; a point without mass
-        contributes nothing, and a negative one lies where the other measure is denser.
+        ``(n_points,)``: witness, less its mean over both measures, times the difference of masses. They sum to the
+        distance, each measure's points to half of it; a point without mass contributes nothing, and a negative one lies
+        on the other measure's side of the average point.
     differences
         ``(n_scales, n_points)``: weighed differences of the diffused densities, positive where the first
         measure is denser. Their absolute values sum to the distance.
@@ -195,11 +216,15 @@ class Explanation(ReadOnlyArrays):
         annotation
             Kind of each point, ``(n_points,)``: words or numbers, none missing.
         of
-            ``"contributions"``: mass that must move. ``"local"``: where densities differ; never negative.
+            ``"contributions"``: mass that must move, with its two parts, abundance and state. ``"local"``: where
+            densities differ; never negative.
         """
         check_option("of", of, ("contributions", "local"))
         codes, names = check_annotation(annotation, self.witness.size)
-        return break_down(getattr(self, of), codes, names, self.masses, self.names)
+        parts = split(self.witness, self.masses, codes, len(names))
+        if of == "contributions":
+            return _breakdown(parts.contributions, codes, names, self.names, parts.masses, parts.abundance, parts.state)
+        return _breakdown(summed(self.local, codes, len(names)), codes, names, self.names, parts.masses)
 
     def table(self) -> Any:
         """Return a pandas DataFrame with one row for each point."""
@@ -312,9 +337,12 @@ def explain_masses(model: DiffusionEMD, masses: Float64, names: tuple[str, str])
     distance = float((witness * moved).sum())
     witness, witnesses = graph.spread(witness), graph.spread(witnesses)
     differences = graph.share(_on_nodes(features * size if total else features * 0, layout))
+    both = masses.sum(axis=0)
+    centre = math.fsum(witness * both) / math.fsum(both)
     return Explanation(
-        names, distance, witness, witnesses, witness * difference, differences, masses, np.asarray(layout.scales)
-    )
+        names, distance, witness, witnesses, (witness - centre) * difference, differences, masses,
+        np.asarray(layout.scales),
+    )  # fmt: skip
 
 
 def _embedded(model: DiffusionEMD, row: Float64) -> Float64:
@@ -361,30 +389,59 @@ def _on_nodes(features: Float64, layout: Layout) -> Float64:
     )
 
 
-def break_down(
-    contributions: Float64,
-    codes: Int64,
-    names: tuple[str, ...],
-    masses: Float64,
-    between: tuple[str, str],
-) -> Breakdown:
-    """Sum contributions ``(n_points,)`` and masses ``(2, n_points)`` over types of points."""
+class Parts(NamedTuple):
+    """What every type adds to a distance, ``(n_types,)``, with the ``masses`` of the two measures ``(n_types, 2)``."""
+
+    contributions: Float64
+    masses: Float64
+    abundance: Float64
+    state: Float64
+
+
+def split(witness: Float64, masses: Float64, codes: Int64, n_types: int) -> Parts:
+    """Take a distance apart by types of points, into abundance and state.
+
+    Parameters
+    ----------
+    witness
+        Of the distance, ``(n_points,)``.
+    masses
+        The two measures, ``(2, n_points)``.
+    codes
+        Type of each point, ``(n_points,)``.
+    n_types
+        How many there are.
+    """
+    both = masses.sum(axis=0)
+    centred = witness - math.fsum(witness * both) / math.fsum(both)
+    a, b = (summed(row, codes, n_types) for row in masses)
+    of_a, of_b = (summed(centred * row, codes, n_types) for row in masses)
+    mean_a, mean_b = (np.divide(f, s, out=np.zeros(n_types), where=s > 0) for f, s in ((of_a, a), (of_b, b)))
+    shared = (a > 0) & (b > 0)
+    state = np.where(shared, (a + b) / 2 * (mean_a - mean_b), 0.0)
+    abundance = np.where(shared, (a - b) * (mean_a + mean_b) / 2, of_a - of_b)
+    return Parts(abundance + state, np.column_stack([a, b]), abundance, state)
+
+
+def summed(values: Float64, codes: Int64, n_types: int) -> Float64:
+    """Return sums over the points of each type, rounded once, so that they do not depend on the order of the points."""
     order = np.argsort(codes, kind="stable")
-    cuts = np.searchsorted(codes[order], np.arange(1, len(names)))
+    cuts = np.searchsorted(codes[order], np.arange(1, n_types))
+    return np.array([math.fsum(part) for part in np.split(values[order], cuts)])
 
-    def summed(values: Float64) -> Float64:
-        # Rounded once, so that sums do not depend on the order of the points.
-        return np.array([math.fsum(part) for part in np.split(values[order], cuts)])
 
-    sums = summed(contributions)
-    total = math.fsum(contributions)
-    per_type = np.column_stack([summed(row) for row in masses])
+def _breakdown(
+    sums: Float64, codes: Int64, names: tuple[str, ...], between: tuple[str, str], masses: Float64, *parts: Float64
+) -> Breakdown:
+    """Put the types in the order of what they add."""
+    total = math.fsum(sums)
     order = np.argsort(-sums, kind="stable")
     shares = sums / total if total else np.zeros_like(sums)
     points = np.bincount(codes, minlength=len(names))
     return Breakdown(
-        tuple(names[i] for i in order), sums[order], shares[order], points[order], per_type[order], between
-    )
+        tuple(names[i] for i in order), sums[order], shares[order], points[order], masses[order], between,
+        *(part[order] for part in parts),
+    )  # fmt: skip
 
 
 def draw_points(places: Float64, values: Float64, label: str, axes: Any | None) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from heatmover._words import counted, listed, percent, unused
+from heatmover.analysis.cell_types import CellContrast
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.study import Study
 from heatmover.embedding import DiffusionEMD
@@ -232,11 +233,17 @@ def _contrast(study: Study) -> Iterator[str]:
     yield (
         f"Cell types ({shortened(found.annotation)}) were compared between {found.n_samples[0]:,} and "
         f"{found.n_samples[1]:,} independent samples of {shortened(found.group)!r} and {shortened(found.reference)!r}: "
-        f"mean log-ratios of their shares by a studentised difference with {found.n_permutations:,} permutations, both "
-        "as they are and relative to the mode of all cells, the less sure of the two counting, and adjusted for the "
-        "false discovery rate (Benjamini and Hochberg, 1995). The distance between the means of the two groups was "
-        "divided among cell types by the witness function of the distance times the difference of masses."
+        f"their numbers by studentised differences of shares and of log-ratios to {_reference(found)}, the less sure "
+        "of the two counting, and their states by studentised distances between the diffused distributions of their "
+        f"own cells, with {found.n_permutations:,} permutations, each adjusted for the false discovery rate over types "
+        "(Benjamini and Hochberg, 1995). The distance between the means of the two groups was divided among cell types "
+        "by its witness function, and each part into abundance and state."
     )
+
+
+def _reference(found: CellContrast) -> str:
+    count = len(found.stable)
+    return f"the {count:,} types that are stable" if count else "no reference, for no types are known to be stable"
 
 
 def _listed(words: list[str]) -> str:

@@ -221,18 +221,16 @@ def _row(cell_type: CellType, contrast: CellContrast, largest: float) -> dict[st
         "width": f"{100 * max(cell_type.share, 0.0) / largest:.1f}" if largest > 0 else "0",
         "direction": cell_type.direction or "same",
         "mark": MARKS[cell_type.direction],
-        "words": _words(cell_type, contrast),
+        "number": cell_type.number_words(),
+        "abundance": _percent(cell_type.abundance / contrast.distance if contrast.distance else 0.0),
+        "abundance_q": cell_type.abundance_q,
+        "moved": cell_type.moved,
+        "state_words": "other state" if cell_type.moved else "no sign of it",
+        "state": _percent(cell_type.state / contrast.distance if contrast.distance else 0.0),
+        "state_q": cell_type.state_q,
         "in_group": _percent(cell_type.in_group),
         "in_reference": _percent(cell_type.in_reference),
-        "ratio": f"{cell_type.ratio:.2g}",
-        "q": cell_type.q_value,
     }
-
-
-def _words(cell_type: CellType, contrast: CellContrast) -> str:
-    if not cell_type.direction:
-        return "no sign of it"
-    return f"{cell_type.direction} in {shortened(contrast.group, 40)}"
 
 
 def _percent(share: float) -> str:

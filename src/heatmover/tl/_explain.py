@@ -10,10 +10,11 @@ import numpy as np
 
 from heatmover._validation import LabelNames, check_integer
 from heatmover._words import find, quoted
-from heatmover.analysis.cell_types import Annotation, CellContrast, CellMasses, annotate, choose_group, contrast_cells
+from heatmover.analysis.cell_types import Annotation, CellContrast, CellMasses, annotate, contrast_cells
 from heatmover.analysis.comparison import Comparison, compare, in_units
 from heatmover.analysis.examination import label
 from heatmover.attribution import GroupContrast, explain_groups
+from heatmover.attribution.reference import choose_groups, first_of_order
 from heatmover.calibration import Calibration, Curve
 from heatmover.cohort.samples import factorize
 from heatmover.embedding.estimator import DiffusionEMD
@@ -60,8 +61,9 @@ def explain(
         Column of ``.obs`` with the group of each sample, the same in all its cells. Samples without one do not take
         part.
     group, reference
-        The group to explain, and the one to compare it with. Default: the first by name of two groups against the
-        other; of more, ``group`` must be named, and ``reference`` is all other samples.
+        The group to explain, and the one to compare it with. Default of two groups: the reference is the one that is
+        called so (control, healthy, untreated ...), else the first of an ordered category, else the second by name. Of
+        more, ``group`` must be named, and ``reference`` is all other samples.
     annotation
         Column of ``.obs`` with the type of each cell: test types too. Cells without one are a
         type of their own.
@@ -126,7 +128,7 @@ def explain(
     samples = _samples(adata, stored, sample_key)
     groups = _of_samples(adata, samples, groupby, "groupby")
     tied = None if blocks is None else _blocks(_of_samples(adata, samples, blocks, "blocks"), blocks)
-    names = _check_groups(groups, groupby, group, reference)
+    names = _check_groups(groups, groupby, group, reference, first_of_order(adata.obs[groupby]))
     annotated = None if annotation is None else _annotation(adata, annotation)
     result, cells = _again(adata, stored)
     # A graph that was given has all cells as its points, also those that were not drawn.
@@ -204,7 +206,9 @@ def _blocks(values: list[Any], name: str) -> list[str]:
     return LabelNames(name).add_all(values)
 
 
-def _check_groups(groups: list[Any], groupby: str, group: str | None, reference: str | None) -> tuple[str, str | None]:
+def _check_groups(
+    groups: list[Any], groupby: str, group: str | None, reference: str | None, first: str | None
+) -> tuple[str, str | None]:
     """Return the names of the group and of the reference, None for all others."""
     names = sorted({label(value) for value in groups if value is not None})
     if len(names) < 2:
@@ -219,7 +223,9 @@ def _check_groups(groups: list[Any], groupby: str, group: str | None, reference:
             raise InvalidInputError(
                 "group= to say which group to explain", f"{len(names)} in {quoted(groupby)}", f"there is {others[0]!r}"
             )
-        group = choose_group(dict.fromkeys(names, 1)) if reference is None else others[0]
+        group, _ = choose_groups(
+            dict.fromkeys(names, 1), reference=None if reference is None else str(reference), first=first
+        )
     if reference is not None and str(reference) == str(group):
         raise InvalidInputError("a reference other than the group", quoted(group))
     return str(group), None if reference is None else str(reference)
