@@ -32,9 +32,9 @@ def test_a_healthy_file(cells, doctor):
     text = flowing(result.stdout)
     assert "cells.h5ad (h5ad)" in text
     assert "samples 10: 's00', 's01', 's02' and 7 more" in text
-    assert "300; per sample 30 to 30, median 30; 0 samples below 30, 0 of a single cell" in text
+    assert "cells 300; 30 in every sample; no sample below 30" in text
     assert "features 3: 'CD4', 'CD8', 'CD19'; no missing values" in text
-    assert re.search(r"condition groups (case 5, control 5|control 5, case 5)", text)
+    assert re.search(r"condition groups (case .5., control .5.|control .5., case .5.)", text)
     assert "age number 40.5 to 49.5" in text
     assert "cluster of cells varies within 10 samples" in text
     assert "300 points" in text
@@ -138,8 +138,9 @@ def test_advice(make, tmp_path, doctor):
     frame = pd.concat([frame, frame.iloc[:60]])
     path = make.h5ad(frame, tmp_path / "cells.h5ad")
     text = flowing(doctor(path, "-s", "sample").stdout)
-    assert "'CD4' has 100% of the variance and decides nearly alone which cells are near: use --standardize" in text
-    assert "1 constant, 60 copies of another cell" in text
+    assert re.search(r"in different units: 'CD4' [0-9,]+ times as widely as most others, which hardly count", text)
+    assert "'CD4' alone has 100 % of the variance. --standardize lets all count alike." in text
+    assert "the same in all cells: 'CD19'; 60 copies of another cell" in text
     assert "copies of another and share its node" in text
     assert "decides nearly alone" not in flowing(doctor(path, "-s", "sample", "--standardize").stdout)
 
@@ -253,3 +254,33 @@ def test_units_need_pairs(make, tmp_path, doctor, cells, monkeypatch):
     result = doctor(cells, "-s", "sample", "--neighbors", 8, "--units", "geodesic")
     assert result.exit_code == 2
     assert "pip install 'heatmover[exact]'" in result.stderr
+
+
+def test_the_doctor_sees_the_design(make, tmp_path, doctor):
+    frame = make.frame()
+    place = frame["sample"].str[1:].astype(int)
+    frame["patient"] = 100 + place // 2
+    frame["treatment"] = frame["condition"].map({"case": "drug", "control": "none"})
+    frame["sex"] = (place // 2 % 2).map({0: "f", 1: "m"})
+    frame["batch"] = frame["sex"].map({"f": "b1", "m": "b2"})
+    frame["stage"] = place // 2 % 3 + 1
+    frame["CD19"] *= 1000
+    path = tmp_path / "cells.csv"
+    frame.to_csv(path, index=False)
+    text = flowing(doctor(path, "-s", "sample").stdout)
+    assert "'sex' and 'batch' divide the samples in the same way: a difference may be due to either, and no" in text
+    assert "'condition' and 'treatment' divide the samples in the same way: that is one test, not 2." in text
+    assert "'sex', 'batch' and 'stage' are the same in all samples of each 'patient': 10 samples are 5" in text
+    assert "Each 'patient' has one sample of every group of 'condition' and 'treatment': the samples are paired" in text
+    assert "--numeric stage reads it as a number." in text
+    assert re.search(r"in different units: 'CD19' \d+ times as widely as most others", text)
+    given = flowing(doctor(path, "-s", "sample", "--block", "patient", "--numeric", "stage", "--standardize").stdout)
+    assert "--block patient" not in given
+    assert "--numeric stage" not in given
+    assert "different units: " not in given
+
+
+def test_a_column_that_is_too_coarse(make, tmp_path, doctor):
+    make.frame().to_csv(tmp_path / "cells.csv", index=False)
+    text = flowing(doctor(tmp_path / "cells.csv", "-s", "patient").stdout)
+    assert "'sample', 'condition' differ between cells of one 'patient', though they are called as what belongs" in text

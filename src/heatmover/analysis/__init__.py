@@ -3,6 +3,7 @@
 from heatmover.analysis.cell_types import CellContrast, CellType, annotate, contrast_cells
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, Intervals, compare
+from heatmover.analysis.design_check import DesignRemark, check_design
 from heatmover.analysis.examination import Finding, examine
 from heatmover.analysis.landmarking import LandmarkAgreement, landmark_agreement
 from heatmover.analysis.parameters import StudyParameters
@@ -15,6 +16,7 @@ __all__ = [
     "Compared",
     "Comparer",
     "Comparison",
+    "DesignRemark",
     "Finding",
     "InMemory",
     "Intervals",
@@ -23,6 +25,7 @@ __all__ = [
     "StudyParameters",
     "StudyRecord",
     "annotate",
+    "check_design",
     "compare",
     "contrast_cells",
     "examine",

@@ -18,6 +18,7 @@ from heatmover._words import distinct, listed, percent, quoted
 from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, contrast_cells
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, check_all_pairs
+from heatmover.analysis.design_check import design_notes
 from heatmover.analysis.examination import Finding, examine
 from heatmover.analysis.noise import (
     NOISY,
@@ -338,6 +339,13 @@ def _finish(
     )
     notes = (
         *design.notes,
+        *design_notes(
+            design.table,
+            design.chosen,
+            blocks=design.blocks,
+            numeric=parameters["numeric"],
+            categorical=parameters["categorical"],
+        ),
         *_drawn_notes(comparison),
         *_size_notes(comparison),
         *_confounded_notes(comparison, findings, design, tests),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,9 +16,10 @@ from rich.text import Text
 
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, Int32, Int64, Intp
-from heatmover._words import listed, quoted, unused
+from heatmover._words import counted, listed, percent, quoted, unused
 from heatmover.analysis.cell_types import annotate
 from heatmover.analysis.comparison import compare
+from heatmover.analysis.design_check import check_design
 from heatmover.analysis.landmarking import LANDMARKS, LANDMARKS_ABOVE
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import Clock
@@ -49,16 +51,21 @@ __all__ = ["Checkup", "Estimate", "check_up", "diagnose_file", "estimate"]
 
 # Enough to see components, copies and scales of features; the graph over them takes seconds.
 MOST_CELLS = 20_000
+# A raw measurement whose spread is so many times that of the others has another unit, or counts for all of them.
+UNEQUAL_SPREAD = 10.0
 # A raw measurement with more than this share of the variance decides the neighbours nearly alone: the area of
 # glomeruli in pixels has 57 % of that of 14 features, of which most have less than a millionth.
 DOMINANT = 0.5
 TRIAL_CELLS, TRIAL_SAMPLES = 4_000, 100
+# By their names, variables of samples: if they vary within what is called a sample, this is several.
+OF_SAMPLES = re.compile(r"condition|treat|stim|visit|time ?_?point|dose|disease|respon|sample|specimen|library")
 # Importing, compiled code, report: what a comparison of ten cells takes.
 START_SECONDS, START_BYTES = 6.0, 350_000_000
 # Seconds of one permutation of one variable, per pair of samples (634 samples, 999 permutations: 1.5 s).
 SECONDS_PER_PERMUTATION = 4e-9
 VARIABLES_SHOWN = 20
 GROUPS_SHOWN = 4
+PAIRS_SHOWN = 3
 
 
 @final
@@ -106,6 +113,7 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     spread = np.var(points.astype(np.float64), axis=0)
     constant = tuple(name for name, value in zip(cohort.features, spread, strict=True) if value == 0)
     dominant = _dominant(cohort, settings, spread)
+    unequal = _unequal(cohort, settings, spread)
     diagnosis = noise = None
     if len(points) > 2:
         progress.stage("diagnose graph", 1)
@@ -118,7 +126,9 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
         noise = assess_noise(cohort, kept, graph, codes, settings)
         progress.advance()
     advice = (
-        *_advice(cohort, settings, dominant, copies / len(points)),
+        *_design_advice(cohort, kept, settings),
+        *_spread_advice(dominant, unequal),
+        *_advice(cohort, settings, copies / len(points)),
         *noise_advice(cohort, kept, noise, settings),
     )
     return Checkup(points, codes, copies, constant, dominant, diagnosis, tuple(refusals), advice, noise)
@@ -196,22 +206,72 @@ def _graph(points: npt.NDArray[Any], settings: Settings) -> Graph:
 
 def _dominant(cohort: Cohort, settings: Settings, spread: Float64) -> tuple[str, float] | None:
     """Return the raw feature that decides the neighbours alone, if there is one."""
-    ordered = getattr(cohort.reader, "representation", "X") != "X" or settings.reading.n_components is not None
-    # Principal components and the like are ordered by their variance: the first has most of it by design.
-    if ordered or settings.reading.standardize or len(spread) < 2 or not spread.sum():
+    if not _raw(cohort, settings) or len(spread) < 2 or not spread.sum():
         return None
     largest = int(np.argmax(spread))
     share = float(spread[largest] / spread.sum())
     return (cohort.features[largest], share) if share > max(DOMINANT, 2 / len(spread)) else None
 
 
-def _advice(cohort: Cohort, settings: Settings, dominant: tuple[str, float] | None, copied: float) -> Iterator[str]:
-    if dominant is not None:
+def _raw(cohort: Cohort, settings: Settings) -> bool:
+    """Return whether the features are as they were measured.
+
+    Principal components and the like are ordered by their variance: the first has most of it by design.
+    """
+    ordered = getattr(cohort.reader, "representation", "X") != "X" or settings.reading.n_components is not None
+    return not ordered and not settings.reading.standardize
+
+
+def _unequal(cohort: Cohort, settings: Settings, spread: Float64) -> dict[str, float]:
+    """Return the raw features that spread far more widely than the others, with how many times as widely."""
+    deviations = np.sqrt(spread)
+    if not _raw(cohort, settings) or (deviations > 0).sum() < 2:
+        return {}
+    order = np.argsort(-deviations)
+    usual = float(np.median(deviations[order][1:][deviations[order][1:] > 0]))
+    wide = [i for i in order.tolist() if deviations[i] >= UNEQUAL_SPREAD * usual]
+    return {cohort.features[i]: float(deviations[i]) / usual for i in wide}
+
+
+def _design_advice(cohort: Cohort, kept: Intp, settings: Settings) -> Iterator[str]:
+    """Yield what the table of samples says of the design."""
+    asked, table = settings.study, cohort.samples.iloc[kept]
+    if not _tried(read_variables, table, asked.numeric, asked.categorical):
+        table = read_variables(table, asked.numeric, asked.categorical)
+        found = check_design(table, block=asked.block, numeric=asked.numeric, categorical=asked.categorical)
+        told = [remark for remark in found if remark.kind != "constant"]  # the table of variables shows these
+        partly = [remark for remark in told if remark.kind == "partly confounded"]
+        yield from (remark.sentence for remark in told if remark not in partly[PAIRS_SHOWN:])
+        if len(partly) > PAIRS_SHOWN:
+            yield f"{counted(len(partly) - PAIRS_SHOWN, 'more pair')} of variables go together, less strongly."
+    mixed = [name for name in cohort.varying if OF_SAMPLES.search(name.lower()) and name != asked.cells]
+    if mixed and settings.reading.sample_key is not None:
+        what = "it is called as what belongs" if len(mixed) == 1 else "they are called as what belongs"
+        yield (
+            f"{listed(mixed, most=3)} {'differs' if len(mixed) == 1 else 'differ'} between cells of one "
+            f"{quoted(settings.reading.sample_key)}, though {what} to a whole sample: perhaps --sample-key should name "
+            "a finer column."
+        )
+
+
+def _spread_advice(dominant: tuple[str, float] | None, unequal: dict[str, float]) -> Iterator[str]:
+    if unequal:
+        wide = ", ".join(f"{quoted(name)} {ratio:,.0f} times" for name, ratio in list(unequal.items())[:3])
+        more = f" and {len(unequal) - 3} more" if len(unequal) > 3 else ""
+        alone = f" {quoted(dominant[0])} alone has {percent(dominant[1])} of the variance." if dominant else ""
+        yield (
+            f"Features spread unequally, perhaps in different units: {wide}{more} as widely as most others, which "
+            f"hardly count for which cells are near.{alone} --standardize lets all count alike."
+        )
+    elif dominant is not None:
         name, share = dominant
         yield (
-            f"{quoted(name)} has {share:.0%} of the variance and decides nearly alone which cells are near: "
-            "use --standardize."
+            f"{quoted(name)} has {percent(share)} of the variance and decides nearly alone which cells are near: "
+            "--standardize lets all features count alike."
         )
+
+
+def _advice(cohort: Cohort, settings: Settings, copied: float) -> Iterator[str]:
     timed = [name for name in cohort.features if name.lower() == "time"]
     if timed:
         yield f"{quoted(timed[0])} tells when a cell was measured, not what it is: name the other features in --rep."
@@ -354,19 +414,28 @@ def _facts(cohort: Cohort, checkup: Checkup) -> Iterator[tuple[str, str]]:
     yield "samples", f"{len(sizes):,}: {listed(cohort.names, most=3)}"
     yield (
         "cells",
-        f"{cohort.n_cells:,}; per sample {sizes.min():,} to {sizes.max():,}, median {np.median(sizes):,.0f}; "
-        f"{few} samples below {SMALL_SAMPLE}, {single} of a single cell",
+        f"{cohort.n_cells:,}; {_per_sample(sizes)}; "
+        + (f"{counted(few, 'sample')} below {SMALL_SAMPLE}" if few else f"no sample below {SMALL_SAMPLE}")
+        + (f", {single} of a single cell" if single else ""),
     )
     yield "features", f"{cohort.n_dimensions:,}: {listed(cohort.features, most=4)}; no missing values"
     if cohort.unused:
         yield "", unused(cohort.unused)
     drawn = "" if len(checkup.points) == cohort.n_cells else f" among {len(checkup.points):,} cells drawn"
-    yield "", f"{len(checkup.constant)} constant, {checkup.n_copies:,} copies of another cell{drawn}"
+    constant = f"the same in all cells: {listed(checkup.constant, most=4)}" if checkup.constant else "none is constant"
+    copies = f"{checkup.n_copies:,} copies" if checkup.n_copies else "no copies"
+    yield "", f"{constant}; {copies} of another cell{drawn}"
     if checkup.diagnosis is not None:
         lines = [line for line in str(checkup.diagnosis).splitlines() if not line.startswith(("- ", "All is"))]
         yield "graph", " ".join(lines) + (f" (Over {len(checkup.points):,} of the cells.)" if drawn else "")
     if checkup.noise is not None:
         yield "noise", noise_facts(checkup.noise)
+
+
+def _per_sample(sizes: Int64) -> str:
+    if sizes.min() == sizes.max():
+        return f"{sizes.min():,} in every sample"
+    return f"per sample {sizes.min():,} to {sizes.max():,}, median {np.median(sizes):,.0f}"
 
 
 def _costs(cost: Estimate | None, units: str | None) -> Iterator[tuple[str, str]]:
@@ -390,7 +459,7 @@ def _show_variables(console: Console, cohort: Cohort, asked: StudyParameters) ->
             values = f"{known.min():.4g} to {known.max():.4g}"
         else:
             counts = known.astype(str).value_counts()
-            shown = ", ".join(f"{short(value)} {count}" for value, count in counts.items())
+            shown = ", ".join(f"{short(value)} ({count})" for value, count in counts.items())
             values = shown if len(counts) <= GROUPS_SHOWN else f"{len(counts)} different"
         table.add_row(Text(short(name)), kind, Text(values), str(missing or ""))
     for name, count in list(cohort.varying.items())[:VARIABLES_SHOWN]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from ast import literal_eval
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -289,7 +290,10 @@ def _option(name: str, value: str | None) -> str:
         return name if value is None else f"{name}={value}"
     given = None if value is None else literal_eval(value)
     # A flag has no value; what is None in Python is the word none.
-    return OPTIONS[name] if value is None or given is True else f"{OPTIONS[name]} {given}".replace(" None", " none")
+    if value is None or given is True:
+        return OPTIONS[name]
+    every = given if isinstance(given, list) else ["none" if given is None else given]
+    return " ".join(f"{OPTIONS[name]} {shlex.quote(str(each))}" for each in every)
 
 
 def number(text: str | None, words: Mapping[str, Any] = MappingProxyType({})) -> Any:
