@@ -16,7 +16,7 @@ from heatmover.scale import InPieces
 BAD = {
     "variables as text": ({"variables": "condition"}, r"variables to be a list of names, found 'condition'; write \["),
     "variables of numbers": ({"variables": ["a", 1]}, "variables to be a name, found 1"),
-    "block": ({"block": 3}, "block to be a name, found 3"),
+    "block": ({"block": 3}, "block to be a name or a list of names, found 3"),
     "cells": ({"cells": ["type"]}, r"cells to be a name, found \['type'\]"),
     "numeric as text": ({"numeric": "age"}, r"numeric to be a list of names, found 'age'"),
     "both readings": (
@@ -39,7 +39,10 @@ BAD = {
     ),
     "generator": ({"random_state": np.random.default_rng(0)}, "random_state to be a whole number of at least 0"),
     "misspelt": ({"n_neighbours": 5}, r"a parameter of a study, found 'n_neighbours' \(did you mean 'n_neighbors'\?\)"),
-    "unknown": ({"xyzzy": 5}, "a parameter of a study, found 'xyzzy'; there are 'variables', 'block', 'cells'"),
+    "unknown": (
+        {"xyzzy": 5},
+        "a parameter of a study, found 'xyzzy'; there are 'variables', 'block', 'adjust', 'formula', 'cells'",
+    ),
 }
 
 

@@ -323,7 +323,7 @@ def contrast_cells(
     variable: str = "group",
     group: str | None = None,
     reference: str | None = None,
-    blocks: Sequence[Any] | None = None,
+    blocks: Mapping[str, Sequence[Any]] | Sequence[Any] | None = None,
     cells: CellMasses | None = None,
     n_permutations: int = 999,
     random_state: int = 0,
@@ -371,7 +371,7 @@ def contrast_cells(
     group, reference = choose_groups(
         Counter(labels), group=group, reference=reference, first=first_of_order(groups)
     )  # fmt: skip
-    tied = None if blocks is None else LabelNames("blocks").add_all(blocks[i] for i in known)
+    tied = _tied(blocks, known)
     rng = check_random_state(random_state)
     design = set_up(
         labels, len(labels), group=group, reference=reference, blocks=tied, n_permutations=n_permutations, rng=rng
@@ -386,6 +386,15 @@ def contrast_cells(
         annotation.name, variable, *design.names, design.counts, design.how,
         math.fsum(found.contributions), tuple(_types(found)), len(design.members) - 1, stable,
     )  # fmt: skip
+
+
+def _tied(blocks: Any | None, known: list[int]) -> Any | None:
+    """Return the blocks of samples with a group as text; of several variables by name."""
+    if blocks is None:
+        return None
+    if isinstance(blocks, Mapping):
+        return {name: _tied(labels, known) for name, labels in blocks.items()}
+    return LabelNames("blocks").add_all(blocks[i] for i in known)
 
 
 def _typed(

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
 
 from heatmover._progress import SILENT, Progress
-from heatmover._typing import Float64, Int64
+from heatmover._typing import Bool, Float64, Int64
 from heatmover._validation import LabelNames, RandomState, check_integer
-from heatmover._words import find, naturally, percent, quoted
+from heatmover._words import counted, find, naturally, percent, quoted
 from heatmover.analysis.variables import as_groups, as_numbers, check_readings, kind_of, label
 from heatmover.errors import InvalidInputError, Sentence
 from heatmover.manifold import smoothness
 from heatmover.measures import is_missing
 from heatmover.statistics import (
+    Design,
+    DesignResult,
     TestResult,
     dispersion,
     distance_correlation,
@@ -25,19 +27,83 @@ from heatmover.statistics import (
     false_discovery,
     neighbor_enrichment,
     permanova,
+    permanova_design,
 )
-from heatmover.statistics.permutations import restrict
+from heatmover.statistics.permutations import LEVEL, Restriction, restrict
 from heatmover.statistics.samples import check_distances, check_labels
 from heatmover.statistics.separation import Separation, separate
+from heatmover.statistics.terms import as_design, beside, check_mixed
 
-__all__ = ["Finding", "examine", "kind_of", "label"]
+__all__ = ["LEVEL", "Finding", "Pairs", "check_adjusted", "design_of", "examine", "examine_design", "kind_of", "label"]
 
 
 # In fewer samples no test can say anything.
 FEWEST_SAMPLES = 4
-# What a test calls unlikely, here and in the words.
-LEVEL = 0.05
+# Blocks as text: one variable, several by name, or none.
+Tied = npt.NDArray[np.str_] | dict[str, npt.NDArray[np.str_]] | None
 NEIGHBORS_OF_LABELS, NEIGHBORS_OF_SIGNALS = 5, 10
+
+
+@final
+@dataclass(frozen=True)
+class Pairs:
+    """What a variable explains within blocks that each hold all of its groups: before and after in every patient.
+
+    Attributes
+    ----------
+    block
+        Name of the blocks; empty if they have none.
+    n_blocks
+        How many there are.
+    matched
+        Whether every block has one sample of each of two groups, so that it is a pair.
+    explained
+        Share of the variation within blocks that the groups explain: the partial R squared with blocks held fixed.
+    same_group, same_block
+        Share of the samples whose nearest other sample is of the same group, and of the same block.
+    chance_group, chance_block
+        What these would be on average if groups, or blocks, were dealt out at random.
+    n_samples
+        Number of samples.
+
+    Examples
+    --------
+    >>> print(Pairs("patient", 8, True, 0.61, 0.75, 0.25, 0.47, 0.07, 16))
+    Within the 8 pairs of 'patient' it explains 61 % of the variation; the nearest sample is of the same group for 12
+    of 16 samples (7.5 expected by chance) and of the same pair for 4 (1.1 expected).
+    """
+
+    block: str
+    n_blocks: int
+    matched: bool
+    explained: float
+    same_group: float
+    same_block: float
+    chance_group: float
+    chance_block: float
+    n_samples: int
+
+    @property
+    def noun(self) -> str:
+        """What a block is called."""
+        return "pair" if self.matched else "block"
+
+    def describe(self) -> str:
+        """Return what was found in one sentence."""
+        n, of = self.n_samples, f" of {quoted(self.block)}" if self.block else ""
+        return (
+            f"Within the {counted(self.n_blocks, self.noun)}{of} it explains {percent(self.explained)} of the "
+            f"variation; the nearest sample is of the same group for {self.same_group * n:.3g} of {n} samples "
+            f"({self.chance_group * n:.1f} expected by chance) and of the same {self.noun} for "
+            f"{self.same_block * n:.3g} ({self.chance_block * n:.1f} expected)."
+        )
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    def plain(self) -> dict[str, Any]:
+        """Return everything as plain values for JSON."""
+        return asdict(self)
 
 
 @final
@@ -65,12 +131,19 @@ class Finding:
         Mean distances within and between groups; None for numbers.
     blocks
         How the blocks counted: ``"whole"`` if the variable is the same in all samples of a block, which then change
-        places as one; ``"within"`` if it varies, and changes places within blocks; empty without blocks.
+        places as one; ``"within"`` if it varies, and changes places within blocks; ``"whole within"`` if blocks of one
+        variable do so within those of another; empty without blocks.
     note
         What the reader should know, in sentences; may be empty.
     explained
-        Share of the variation of the distances shown that lies between the groups; 0 for numbers. The effect of the
-        test is that of the distances for tests, if these are others.
+        Share of the variation of the distances shown that lies between the groups, or of what covariates leave of it;
+        0 for numbers. The effect of the test is that of the distances for tests, if these are others.
+    adjusted
+        Names of the covariates that were held fixed. Neighbours, spread and smoothness are then not tested.
+    pairs
+        What the groups explain within blocks, if each block holds all of them; else None.
+    evidence
+        What can change places, such as ``"5 pairs"`` or ``"12 samples"``.
 
     Examples
     --------
@@ -93,6 +166,9 @@ class Finding:
     blocks: str
     note: str
     explained: float = 0.0
+    adjusted: tuple[str, ...] = ()
+    pairs: Pairs | None = None
+    evidence: str = ""
 
     @property
     def answer(self) -> TestResult | None:
@@ -103,6 +179,27 @@ class Finding:
     def sure(self) -> bool:
         """Whether the answer is yes, at 5 % of false discoveries among all variables examined."""
         return self.q_value is not None and self.q_value <= LEVEL
+
+    @property
+    def undecided(self) -> bool:
+        """Whether p is the smallest that the design allows, and that is above 5 %: so few cannot decide."""
+        return self.answer is not None and self.answer.undecided
+
+    @property
+    def size(self) -> str:
+        """Size of the effect in words, such as "explains 12 % of their variation"; empty without tests."""
+        answer = self.answer
+        if answer is None:
+            return ""
+        if self.kind == "groups":
+            left = "the variation left" if self.adjusted else "their variation"
+            return f"explains {percent(self.explained)} of {left}"
+        return f"has a distance correlation of {answer.statistic:.2f} with them"
+
+    @property
+    def beside(self) -> str:
+        """What it is adjusted for, such as ", adjusted for 'batch'"; empty without covariates."""
+        return f", adjusted for {' and '.join(map(quoted, self.adjusted))}" if self.adjusted else ""
 
     def plain(self) -> dict[str, Any]:
         """Return everything as plain values for JSON, which knows no infinity: that becomes text."""
@@ -115,11 +212,15 @@ class Finding:
             "blocks": self.blocks,
             "q_value": self.q_value,
             "explained": self.explained,
+            "adjusted": list(self.adjusted),
+            "pairs": None if self.pairs is None else self.pairs.plain(),
+            "evidence": self.evidence,
             "tests": {
                 name: {
                     "statistic": test.statistic if np.isfinite(test.statistic) else str(test.statistic),
                     "effect": test.effect if np.isfinite(test.effect) else str(test.effect),
                     "p_value": test.p_value,
+                    "smallest_p": test.smallest_p,
                     "permutations": len(test.null),
                     "complete": test.complete,
                 }
@@ -144,15 +245,20 @@ class Finding:
             return ""
         name = quoted(self.variable)
         size = (
-            f"it explains {percent(self.explained)} of their variation"
+            f"it {self.size}"
             if self.kind == "groups"
             else f"distance correlation {answer.statistic:.2f}, {answer.statistic - answer.effect:.2f} by chance"
         )
+        if self.undecided:
+            return (
+                f"{self.evidence} cannot decide whether {name} goes with the distances{self.beside}: {size} "
+                f"({self._probability(answer)}, the smallest that so few allow)."
+            )
         if self.sure:
-            return f"{name} goes with the distances: {size} ({self._probability(answer)})."
+            return f"{name} goes with the distances{self.beside}: {size} ({self._probability(answer)})."
         weak = answer.p_value <= LEVEL  # sure alone, not among so many
         start = f"{name} may go with the distances" if weak else f"No sign that {name} goes with the distances"
-        return f"{start}: {size} ({self._probability(answer)})."
+        return f"{start}{self.beside}: {size} ({self._probability(answer)})."
 
     def _probability(self, answer: TestResult) -> str:
         assert self.q_value is not None
@@ -170,6 +276,8 @@ class Finding:
         )
 
     def _near(self) -> str:
+        if self.pairs is not None:
+            return self.pairs.describe()
         if self.separation is None:
             return ""
         found = self.separation
@@ -183,7 +291,8 @@ def examine(
     distances: npt.ArrayLike,
     variables: Mapping[str, Sequence[object]] | Any,
     *,
-    blocks: Sequence[object] | None = None,
+    blocks: Any | None = None,
+    adjust: Mapping[str, Sequence[object]] | Design | Any | None = None,
     shown: npt.ArrayLike | None = None,
     numeric: Collection[str] = (),
     categorical: Collection[str] = (),
@@ -201,8 +310,13 @@ def examine(
         Values ``(n_samples,)`` by name: a mapping or a DataFrame. Text, truth values and numbers with fewer than six
         different values are groups. Samples whose value is missing are left out of that variable's tests.
     blocks
-        What ties samples together, ``(n_samples,)``: patients with several samples, batches, pairs. A variable that is
-        the same in all samples of every block is permuted by whole blocks, any other only within them.
+        What ties samples together, ``(n_samples,)``: patients with several samples, batches, pairs; several such
+        variables by name in a mapping or a DataFrame. A variable that is the same in all samples of every block is
+        permuted by whole blocks, any other only within them.
+    adjust
+        Covariates to hold fixed: values ``(n_samples,)`` by name, none of them missing, in a mapping or a DataFrame; or
+        a `heatmover.statistics.Design`. A variable that is among them is adjusted for the others, and not for
+        interactions that it is part of.
     shown
         Distances as the reader sees them, ``(n_samples, n_samples)``, if those for tests are others; groups are
         described by them (``separation``, and the share of the variation that they explain).
@@ -236,13 +350,14 @@ def examine(
     check_integer("n_permutations", n_permutations, minimum=1)
     names = LabelNames("variables").add_all(variables)
     columns = {name: _listed(name, variables[key], len(matrix)) for name, key in zip(names, variables, strict=True)}
-    _read(columns, numeric, categorical)
-    tied = None if blocks is None else _names("blocks", blocks, len(matrix))
+    design = _covariates(adjust, columns, numeric, categorical, len(matrix))
+    tied = _tied(blocks, len(matrix))
     progress.stage("test variables", max(len(columns), 1))
     findings = []
     for name, values in columns.items():
         settings = {"n_permutations": n_permutations, "random_state": random_state}
-        findings.append(_examine((matrix, seen), name, values, tied, settings, name in numeric))
+        fixed = None if design is None else _other_terms(design, name)
+        findings.append(_examine((matrix, seen), name, values, (tied, fixed), settings, name in numeric))
         progress.advance()
     tested = [finding for finding in findings if finding.answer is not None]
     q_values = iter(false_discovery([finding.answer.p_value for finding in tested]) if tested else ())  # type: ignore[union-attr]
@@ -255,11 +370,11 @@ def _examine(
     matrices: tuple[Float64, Float64],
     name: str,
     values: list[Any],
-    tied: npt.NDArray[np.str_] | None,
+    held: tuple[Tied, Design | None],
     settings: dict[str, Any],
     numeric: bool,
 ) -> Finding:
-    """Test a variable by the first matrix and describe its groups by the second."""
+    """Test a variable by the first matrix and describe its groups by the second; held are blocks and covariates."""
     known = np.array([not is_missing(value) for value in values], dtype=bool)
     kept: list[Any] = [value for value, there in zip(values, known, strict=True) if there]
     kind = kind_of(kept, numeric=numeric)
@@ -272,23 +387,26 @@ def _examine(
     if reason:
         return replace(blank, groups=groups, note=reason)
     observed = np.asarray(kept, dtype=np.float64) if codes is None else codes[0]
-    blocks = None if tied is None else tied[known]
+    blocks, fixed = _some(held[0], known), None if held[1] is None else held[1].take(known)
     restriction = restrict(observed, blocks)
+    blank = replace(blank, groups=groups, blocks=restriction.how, adjusted=() if fixed is None else fixed.names)
     try:
         tests = {
             result.test: result for result in _tests(part, observed, None if codes is None else codes[1],
-                                                     restriction.units, {**settings, "blocks": blocks})
+                                                     restriction.units, fixed, {**settings, "blocks": blocks})
         }  # fmt: skip
-    except InvalidInputError as error:  # blocks leave nothing to permute
-        return replace(blank, groups=groups, note=_refused(name, error), blocks=restriction.how)
+        explained = 0.0 if codes is None else explained_variation(seen, codes[0], adjust=fixed)
+        pairs = None if codes is None else _pairs(seen, codes[0], restriction, _name_of(blocks), fixed)
+    except InvalidInputError as error:  # blocks leave nothing to permute, or covariates nothing to test
+        return replace(blank, note=_refused(name, error))
     return replace(
         blank,
-        groups=groups,
         tests=tests,
         separation=None if codes is None else separate(seen, codes[0]),
-        blocks=restriction.how,
         note=_remark(name, int((~known).sum()), groups, left=bool(seen.any())),
-        explained=0.0 if codes is None else explained_variation(seen, codes[0]),
+        explained=explained,
+        pairs=pairs,
+        evidence=_evidence(len(kept), restriction, pairs),
     )
 
 
@@ -297,21 +415,189 @@ def _tests(
     values: npt.NDArray[Any],
     groups: tuple[str, ...] | None,
     unit_of: Int64 | None,
+    fixed: Design | None,
     settings: dict[str, Any],
 ) -> Iterator[TestResult]:
     near = min(NEIGHBORS_OF_SIGNALS, len(matrix) - 1)
     if groups is None:
-        yield distance_correlation(matrix, values, **settings)
-        yield smoothness(matrix, values, k=near, **settings)
+        yield distance_correlation(matrix, values, adjust=fixed, **settings)
+        if fixed is None:
+            yield smoothness(matrix, values, k=near, **settings)
         return
     labels = np.asarray(groups, dtype=object)[values]
-    yield permanova(matrix, labels, **settings)
+    yield permanova(matrix, labels, adjust=fixed, **settings)
+    if fixed is not None:  # no covariate can be held fixed in what follows
+        return
     elsewhere = len(matrix) - (1 if unit_of is None else int(np.unique(unit_of, return_counts=True)[1].max()))
     yield neighbor_enrichment(matrix, labels, k=min(NEIGHBORS_OF_LABELS, elsewhere), **settings)
     of_group = values if unit_of is None else values[np.unique(unit_of, return_index=True)[1]]
     if np.bincount(of_group).min() >= 2:  # a group of one has no spread
         yield dispersion(matrix, labels, **settings)
     yield smoothness(matrix, labels, k=near, **settings)
+
+
+def _pairs(seen: Float64, codes: Int64, restriction: Restriction, block: str, fixed: Design | None) -> Pairs | None:
+    """Return what groups explain within blocks, or None unless each of several blocks holds all groups."""
+    within = restriction.within
+    if within is None or restriction.units is not None:
+        return None
+    table = np.zeros((int(within.max()) + 1, int(codes.max()) + 1), dtype=np.int64)
+    np.add.at(table, (within, codes), 1)
+    table = table[table.any(axis=1)]
+    if len(table) < 2 or table.min() < 1:
+        return None
+    held = Design.from_columns({"block": within.astype(str)})
+    held = held if fixed is None else Design((*fixed.terms, *held.terms), len(codes))
+    by_group, by_block = separate(seen, codes), separate(seen, np.unique(within, return_inverse=True)[1])
+    return Pairs(
+        block, len(table), bool(table.shape[1] == 2 and table.max() == 1),
+        explained_variation(seen, codes, adjust=held),
+        by_group.agreement, by_block.agreement, by_group.chance, by_block.chance, len(codes),
+    )  # fmt: skip
+
+
+def _evidence(n_samples: int, restriction: Restriction, pairs: Pairs | None) -> str:
+    """Return what can change places, in words."""
+    if pairs is not None:
+        return counted(pairs.n_blocks, pairs.noun)
+    if restriction.units is not None:
+        return counted(int(restriction.units.max()) + 1, "block")
+    return counted(n_samples, "sample")
+
+
+def examine_design(
+    distances: npt.ArrayLike,
+    design: Design,
+    *,
+    by: Literal["terms", "margin"] = "margin",
+    blocks: Any | None = None,
+    shown: npt.ArrayLike | None = None,
+    n_permutations: int = 999,
+    random_state: RandomState = 0,
+) -> DesignResult:
+    """Test the terms of a design; sums of squares and their shares are those of the distances shown.
+
+    Parameters
+    ----------
+    distances, blocks, shown, n_permutations, random_state
+        As in `examine`.
+    design, by
+        As in `heatmover.statistics.permanova_design`.
+
+    Examples
+    --------
+    >>> positions = np.array([0.0, 3.0, 1.0, 4.0, 2.0, 6.0])
+    >>> design = design_of({"batch": list("xxyyzz"), "condition": list("ababab")})
+    >>> examine_design(abs(positions[:, None] - positions), design)["condition"].degrees_of_freedom
+    1
+    """
+    settings: dict[str, Any] = {"by": by, "blocks": _tied(blocks, design.n_samples), "random_state": random_state}
+    found = permanova_design(distances, design, n_permutations=n_permutations, **settings)
+    if shown is None:
+        return found
+    seen = permanova_design(shown, design, n_permutations=1, **settings)
+    terms = tuple(
+        replace(
+            term, sum_of_squares=other.sum_of_squares, r_squared=other.r_squared,
+            partial_r_squared=other.partial_r_squared,
+        )
+        for term, other in zip(found.terms, seen.terms, strict=True)
+    )  # fmt: skip
+    return replace(
+        found, terms=terms, residual_sum_of_squares=seen.residual_sum_of_squares,
+        total_sum_of_squares=seen.total_sum_of_squares,
+    )  # fmt: skip
+
+
+def design_of(
+    columns: Mapping[str, Sequence[object]], *, formula: str | None = None, numeric: Collection[str] = ()
+) -> Design:
+    """Return the design of variables of samples, read as groups or numbers as `examine` reads them.
+
+    Parameters
+    ----------
+    columns
+        Values ``(n_samples,)`` by name.
+    formula
+        As in `heatmover.statistics.Design.from_formula`; by default one term for each column.
+    numeric
+        Names of variables that are numbers however few different values they have.
+
+    Examples
+    --------
+    >>> design_of({"batch": [1, 1, 2, 2], "condition": list("abab")}).columns.shape
+    (4, 4)
+    """
+    read = {name: _as_read(list(values), name in numeric) for name, values in columns.items()}
+    return Design.from_columns(read) if formula is None else Design.from_formula(formula, read)
+
+
+def _as_read(values: list[Any], numeric: bool) -> list[Any]:
+    known = [value for value in values if not is_missing(value)]
+    return values if kind_of(known, numeric=numeric) == "number" else list(as_groups(values))
+
+
+def check_adjusted(
+    name: str, values: Sequence[object], design: Design, *, blocks: Any | None = None, numeric: bool = False
+) -> None:
+    """Raise if a variable cannot be tested with covariates held fixed, whatever the distances.
+
+    Parameters
+    ----------
+    name, values
+        The variable, ``(n_samples,)``; samples without a value do not count.
+    design
+        The covariates; terms that hold the variable itself do not count.
+    blocks
+        As in `examine`.
+    numeric
+        Whether few different numbers are numbers, not codes of groups.
+
+    Examples
+    --------
+    >>> check_adjusted("treatment", list("uuvv"), design_of({"batch": list("xxyy")}))
+    Traceback (most recent call last):
+        ...
+    heatmover.errors.InvalidInputError: Expected 'treatment' to differ from a combination of 'batch', found none ...
+    """
+    fixed = _other_terms(design, name)
+    known = np.array([not is_missing(value) for value in values], dtype=bool)
+    kept: list[Any] = [value for value, there in zip(values, known, strict=True) if there]
+    if fixed is None or len(kept) < FEWEST_SAMPLES:
+        return
+    codes: npt.NDArray[Any]
+    if kind_of(kept, numeric=numeric) == "number":
+        codes = np.asarray(kept, dtype=np.float64)
+        columns = codes[:, None]
+    else:
+        codes, groups = check_labels(name, as_groups(kept), len(kept))
+        columns = np.eye(len(groups))[codes]
+    beside(columns, fixed.take(known), quoted(name))
+    check_mixed(quoted(name), codes, restrict(codes, _some(_tied(blocks, len(known)), known)))
+
+
+def _covariates(
+    adjust: Any, columns: dict[str, list[Any]], numeric: Collection[str], categorical: Collection[str], n_samples: int
+) -> Design | None:
+    """Return the covariates; variables and covariates are read as it is said."""
+    if adjust is None or isinstance(adjust, Design):
+        _read(columns, numeric, categorical)
+        return None if adjust is None else as_design(adjust, n_samples)
+    names = LabelNames("adjust").add_all(adjust)
+    if not names:
+        _read(columns, numeric, categorical)
+        return None
+    given = {name: _listed(name, adjust[key], n_samples) for name, key in zip(names, adjust, strict=True)}
+    both = {**given, **columns}
+    _read(both, numeric, categorical)
+    columns.update({name: both[name] for name in columns})
+    return design_of({name: both[name] for name in given}, numeric=numeric)
+
+
+def _other_terms(design: Design, name: str) -> Design | None:
+    """Return the terms of a design that a variable is no part of; None if there are none."""
+    terms = tuple(term for term in design.terms if name not in term.variables)
+    return Design(terms, design.n_samples) if terms else None
 
 
 def _untestable(name: str, values: list[Any], groups: Mapping[str, int]) -> str:
@@ -350,10 +636,29 @@ def _read(columns: dict[str, list[Any]], numeric: Collection[str], categorical: 
         columns[name] = as_groups(columns[find(name, columns, "every name in categorical to be a variable")])
 
 
+def _tied(blocks: Any | None, n_samples: int) -> Tied:
+    """Return blocks as text, which every test sorts in the same way, so that each gives what it would give alone."""
+    if blocks is None:
+        return None
+    if hasattr(blocks, "columns") or isinstance(blocks, Mapping):
+        return {str(name): _names(f"blocks {str(name)!r}", blocks[name], n_samples) for name in blocks}
+    return _names("blocks", blocks, n_samples)
+
+
 def _names(name: str, labels: Any, n_samples: int) -> npt.NDArray[np.str_]:
-    """Return labels as text, which every test sorts in the same way, so that each gives what it would give alone."""
     codes, names = check_labels(name, labels, n_samples)
     return np.asarray(names)[codes]
+
+
+def _some(tied: Tied, known: Bool) -> Tied:
+    """Return the blocks of some of the samples."""
+    if tied is None or not isinstance(tied, dict):
+        return None if tied is None else tied[known]
+    return {name: labels[known] for name, labels in tied.items()}
+
+
+def _name_of(tied: Tied) -> str:
+    return next(iter(tied)) if isinstance(tied, dict) and len(tied) == 1 else ""
 
 
 def _listed(name: object, values: Any, n_samples: int) -> list[Any]:

@@ -133,7 +133,7 @@ def confounded_sentence(variable: str, p_value: float, remedy: str = "") -> Sent
 
 
 def goes_with_size(
-    sizes: IntArray, columns: Mapping[str, Sequence[Any]], *, blocks: Sequence[object] | None, **tests: Any
+    sizes: IntArray, columns: Mapping[str, Sequence[Any]], *, blocks: Any | None, **tests: Any
 ) -> Iterator[tuple[str, float]]:
     """Yield the variables that the number of cells goes with, and the p-value of each.
 

@@ -12,6 +12,7 @@ from heatmover.analysis.units import UNITS, Units
 from heatmover.analysis.variables import check_readings
 from heatmover.cohort.equal import check_equal_cells
 from heatmover.errors import InvalidInputError, argument
+from heatmover.statistics.designs import formula_names
 
 __all__ = ["StudyParameters"]
 
@@ -26,7 +27,13 @@ class StudyParameters:
     variables
         Names of the variables of the samples to examine, the most important first; None for all that can be tested.
     block
-        Name of the variable that ties samples together, such as the patient or the batch; see `heatmover.examine`.
+        Name of the variable that ties samples together, such as the patient or the batch, or names of several, such as
+        the patient and the batch; see `heatmover.examine`.
+    adjust
+        Names of variables to hold fixed while others are tested, such as the batch or the age.
+    formula
+        In place of ``variables`` and ``adjust``: names of variables with ``+``, ``:`` and ``*`` between them. Each is
+        tested with the others held fixed, and so is every interaction; see `heatmover.statistics.Design.from_formula`.
     cells
         Name of an annotation of the cells, such as their types: which of them differ between the groups of the
         first variable that has groups, see `heatmover.analysis.contrast_cells`.
@@ -64,7 +71,9 @@ class StudyParameters:
     """
 
     variables: Sequence[str] | None = None
-    block: str | None = None
+    block: str | Sequence[str] | None = None
+    adjust: Sequence[str] = ()
+    formula: str | None = None
     cells: str | None = None
     numeric: Sequence[str] = ()
     categorical: Sequence[str] = ()
@@ -82,12 +91,13 @@ class StudyParameters:
     def __post_init__(self) -> None:
         if self.variables is not None:
             object.__setattr__(self, "variables", _check_names("variables", self.variables))
-        for name in ("numeric", "categorical"):
+        object.__setattr__(self, "block", _check_block(self.block))
+        for name in ("adjust", "numeric", "categorical"):
             object.__setattr__(self, name, _check_names(name, getattr(self, name)))
         check_readings(self.numeric, self.categorical)
-        for name in ("block", "cells"):
-            if getattr(self, name) is not None:
-                check_word(name, getattr(self, name))
+        if self.cells is not None:
+            check_word("cells", self.cells)
+        self._check_formula()
         for name in ("n_neighbors", "n_permutations"):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), minimum=1))
         if self.min_cells is not None:
@@ -100,6 +110,34 @@ class StudyParameters:
             check_option("units", self.units, UNITS)
         check_truth("allow_components", self.allow_components)
         object.__setattr__(self, "landmarks", _check_landmarks(self.landmarks))
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """Names of the variables that tie samples together."""
+        return () if self.block is None else (self.block,) if isinstance(self.block, str) else tuple(self.block)
+
+    @property
+    def design(self) -> tuple[str, ...]:
+        """Names of the variables that are held fixed or are part of the formula."""
+        return tuple(self.adjust) if self.formula is None else tuple(formula_names(self.formula))
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Names of all variables of the samples that are asked for."""
+        named = (*(self.variables or ()), *self.blocks, *self.design, *self.numeric, *self.categorical)
+        return tuple(dict.fromkeys(named))
+
+    def _check_formula(self) -> None:
+        if self.formula is None:
+            return
+        formula_names(self.formula)
+        for name in ("variables", "adjust"):
+            if getattr(self, name):
+                raise InvalidInputError(
+                    f"{argument('formula')} alone, which names the variables to test and to hold fixed",
+                    f"{argument(name)} beside it",
+                    f"leave {argument(name)} out, or the formula",
+                )
 
     @classmethod
     def named(cls, parameters: StudyParameters | None, changes: Mapping[str, Any]) -> StudyParameters:
@@ -129,6 +167,16 @@ def _check_names(name: str, names: object) -> tuple[str, ...]:
     for each in names:
         check_word(name, each)
     return tuple(dict.fromkeys(names))
+
+
+def _check_block(block: object) -> str | tuple[str, ...] | None:
+    """Return one name as it is, several as a tuple, none as None."""
+    if block is None or isinstance(block, str):
+        return block
+    if not isinstance(block, Sequence):
+        raise InvalidInputError(f"{argument('block')} to be a name or a list of names", repr(block))
+    names = _check_names("block", block)
+    return names if len(names) > 1 else names[0] if names else None
 
 
 def _check_landmarks(landmarks: object) -> Any:

@@ -12,14 +12,14 @@ import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 from heatmover._progress import SILENT, Progress
-from heatmover._typing import Float64, Intp
+from heatmover._typing import Bool, Float64, Intp
 from heatmover._validation import check_integer, import_extra
-from heatmover._words import distinct, listed, percent, quoted
+from heatmover._words import distinct, find, listed, percent, quoted
 from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, contrast_cells
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, check_all_pairs
 from heatmover.analysis.design_check import design_notes
-from heatmover.analysis.examination import Finding, examine
+from heatmover.analysis.examination import Finding, check_adjusted, design_of, examine, examine_design
 from heatmover.analysis.noise import (
     NOISY,
     confounded_sentence,
@@ -35,7 +35,10 @@ from heatmover.analysis.units import check_enough_samples
 from heatmover.analysis.variables import read_variables
 from heatmover.cohort import Cohort
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, Sentence, argument
+from heatmover.measures import is_missing
 from heatmover.metrics import centered_ranks
+from heatmover.statistics import Design, DesignResult
+from heatmover.statistics.terms import check_design
 
 __all__ = [
     "Study",
@@ -43,9 +46,11 @@ __all__ = [
     "check_components",
     "check_noise",
     "choose_variables",
+    "covariates_of",
     "enough_cells",
     "study_cohort",
     "study_comparison",
+    "wanted_variables",
 ]
 
 # Below this Spearman correlation of the size of samples with the distance to the nearest the reader is warned: two
@@ -78,6 +83,9 @@ class Study:
         Which cell types differ between the groups of the first such variable; None without an annotation of cells.
     about_noise
         How sure the distances are, in sentences; empty if their noise was not assessed.
+    design
+        What each term of the formula explains with the others held fixed; or what each covariate explains in turn, and
+        then the first variable. None without covariates.
 
     Examples
     --------
@@ -95,11 +103,13 @@ class Study:
     record: StudyRecord
     contrast: CellContrast | None = None
     about_noise: tuple[str, ...] = ()
+    design: DesignResult | None = None
 
     @property
     def block(self) -> str:
-        """Name of the variable that ties samples together; empty for none."""
-        return str(self.record.parameters.get("block") or "")
+        """Name of the variable that ties samples together, several with "and" between them; empty for none."""
+        block = self.record.parameters.get("block") or ""
+        return block if isinstance(block, str) else " and ".join(block)
 
     def headline(self) -> str:
         """Return the answer in one sentence: of the first variable asked for that could be tested."""
@@ -111,19 +121,21 @@ class Study:
         answer = first.answer
         assert answer is not None
         name, p = quoted(first.variable), f"p = {answer.p_value:.2g}"
-        size = (
-            f"explains {percent(first.explained)} of their variation"
-            if first.kind == "groups"
-            else f"has a distance correlation of {answer.statistic:.2f} with them"
-        )
+        within = "" if first.pairs is None else f", and {percent(first.pairs.explained)} of that within {_pairs(first)}"
+        size = f"it {first.size}{within}"
+        between = f"the distances between the {n_samples} samples{first.beside}"
+        if first.undecided:
+            return (
+                f"{first.evidence} cannot decide whether {name} goes with {between}: {size} ({p}, the smallest that so "
+                "few allow)."
+            )
         if first.sure:
-            return f"{name} goes with the distances between the {n_samples} samples: it {size} ({p})."
+            return f"{name} goes with {between}: {size} ({p})."
         if answer.p_value <= 0.05:
             return (
-                f"{name} may go with the distances between the {n_samples} samples: it {size} ({p}), which is not "
-                f"sure among {len(tested)} variables tested."
+                f"{name} may go with {between}: {size} ({p}), which is not sure among {len(tested)} variables tested."
             )
-        return f"No sign that {name} goes with the distances between the {n_samples} samples: it {size} ({p})."
+        return f"No sign that {name} goes with {between}: {size} ({p})."
 
     def reworded(self, words: Callable[[str], str]) -> Study:
         """Return the study with its notes in other words, such as those of the command line."""
@@ -154,6 +166,7 @@ class Study:
             "uncertainty": plain_noise(comparison),
             "diagnosis": asdict(comparison.diagnosis),
             "findings": [finding.plain() for finding in self.findings],
+            "design": None if self.design is None else self.design.plain(),
             "contrast": None if self.contrast is None else self.contrast.plain(),
             "notes": list(self.notes),
             "seconds": dict(self.record.seconds),
@@ -164,12 +177,17 @@ class Study:
         return f"Study({self.headline()})"
 
 
+def _pairs(finding: Finding) -> str:
+    return "pairs" if finding.pairs is not None and finding.pairs.matched else "blocks"
+
+
 class _Design(NamedTuple):
-    """What is asked of the samples: their variables, those to examine, their blocks, and notes so far."""
+    """What is asked of the samples: variables, those to examine, blocks by name, covariates, and notes so far."""
 
     table: Any
     chosen: Sequence[str]
-    blocks: Sequence[object] | None
+    blocks: Mapping[str, Sequence[object]] | None
+    covariates: Design | None
     notes: tuple[str, ...]
 
 
@@ -198,9 +216,9 @@ def study_cohort(
     progress
         Told of all stages.
     **changes
-        Parameters by their names: ``variables``, ``block``, ``cells``, ``numeric``, ``categorical``, ``min_cells``,
-        ``allow_components``, ``n_neighbors``, ``landmarks``, ``equal_cells``, ``bias``, ``n_bootstrap``, ``units``,
-        ``n_permutations``, ``random_state``; see `heatmover.analysis.StudyParameters`.
+        Parameters by their names: ``variables``, ``block``, ``adjust``, ``formula``, ``cells``, ``numeric``,
+        ``categorical``, ``min_cells``, ``allow_components``, ``n_neighbors``, ``landmarks``, ``equal_cells``, ``bias``,
+        ``n_bootstrap``, ``units``, ``n_permutations``, ``random_state``; see `heatmover.analysis.StudyParameters`.
 
     Returns
     -------
@@ -235,8 +253,9 @@ def study_cohort(
     for name in (*asked.numeric, *asked.categorical):
         cohort.variable(name)
     table = read_variables(cohort.samples.iloc[kept], asked.numeric, asked.categorical)
-    chosen = choose_variables(cohort, table, asked.variables, asked.block)
-    blocks = None if asked.block is None else check_block(cohort.variable(asked.block).iloc[kept], asked.block)
+    chosen = choose_variables(cohort, table, wanted_variables(asked), (*asked.blocks, *asked.adjust))
+    blocks = {name: check_block(cohort.variable(name).iloc[kept], name) for name in asked.blocks} or None
+    covariates = covariates_of(cohort, table, blocks, asked)
     annotation = None if asked.cells is None else annotate(asked.cells, cohort.annotation(asked.cells), cohort.n_cells)
     with _quiet() as warned:
         compared = comparer.compare(cohort, kept, annotation, asked, watch)
@@ -247,7 +266,7 @@ def study_cohort(
         _check_whole(compared.comparison)
     watch.advance()
     return _finish(
-        compared, _Design(table, chosen, blocks, notes), watch,
+        compared, _Design(table, chosen, blocks, covariates, notes), watch,
         source=input_record(cohort), parameters=asked.record() | {"variables": list(chosen)}, how=comparer.record(),
     )  # fmt: skip
 
@@ -256,7 +275,9 @@ def study_comparison(
     comparison: Comparison,
     variables: Mapping[str, Any] | Any | None = None,
     *,
-    blocks: Sequence[object] | None = None,
+    blocks: Mapping[str, Any] | Any | None = None,
+    adjust: Sequence[str] = (),
+    formula: str | None = None,
     cells: Mapping[str, Any] | Any | None = None,
     source: Mapping[str, Any] | None = None,
     numeric: Sequence[str] = (),
@@ -274,6 +295,9 @@ def study_comparison(
     variables
         Values ``(n_samples,)`` by name, in the order of ``comparison.names``: a mapping, or a DataFrame (by its index
         if that holds the names). The most important first.
+    adjust, formula
+        Names among these variables to hold fixed while the others are tested, or a formula of them; see
+        `heatmover.analysis.StudyParameters`.
     cells
         Type of each point of the graph, ``(n_points,)``, such as that of each cell; in a mapping of one entry, or a
         Series, it has a name. With landmarks these are the points: `study_cohort` counts every cell for its own type.
@@ -303,16 +327,33 @@ def study_comparison(
     distinct(chosen, "names of variables", "1 and '1' read the same")
     table = read_variables(table, numeric, categorical)
     annotation = None if cells is None else _named(cells, comparison.graph.n_points)
+    tied = _named_blocks(blocks)
     asked = StudyParameters(
-        variables=chosen, block=None if blocks is None else "blocks",
+        block=list(tied), adjust=adjust, formula=formula,
         cells=None if annotation is None else annotation.name or "cells", numeric=numeric, categorical=categorical,
         n_permutations=n_permutations, random_state=random_state,
     )  # fmt: skip
-    decided = ("variables", "block", "cells", "numeric", "categorical", "n_permutations", "random_state")
-    return _finish(
-        Compared(comparison, annotation), _Design(table, chosen, blocks, ()), watch,
-        source=source, parameters={name: asked.record()[name] for name in decided}, how={"how": "before"},
+    for name in asked.design:
+        find(name, chosen, f"a variable of the samples in {argument('adjust' if formula is None else 'formula')}")
+    chosen = list(asked.design) if formula is not None else [name for name in chosen if name not in asked.adjust]
+    covariates = _covariates(table, tied or None, replace(asked, variables=None if formula else chosen))
+    decided = (
+        "variables", "block", "adjust", "formula", "cells", "numeric", "categorical", "n_permutations", "random_state"
     )  # fmt: skip
+    record = asked.record() | {"variables": chosen}
+    return _finish(
+        Compared(comparison, annotation), _Design(table, chosen, tied or None, covariates, ()), watch,
+        source=source, parameters={name: record[name] for name in decided}, how={"how": "before"},
+    )  # fmt: skip
+
+
+def _named_blocks(blocks: Any) -> dict[str, Any]:
+    """Return blocks by name; those of one variable without a name are called so."""
+    if blocks is None:
+        return {}
+    if hasattr(blocks, "columns") or isinstance(blocks, Mapping):
+        return {str(name): list(blocks[name]) for name in blocks}
+    return {"blocks": list(blocks)}
 
 
 def _finish(
@@ -331,21 +372,24 @@ def _finish(
         comparison.test_distances,
         {name: design.table[name].tolist() for name in design.chosen},
         blocks=design.blocks,
+        adjust=design.covariates,
         shown=comparison.distances,
         numeric=[name for name in parameters["numeric"] if name in design.chosen],
         categorical=[name for name in parameters["categorical"] if name in design.chosen],
         progress=watch,
         **tests,
     )
+    terms, left_out = _terms(comparison, findings, design, parameters)
     notes = (
         *design.notes,
         *design_notes(
             design.table,
             design.chosen,
-            blocks=design.blocks,
+            blocks=_one_or_several(design.blocks),
             numeric=parameters["numeric"],
             categorical=parameters["categorical"],
         ),
+        *left_out,
         *_drawn_notes(comparison),
         *_size_notes(comparison),
         *_confounded_notes(comparison, findings, design, tests),
@@ -364,7 +408,49 @@ def _finish(
         watch.advance()
     watch.end()
     record = StudyRecord(source, parameters, how, watch.seconds, versions())
-    return Study(comparison, design.table, findings, notes, record, contrast, noise_sentences(comparison))
+    return Study(comparison, design.table, findings, notes, record, contrast, noise_sentences(comparison), terms)
+
+
+def _terms(
+    comparison: Comparison, findings: Sequence[Finding], design: _Design, parameters: Mapping[str, Any]
+) -> tuple[DesignResult | None, tuple[str, ...]]:
+    """Return what each term of the design explains, and a note if that cannot be told."""
+    first = next((found for found in findings if found.answer is not None), None)
+    if design.covariates is None or first is None:
+        return None, ()
+    tests: dict[str, Any] = {name: parameters[name] for name in ("n_permutations", "random_state")}
+    everywhere = np.ones(len(design.table), dtype=bool)
+    by_formula = parameters["formula"] is not None
+    try:
+        known, asked = (everywhere, design.covariates) if by_formula else _after_covariates(design, first)
+        part = np.ix_(known, known)
+        found = examine_design(
+            comparison.test_distances[part], asked, by="margin" if by_formula else "terms",
+            blocks=_those(design.blocks, known), shown=comparison.distances[part], **tests,
+        )  # fmt: skip
+    except InvalidInputError as error:
+        return None, (Sentence(f"What each covariate explains: {error.sentence.marked}"),)
+    return found, ()
+
+
+def _after_covariates(design: _Design, finding: Finding) -> tuple[Bool, Design]:
+    """Return which samples have a value of a variable, and the covariates and then the variable as their design."""
+    values = design.table[finding.variable].tolist()
+    known = np.array([not is_missing(value) for value in values], dtype=bool)
+    kept = [value for value, there in zip(values, known, strict=True) if there]
+    assert design.covariates is not None
+    held = design.covariates.take(known)
+    tested = design_of({finding.variable: kept}, numeric=[finding.variable] if finding.kind == "number" else [])
+    return known, Design((*held.terms, *tested.terms), held.n_samples)
+
+
+def _those(blocks: Mapping[str, Sequence[object]] | None, known: Bool) -> Mapping[str, Sequence[object]] | None:
+    """Return the blocks of some of the samples."""
+    if blocks is None:
+        return None
+    return {
+        name: [label for label, there in zip(labels, known, strict=True) if there] for name, labels in blocks.items()
+    }
 
 
 def _contrast(
@@ -378,8 +464,12 @@ def _contrast(
     groups = design.table[first.variable]
     return contrast_cells(
         compared.comparison, compared.annotation, groups,
-        variable=first.variable, blocks=design.blocks, cells=compared.cells, **tests,
+        variable=first.variable, blocks=_one_or_several(design.blocks), cells=compared.cells, **tests,
     )  # fmt: skip
+
+
+def _one_or_several(blocks: Mapping[str, Any] | None) -> Any:
+    return next(iter(blocks.values())) if blocks is not None and len(blocks) == 1 else blocks
 
 
 def _named(cells: Any, n_points: int) -> Annotation:
@@ -437,10 +527,16 @@ def check_noise(cohort: Cohort, kept: Intp, asked: StudyParameters) -> None:
         )
 
 
-def choose_variables(cohort: Cohort, table: Any, variables: Sequence[str] | None, block: str | None) -> list[str]:
-    """Return the variables to examine; those asked for by name must be there and vary."""
+def choose_variables(
+    cohort: Cohort, table: Any, variables: Sequence[str] | None, apart: str | Sequence[str] | None
+) -> list[str]:
+    """Return the variables to examine; those asked for by name must be there and vary.
+
+    ``apart`` names those that nobody needs to ask for: blocks and covariates.
+    """
     if variables is None:
-        return [str(name) for name in table.columns if name != block and _varied(table[name])]
+        left = {apart} if isinstance(apart, str) else set(apart or ())
+        return [str(name) for name in table.columns if name not in left and _varied(table[name])]
     for name in variables:
         values = cohort.variable(name).loc[table.index].dropna()
         if values.nunique() < 2:
@@ -449,6 +545,50 @@ def choose_variables(cohort: Cohort, table: Any, variables: Sequence[str] | None
                 f"{quoted(name)} to differ between samples", f"{found} in all {len(table)}", "choose another variable"
             )
     return list(dict.fromkeys(variables))
+
+
+def wanted_variables(asked: StudyParameters) -> Sequence[str] | None:
+    """Return the variables to test, or None for all: those of the formula if there is one."""
+    return asked.variables if asked.formula is None else asked.design
+
+
+def covariates_of(cohort: Cohort, table: Any, blocks: Any | None, asked: StudyParameters) -> Design | None:
+    """Return what is held fixed in a study, or raise if that cannot be; None if there is nothing.
+
+    Parameters
+    ----------
+    cohort
+        Of the samples.
+    table
+        Their variables as they are read, one row for each that is kept.
+    blocks
+        By name, or None.
+    asked
+        What is asked for.
+    """
+    for name in asked.design:
+        cohort.variable(name)
+    return _covariates(table, blocks, asked)
+
+
+def _covariates(table: Any, blocks: Any | None, asked: StudyParameters) -> Design | None:
+    if not asked.design:
+        return None
+    columns = {name: table[name].tolist() for name in asked.design}
+    for name, values in columns.items():
+        missing = [sample for sample, value in zip(table.index, values, strict=True) if is_missing(value)]
+        if missing:
+            raise InvalidInputError(
+                f"a value of {quoted(name)} for every sample, to hold it fixed",
+                f"none for {len(missing)} of {len(values)} samples ({listed(missing)})",
+                "leave these samples out, or the variable",
+            )
+    design = design_of(columns, formula=asked.formula, numeric=asked.numeric)
+    if asked.formula is not None:
+        check_design(design, blocks=blocks)
+    for name in wanted_variables(asked) or ():
+        check_adjusted(name, table[name].tolist(), design, blocks=blocks, numeric=name in asked.numeric)
+    return design
 
 
 def _varied(column: Any) -> bool:

@@ -15,6 +15,7 @@ EXAMPLES = """
 
 - `heatmover compare cells.h5ad -s sample -o results`
 - `heatmover compare cells.h5ad -s sample --rep X_scVI --color response --block patient -o results`
+- `heatmover compare cells.h5ad -s sample --color response --adjust batch --adjust age -o results`
 - `heatmover compare cells.h5ad -s sample --color response --cells cell_type -o results`
 - `heatmover compare cells.h5ad -s sample --bootstrap 200 -o results`
 - `heatmover compare cells.h5ad -s sample --equal-cells --units euclidean -o results`
@@ -37,6 +38,8 @@ def compare(
     cofactor: options.Cofactor = None,
     color: options.Color = None,
     block: options.Block = None,
+    adjust: options.Adjust = None,
+    formula: options.Formula = None,
     cells: options.Cells = None,
     numeric: options.Numeric = None,
     categorical: options.Categorical = None,

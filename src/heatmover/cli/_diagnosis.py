@@ -29,7 +29,9 @@ from heatmover.analysis.study import (
     check_components,
     check_noise,
     choose_variables,
+    covariates_of,
     enough_cells,
+    wanted_variables,
 )
 from heatmover.analysis.units import check_enough_samples, check_units
 from heatmover.analysis.variables import kind_of, read_variables
@@ -168,7 +170,7 @@ def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
         kept = enough_cells(cohort, asked.min_cells)
     except InvalidInputError as error:
         yield error.sentence
-    table, block, cells = cohort.samples.iloc[kept], asked.block, asked.cells
+    table, cells = cohort.samples.iloc[kept], asked.cells
     yield from _tried(check_noise, cohort, kept, asked)
     yield from _tried(equal_count, asked.equal_cells, cohort.sizes[kept], [cohort.names[i] for i in kept])
     if asked.units is not None:
@@ -177,15 +179,20 @@ def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
     for name in (*asked.numeric, *asked.categorical):
         yield from _tried(cohort.variable, name)
     yield from _tried(read_variables, table, asked.numeric, asked.categorical)
-    for name in asked.variables or ():
-        yield from _tried(choose_variables, cohort, table, [name], block)
+    for name in wanted_variables(asked) or ():
+        yield from _tried(choose_variables, cohort, table, [name], asked.blocks)
     if cells is not None:
         yield from _tried(lambda: annotate(cells, cohort.annotation(cells), cohort.n_cells))
-    if block is not None:
+    blocks, refused = {}, []
+    for name in asked.blocks:
         try:
-            check_block(cohort.variable(block).iloc[kept], block)
+            blocks[name] = check_block(cohort.variable(name).iloc[kept], name)
         except InvalidInputError as error:
-            yield error.sentence
+            refused.append(error.sentence)
+    yield from refused
+    if asked.design and not refused and not _tried(read_variables, table, asked.numeric, asked.categorical):
+        read = read_variables(table, asked.numeric, asked.categorical)
+        yield from _tried(covariates_of, cohort, read, blocks or None, asked)
 
 
 def _tried(check: Callable[..., object], *arguments: Any) -> list[str]:
@@ -379,8 +386,7 @@ def diagnose_file(settings: Settings, quiet: bool) -> list[str]:
         show_candidates(reading.path, quiet)
     with watched(quiet) as progress:
         # Without the variables asked for: they are looked at later, and all of them.
-        named = [*(asked.variables or ()), *(name for name in (asked.block, asked.cells) if name is not None)]
-        named += [*asked.numeric, *asked.categorical]
+        named = [*asked.required, *([] if asked.cells is None else [asked.cells])]
         apart = replace(reading, no_features=(*reading.no_features, *named))
         cohort = apart.read([], asked.random_state, progress)
         checkup = check_up(cohort, settings, progress)

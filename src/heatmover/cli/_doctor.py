@@ -31,6 +31,8 @@ def doctor(
     cofactor: options.Cofactor = None,
     color: options.Color = None,
     block: options.Block = None,
+    adjust: options.Adjust = None,
+    formula: options.Formula = None,
     cells: options.Cells = None,
     numeric: options.Numeric = None,
     categorical: options.Categorical = None,

@@ -13,7 +13,7 @@ from heatmover._typing import Int32, Int64, Intp
 from heatmover._words import counted
 from heatmover.analysis.comparison import Comparison, compare
 from heatmover.analysis.noise import NOISY, UNRELIABLE, confounded_sentence, goes_with_size
-from heatmover.analysis.study import choose_variables
+from heatmover.analysis.study import choose_variables, wanted_variables
 from heatmover.cli._settings import Settings
 from heatmover.cohort import Cohort
 from heatmover.cohort.equal import equal_count
@@ -138,8 +138,8 @@ def noise_advice(cohort: Cohort, kept: Intp, noise: Noise | None, settings: Sett
 def _confounded(cohort: Cohort, kept: Intp, settings: Settings, remedy: str) -> Iterator[str]:
     asked, table = settings.study, cohort.samples.iloc[kept]
     try:
-        names = choose_variables(cohort, table, asked.variables, asked.block)
-        blocks = None if asked.block is None else cohort.variable(asked.block).iloc[kept].tolist()
+        names = choose_variables(cohort, table, wanted_variables(asked), (*asked.blocks, *asked.adjust))
+        blocks = {name: cohort.variable(name).iloc[kept].tolist() for name in asked.blocks} or None
         sizes = _sizes(cohort, kept, settings)
         columns = {name: table[name].tolist() for name in names}
         tests = {"n_permutations": asked.n_permutations, "random_state": asked.random_state}

@@ -17,6 +17,7 @@ from heatmover.errors import InvalidInputError, Sentence
 __all__ = [
     "OPTIONS",
     "SMALLEST",
+    "Adjust",
     "AllowComponents",
     "AllowParts",
     "AnnotationColumn",
@@ -31,6 +32,7 @@ __all__ = [
     "EqualCells",
     "File",
     "Force",
+    "Formula",
     "Landmarks",
     "MinCells",
     "Neighbors",
@@ -54,6 +56,7 @@ __all__ = [
 
 # The option for each argument of the package that has one.
 OPTIONS: Mapping[str, str] = {
+    "adjust": "--adjust",
     "allow_components": "--allow-components",
     "bias": "--bias",
     "block": "--block",
@@ -64,6 +67,7 @@ OPTIONS: Mapping[str, str] = {
     "cofactor": "--cofactor",
     "equal_cells": "--equal-cells",
     "force": "--force",
+    "formula": "--formula",
     "landmarks": "--landmarks",
     "memory": "--memory",
     "min_cells": "--min-cells",
@@ -149,10 +153,24 @@ Color = Annotated[
     ),
 ]  # fmt: skip
 Block = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN", rich_help_panel=TESTS, show_default=False,
+        help="Variable that ties samples together, such as the patient or the batch; may be given again.",
+    ),
+]  # fmt: skip
+Adjust = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN", rich_help_panel=TESTS, show_default=False,
+        help="Variable to hold fixed while others are tested, such as the batch or the age; may be given again.",
+    ),
+]  # fmt: skip
+Formula = Annotated[
     str | None,
     typer.Option(
-        metavar="COLUMN", rich_help_panel=TESTS,
-        help="Variable that ties samples together, such as the patient or the batch.",
+        metavar="TEXT", rich_help_panel=TESTS, show_default=False,
+        help="In place of --color and --adjust: columns with +, : or * between them, each tested beside the others.",
     ),
 ]  # fmt: skip
 Numeric = Annotated[

@@ -167,9 +167,7 @@ class Settings:
 
     def read(self, progress: Progress) -> Cohort:
         """Read the cohort; the variables asked for are looked for before any value is."""
-        block, cells = self.study.block, self.study.cells
-        required = [*(self.study.variables or ()), *([] if block is None else [block])]
-        required += [*self.study.numeric, *self.study.categorical]
+        cells, required = self.study.cells, self.study.required
         kept_apart = (*self.reading.no_features, *([] if cells is None else [cells]))
         reading = replace(self.reading, no_features=kept_apart)
         return reading.read(required, self.study.random_state, progress)
@@ -214,7 +212,9 @@ def settings_of(asked: Mapping[str, Any]) -> Settings:
     )
     study = StudyParameters(
         variables=typed["color"] or None,
-        block=typed["block"],
+        block=typed["block"] or None,
+        adjust=typed["adjust"] or (),
+        formula=typed["formula"],
         cells=typed["cells"],
         numeric=typed["numeric"] or (),
         categorical=typed["categorical"] or (),

@@ -17,7 +17,7 @@ from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 from heatmover.statistics.samples import check_labels, check_numbers
 
-__all__ = ["Design", "Term", "formula_terms", "orthonormal"]
+__all__ = ["Design", "Term", "formula_names", "formula_terms", "orthonormal"]
 
 # Columns of length 1 whose part outside of other columns is shorter are combinations of them: rounding stays far
 # below, and what differs by less was not meant to differ. R's tolerance.
@@ -139,6 +139,17 @@ class Design:
         return f"Design({' + '.join(self.names)}, {self.n_samples} samples)"
 
 
+def formula_names(formula: str) -> list[str]:
+    """Return the names that a formula holds, in their order, or raise if it is none.
+
+    Examples
+    --------
+    >>> formula_names("age + condition * `cell line`")
+    ['age', 'condition', 'cell line']
+    """
+    return list(dict.fromkeys(piece for kind, piece in _pieces(check_word("formula", formula)) if kind == "name"))
+
+
 def formula_terms(formula: str, known: Collection[str]) -> list[tuple[str, ...]]:
     """Return the variables of each term of a formula, main effects first; nothing of it is ever evaluated.
 
@@ -158,8 +169,7 @@ def formula_terms(formula: str, known: Collection[str]) -> list[tuple[str, ...]]
         ...
     heatmover.errors.InvalidInputError: Expected a formula of names of variables with +, : and * between them, found ...
     """
-    pieces = _pieces(formula)
-    names = list(dict.fromkeys(piece for kind, piece in pieces if kind == "name"))
+    pieces, names = _pieces(formula), formula_names(formula)
     for name in names:
         find(name, known, "a variable in the formula")
     # The package sees no word of the formula but its own numbering of the names.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, final
 
@@ -22,6 +22,9 @@ __all__ = [
     "DesignResult",
     "Spaces",
     "TermResult",
+    "as_design",
+    "beside",
+    "check_design",
     "check_mixed",
     "covariates",
     "f_ratio",
@@ -262,14 +265,37 @@ def permanova_design(
     gram = gower(matrix / unit)
     total = float(np.trace(gram))
     found = []
-    for term, spaces in _sequential(design) if by == "terms" else _marginal(design):
-        restriction = restrict(_codes(term), blocks)
-        _check_blocks(term, restriction)
+    for term, spaces, restriction in _set_up(design, by, blocks):
         test = residual_test(gram, spaces, restriction, n_permutations, random_state)
         found.append(_result(term, spaces, restriction, test, unit**2, total))
     size = len(matrix) - 1
     left = spaces.residual_degrees_of_freedom
     return DesignResult(by, tuple(found), left, test.residual * unit**2, size, total * unit**2)
+
+
+def check_design(design: Design, *, by: Literal["terms", "margin"] = "margin", blocks: Any | None = None) -> None:
+    """Raise if `permanova_design` would refuse a design, whatever the distances.
+
+    Examples
+    --------
+    >>> check_design(Design.from_columns({"batch": list("xxyy"), "condition": list("aabb")}))
+    Traceback (most recent call last):
+        ...
+    heatmover.errors.InvalidInputError: Expected 'batch' to differ from a combination of 'condition', found none ...
+    """
+    _set_up(design, by, blocks)
+
+
+def _set_up(
+    design: Design, by: Literal["terms", "margin"], blocks: Any | None
+) -> list[tuple[Term, Spaces, Restriction]]:
+    """Return every term to test with its spaces and what blocks allow it."""
+    found = []
+    for term, spaces in _sequential(design) if by == "terms" else _marginal(design):
+        restriction = restrict(_codes(term), blocks)
+        check_mixed(quoted(term.name), _codes(term), restriction)
+        found.append((term, spaces, restriction))
+    return found
 
 
 def _result(
@@ -308,7 +334,7 @@ def _sequential(design: Design) -> Iterator[tuple[Term, Spaces]]:
     for place, term in enumerate(design.terms):
         added = orthonormal(term.columns, fixed)
         if not added.shape[1]:
-            raise _dependent(term, [before.name for before in design.terms[:place]])
+            raise _dependent(quoted(term.name), [before.name for before in design.terms[:place]])
         parts.append((fixed, added))
         fixed = np.hstack([fixed, added])
     _check_residual(design, fixed)
@@ -327,13 +353,13 @@ def _marginal(design: Design) -> Iterator[tuple[Term, Spaces]]:
         fixed = covariates(others, design.n_samples)
         added = orthonormal(term.columns, fixed)
         if not added.shape[1]:
-            raise _dependent(term, [other.name for other in others])
+            raise _dependent(quoted(term.name), [other.name for other in others])
         _check_residual(design, np.hstack([fixed, added]))
         found.append((term, Spaces(fixed, added, np.zeros((design.n_samples, 0)))))
     yield from found
 
 
-def covariates(terms: Any, n_samples: int) -> Float64:
+def covariates(terms: Iterable[Term], n_samples: int) -> Float64:
     """Return an orthonormal basis of the mean and of some terms, ``(n_samples, rank)``."""
     basis = _constant(n_samples)
     for term in terms:
@@ -341,9 +367,43 @@ def covariates(terms: Any, n_samples: int) -> Float64:
     return basis
 
 
-def _dependent(term: Term, others: list[str]) -> InvalidInputError:
+def as_design(adjust: Any, n_samples: int) -> Design:
+    """Return covariates as a design, or raise if they are of other samples."""
+    design = adjust if isinstance(adjust, Design) else Design.from_columns(adjust)
+    if design.n_samples != n_samples:
+        raise InvalidInputError(f"covariates of {n_samples} samples, as many as in distances", f"{design.n_samples}")
+    return design
+
+
+def beside(columns: Float64, design: Design, what: str) -> Spaces:
+    """Return what columns add to a design that is held fixed, or raise if that is nothing or leaves nothing.
+
+    Parameters
+    ----------
+    columns
+        Of what is tested, ``(n_samples, n_columns)``.
+    design
+        Held fixed.
+    what
+        What the columns are called in messages.
+    """
+    fixed = covariates(design.terms, len(columns))
+    tested = orthonormal(columns, fixed)
+    if not tested.shape[1]:
+        raise _dependent(what, design.names)
+    spaces = Spaces(fixed, tested, np.zeros((len(columns), 0)))
+    if spaces.residual_degrees_of_freedom < 1:
+        raise InvalidInputError(
+            f"covariates that leave some of {len(columns)} samples to compare",
+            f"{fixed.shape[1] - 1} columns of {', '.join(map(quoted, design.names))}",
+            "adjust for fewer",
+        )
+    return spaces
+
+
+def _dependent(what: str, others: Sequence[str]) -> InvalidInputError:
     return InvalidInputError(
-        f"{quoted(term.name)} to differ from a combination of {', '.join(map(quoted, others)) or 'the mean'}",
+        f"{what} to differ from a combination of {', '.join(map(quoted, others)) or 'the mean'}",
         "none of it left beside them",
         "no adjustment can tell them apart: leave one of them out",
     )
@@ -361,11 +421,6 @@ def _check_residual(design: Design, basis: Float64) -> None:
 def _codes(term: Term) -> Int64:
     """Return a code for each sample: equal where all columns of the term are."""
     return np.unique(term.columns, axis=0, return_inverse=True)[1].astype(np.int64).ravel()
-
-
-def _check_blocks(term: Term, restriction: Restriction) -> None:
-    """Raise if a block within which values change places holds one value only, and so says nothing of the term."""
-    check_mixed(quoted(term.name), _codes(term), restriction)
 
 
 def check_mixed(name: str, codes: npt.NDArray[Any], restriction: Restriction) -> None:

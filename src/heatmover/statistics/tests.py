@@ -9,13 +9,12 @@ import numpy.typing as npt
 
 from heatmover._typing import Float64, Int64
 from heatmover._validation import RandomState
-from heatmover._words import quoted
 from heatmover.errors import InvalidInputError
 from heatmover.statistics.designs import Design, orthonormal
 from heatmover.statistics.permutations import Restriction, TestResult, null_distribution, probability, restrict
 from heatmover.statistics.samples import check_at_most, check_distances, check_labels, check_numbers
 from heatmover.statistics.spread import score_distances
-from heatmover.statistics.terms import Spaces, check_mixed, covariates, f_ratio, gower, residual_test
+from heatmover.statistics.terms import as_design, beside, check_mixed, f_ratio, gower, residual_test
 
 __all__ = [
     "TestResult",
@@ -86,7 +85,7 @@ def permanova(
     """
     matrix, codes, names, restriction = _check_groups(distances, groups, blocks)
     if adjust is not None:
-        spaces = _beside(np.eye(len(names))[codes], _design(adjust, len(codes)), "groups")
+        spaces = beside(np.eye(len(names))[codes], as_design(adjust, len(codes)), "groups")
         check_mixed("the groups", codes, restriction)
         test = residual_test(gower(matrix), spaces, restriction, n_permutations, random_state)
         share, null, complete = test.share, test.null, test.complete
@@ -123,39 +122,10 @@ def explained_variation(distances: npt.ArrayLike, groups: Any, *, adjust: Any | 
     matrix, codes, names, _ = _check_groups(distances, groups, None)
     if adjust is None:
         return float(_shares_between(matrix**2, codes[None], len(names))[0])
-    spaces, gram = _beside(np.eye(len(names))[codes], _design(adjust, len(codes)), "groups"), gower(matrix)
+    spaces, gram = beside(np.eye(len(names))[codes], as_design(adjust, len(codes)), "groups"), gower(matrix)
     explained, fixed = (float(np.einsum("ij,ij->", part, gram @ part)) for part in (spaces.tested, spaces.fixed))
     left = float(np.trace(gram)) - fixed
     return explained / left if left > 0 else 0.0
-
-
-def _design(adjust: Any, n_samples: int) -> Design:
-    """Return what is held fixed, or raise if that is of other samples."""
-    design = adjust if isinstance(adjust, Design) else Design.from_columns(adjust)
-    if design.n_samples != n_samples:
-        raise InvalidInputError(f"covariates of {n_samples} samples, as many as in distances", f"{design.n_samples}")
-    return design
-
-
-def _beside(columns: Float64, design: Design, what: str) -> Spaces:
-    """Return what columns add to a design that is held fixed, or raise if that is nothing or leaves nothing."""
-    fixed = covariates(design.terms, len(columns))
-    tested = orthonormal(columns, fixed)
-    names = ", ".join(map(quoted, design.names))
-    if not tested.shape[1]:
-        raise InvalidInputError(
-            f"{what} that differ from a combination of {names}",
-            "none left beside it",
-            "no adjustment can tell them apart: leave the covariate out",
-        )
-    spaces = Spaces(fixed, tested, np.zeros((len(columns), 0)))
-    if spaces.residual_degrees_of_freedom < 1:
-        raise InvalidInputError(
-            f"covariates that leave some of {len(columns)} samples to compare",
-            f"{fixed.shape[1] - 1} columns of {names}",
-            "adjust for fewer",
-        )
-    return spaces
 
 
 def _shares_between(squared: Float64, groupings: Int64, n_groups: int) -> Float64:
@@ -313,7 +283,7 @@ def distance_correlation(
     restriction = restrict(numbers, blocks)
     if adjust is not None:
         check_mixed("the number", numbers, restriction)
-        numbers, centered = _residuals(numbers, centered, _design(adjust, len(matrix)), restriction.units)
+        numbers, centered = _residuals(numbers, centered, as_design(adjust, len(matrix)), restriction.units)
     norm = float(np.sqrt((centered**2).sum()))
 
     def squares(rows: Float64) -> Float64:
@@ -333,7 +303,7 @@ def _residuals(numbers: Float64, centered: Float64, design: Design, units: Int64
 
     Of blocks that change places as wholes each has one number, which the mean covariates of the block explain.
     """
-    spaces = _beside(numbers[:, None], design, "a number")
+    spaces = beside(numbers[:, None], design, "a number")
     left = centered - spaces.fixed @ (spaces.fixed.T @ centered)
     left = left - (left @ spaces.fixed) @ spaces.fixed.T
     if units is None:
