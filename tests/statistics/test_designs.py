@@ -24,7 +24,8 @@ from heatmover.statistics import (
     permanova_design,
 )
 from heatmover.statistics.designs import formula_terms
-from heatmover.statistics.permutations import probability
+from heatmover.statistics.permutations import probability, restrict
+from heatmover.statistics.terms import blocks_of_one_value, check_mixed
 
 VEGAN = json.loads((Path(__file__).parent / "adonis2.json").read_text(encoding="utf-8"))
 CLOSE = {"rel": 1e-10, "abs": 1e-12}
@@ -395,14 +396,13 @@ def test_too_many_covariates_are_refused():
         permanova_design(apart(rng.normal(size=6)), Design.from_columns(adjust | {"a": A}))
 
 
-@pytest.mark.parametrize("test", [permanova, distance_correlation])
-def test_a_block_with_one_group_only_is_refused_where_others_adjust(test):
-    rng = np.random.default_rng(15)
+def test_blocks_with_one_group_only_are_counted_and_refused_on_request():
     group, block = np.array([0, 1, 0, 1, 0, 0, 1, 1]), np.repeat(range(4), 2)
-    with pytest.raises(InvalidInputError, match="in every block, found one only in 2 of 4 blocks; leave these samples"):
-        test(apart(rng.normal(size=8)), group, blocks=block, adjust={"age": rng.normal(size=8)})
-    # Without covariates such a block stays as it is.
-    assert test(apart(rng.normal(size=8)), group, blocks=block).complete
+    assert blocks_of_one_value(group, restrict(group, block)) == (2, 4)
+    assert blocks_of_one_value(group, restrict(group, None)) == (0, 0)
+    with pytest.raises(InvalidInputError, match="'g' in every block, found one only in 2 of 4 blocks; leave these"):
+        check_mixed("'g'", group, restrict(group, block))
+    check_mixed("'g'", group[:4], restrict(group[:4], block[:4]))
 
 
 @pytest.mark.parametrize("test", [permanova, distance_correlation])

@@ -32,7 +32,7 @@ from heatmover.statistics import (
 from heatmover.statistics.permutations import LEVEL, Restriction, restrict
 from heatmover.statistics.samples import check_distances, check_labels
 from heatmover.statistics.separation import Separation, separate
-from heatmover.statistics.terms import as_design, beside, check_mixed
+from heatmover.statistics.terms import as_design, beside, blocks_of_one_value, check_mixed
 
 __all__ = ["LEVEL", "Finding", "Pairs", "check_adjusted", "design_of", "examine", "examine_design", "kind_of", "label"]
 
@@ -403,7 +403,9 @@ def _examine(
         blank,
         tests=tests,
         separation=None if codes is None else separate(seen, codes[0]),
-        note=_remark(name, int((~known).sum()), groups, left=bool(seen.any())),
+        note=_remark(
+            name, int((~known).sum()), groups, blocks_of_one_value(observed, restriction), left=bool(seen.any())
+        ),
         explained=explained,
         pairs=pairs,
         evidence=_evidence(len(kept), restriction, pairs),
@@ -540,7 +542,7 @@ def _as_read(values: list[Any], numeric: bool) -> list[Any]:
 def check_adjusted(
     name: str, values: Sequence[object], design: Design, *, blocks: Any | None = None, numeric: bool = False
 ) -> None:
-    """Raise if a variable cannot be tested with covariates held fixed, whatever the distances.
+    """Raise if a variable cannot be tested with covariates held fixed, or a block holds one value of it only.
 
     Parameters
     ----------
@@ -614,7 +616,7 @@ def _untestable(name: str, values: list[Any], groups: Mapping[str, int]) -> str:
     return ""
 
 
-def _remark(name: str, n_missing: int, groups: Mapping[str, int], *, left: bool) -> str:
+def _remark(name: str, n_missing: int, groups: Mapping[str, int], alone: tuple[int, int], *, left: bool) -> str:
     notes = []
     if not left:
         notes.append("No distance is left between these samples, so that nothing supports this but the test.")
@@ -624,6 +626,9 @@ def _remark(name: str, n_missing: int, groups: Mapping[str, int], *, left: bool)
     if single:
         have = "has" if single == 1 else "have"
         notes.append(f"{single} of its {len(groups)} groups {have} a single sample.")
+    if alone[0]:
+        kind = "group" if groups else "value"
+        notes.append(f"{alone[0]} of {counted(alone[1], 'block')} hold one {kind} only and say nothing of it.")
     return " ".join(notes)
 
 

@@ -121,7 +121,11 @@ class Study:
         answer = first.answer
         assert answer is not None
         name, p = quoted(first.variable), f"p = {answer.p_value:.2g}"
-        within = "" if first.pairs is None else f", and {percent(first.pairs.explained)} of that within {_pairs(first)}"
+        within = (
+            ""
+            if first.pairs is None
+            else f", {percent(first.pairs.explained)} of the variation within {first.pairs.noun}s"
+        )
         size = f"it {first.size}{within}"
         between = f"the distances between the {n_samples} samples{first.beside}"
         if first.undecided:
@@ -175,10 +179,6 @@ class Study:
 
     def __repr__(self) -> str:
         return f"Study({self.headline()})"
-
-
-def _pairs(finding: Finding) -> str:
-    return "pairs" if finding.pairs is not None and finding.pairs.matched else "blocks"
 
 
 class _Design(NamedTuple):
@@ -584,9 +584,11 @@ def _covariates(table: Any, blocks: Any | None, asked: StudyParameters) -> Desig
                 "leave these samples out, or the variable",
             )
     design = design_of(columns, formula=asked.formula, numeric=asked.numeric)
+    asked_about = asked.variables or ()
     if asked.formula is not None:
         check_design(design, blocks=blocks)
-    for name in wanted_variables(asked) or ():
+        asked_about = asked.design[:1]  # of the others a finding tells
+    for name in asked_about:
         check_adjusted(name, table[name].tolist(), design, blocks=blocks, numeric=name in asked.numeric)
     return design
 

@@ -17,8 +17,9 @@ from heatmover.analysis.study import Study
 from heatmover.cli._options import in_options
 from heatmover.cli._terminal import clean
 from heatmover.measures import is_missing
-from heatmover.report.findings import BEFORE, cautions
+from heatmover.report.findings import BEFORE, cautions, term_rows
 from heatmover.report.folder import EVERY, listing
+from heatmover.statistics import DesignResult
 
 __all__ = ["columns_of", "hanging", "short", "show_results"]
 
@@ -72,7 +73,7 @@ def _show_findings(console: Console, study: Study) -> None:
         style = "bold" if finding.sure else ""
         table.add_row(
             Text(short(finding.variable), style=style),
-            _effect(finding),
+            Text(clean(_effect(finding))),
             f"{answer.p_value:.2g}",
             Text(f"{finding.q_value:.2g}", style=style),
         )
@@ -80,8 +81,19 @@ def _show_findings(console: Console, study: Study) -> None:
         console.print(table)
     if len(tested) > 1:
         console.print(Text("q: the share of false discoveries among variables at least as sure", style="dim"))
+    for finding in tested[:FINDINGS_SHOWN]:
+        if finding.undecided:
+            floor = f"{short(finding.variable)}: this p is the smallest that {finding.evidence} allow"
+            console.print(Text(floor, style="dim"))
+    if study.design is not None:
+        console.print()
+        console.print(_term_table(study.design))
+    paired = next((finding for finding in tested if finding.pairs is not None), None)
+    if paired is not None:
+        console.print()
+        console.print(Text(clean(f"{paired.variable}: {paired.pairs}")))
     near = next((finding for finding in tested if finding.separation is not None), None)
-    if near is not None:
+    if near is not None and near is not paired:
         console.print()
         console.print(Text(clean(f"{near.variable}: {near.separation}".replace("\n", " "))))
     if len(tested) > FINDINGS_SHOWN:
@@ -89,6 +101,16 @@ def _show_findings(console: Console, study: Study) -> None:
     for finding in study.findings:
         if finding.answer is None:
             console.print(Text(clean(in_options(finding.note)), style="dim"))
+
+
+def _term_table(design: DesignResult) -> Table:
+    """Return what each term of a design explains."""
+    held = "all others" if design.by == "margin" else "those above"
+    table = columns_of("term", "of all", f"of what {held} leave", "p")
+    for row in term_rows(design):
+        p = "" if row["p"] is None else f"{row['p']:.2g}"
+        table.add_row(Text(short(row["term"])), row["share"], row["left"], p)
+    return table
 
 
 def _show_cautions(console: Console, sentences: Sequence[str]) -> None:
@@ -120,8 +142,12 @@ def _effect(finding: Finding) -> str:
     answer = finding.answer
     assert answer is not None
     if finding.kind == "groups":
-        return f"{percent(finding.explained)} of the variation between {len(finding.groups)} groups"
-    return f"distance correlation {answer.statistic:.2f} ({answer.statistic - answer.effect:.2f} by chance)"
+        left = " left" if finding.adjusted else ""
+        return (
+            f"{percent(finding.explained)} of the variation{left} between {len(finding.groups)} groups{finding.beside}"
+        )
+    chance = f"{answer.statistic - answer.effect:.2f} by chance"
+    return f"distance correlation {answer.statistic:.2f} ({chance}){finding.beside}"
 
 
 def _nearest_table(study: Study) -> Table:

@@ -11,7 +11,7 @@ from heatmover._words import counted, percent
 from heatmover.analysis.examination import LEVEL, Finding
 from heatmover.analysis.study import Study
 from heatmover.report.markup import shortened
-from heatmover.statistics.permutations import TestResult
+from heatmover.statistics import DesignResult, TestResult
 
 __all__ = ["BEFORE", "cautions", "row"]
 
@@ -22,6 +22,7 @@ NAMES = {"permanova": "PERMANOVA", "distance correlation": "distance correlation
 BLOCKS = {
     "whole": "Samples of one block change places together: the evidence is the number of blocks.",
     "within": "Values change places only within a block: differences between blocks do not count.",
+    "whole within": "Blocks change places as wholes, and only within larger blocks: the evidence is their number.",
 }
 # Fewer samples in a group: one unusual sample can make or hide a difference.
 FEW_IN_GROUP = 5
@@ -43,11 +44,44 @@ def row(finding: Finding) -> dict[str, Any]:
         "effect": "" if answer is None else _effect(finding, answer),
         "p": None if answer is None else answer.p_value,
         "q": finding.q_value,
+        "floor": f"the smallest that {finding.evidence} allow" if finding.undecided else "",
+        "adjusted": finding.beside.removeprefix(", "),
+        "pairs": _within_pairs(finding),
         "nearest": _nearest(finding),
         "spread": _spread(finding),
         "smooth": _smooth(finding),
         "words": " ".join(part for part in (finding.describe(), BLOCKS.get(finding.blocks, "")) if part),
     }
+
+
+def _within_pairs(finding: Finding) -> str:
+    pairs = finding.pairs
+    return (
+        ""
+        if pairs is None
+        else f"{percent(pairs.explained)} of what varies within the {counted(pairs.n_blocks, pairs.noun)}"
+    )
+
+
+def term_rows(found: DesignResult | None) -> list[dict[str, Any]]:
+    """Return what the table of terms shows of a design; the last row is the residual."""
+    if found is None:
+        return []
+    terms = [
+        {
+            "term": term.term,
+            "freedom": term.degrees_of_freedom,
+            "share": percent(max(term.r_squared, 0.0)),
+            "left": percent(max(term.partial_r_squared, 0.0)),
+            # Whole blocks of which each is a group of its own can only change names.
+            "p": term.p_value if term.smallest_p < 1 else None,
+        }
+        for term in found.terms
+    ]
+    total = found.total_sum_of_squares
+    share = percent(max(found.residual_sum_of_squares / total, 0.0)) if total > 0 else ""
+    rest = {"term": "residual", "freedom": found.residual_degrees_of_freedom, "share": share, "left": "", "p": None}
+    return [*terms, rest]
 
 
 def cautions(study: Study) -> tuple[str, ...]:
@@ -80,7 +114,7 @@ def _doubts(finding: Finding, answer: TestResult) -> Iterator[str]:
     if possible < FEW_PERMUTATIONS:
         yield (
             f"only {counted(possible, 'permutation')} could be tried, so that p cannot fall below "
-            f"{1 / (possible + 1):.2g}."
+            f"{answer.smallest_p:.2g}."
         )
     spread = finding.tests.get("dispersion")
     if finding.sure and spread is not None and spread.p_value <= LEVEL:
@@ -94,6 +128,8 @@ def _kind(finding: Finding) -> str:
 def _verdict(finding: Finding) -> dict[str, str]:
     if finding.answer is None:
         return {"mark": "untested", "text": "not tested"}
+    if finding.undecided:
+        return {"mark": "maybe", "text": "too few to decide"}
     if finding.sure:
         return {"mark": "yes", "text": "goes with the distances"}
     if finding.answer.p_value <= LEVEL:
@@ -103,7 +139,7 @@ def _verdict(finding: Finding) -> dict[str, str]:
 
 def _effect(finding: Finding, answer: TestResult) -> str:
     if finding.kind == "groups":
-        return f"explains {percent(finding.explained)} of the variation"
+        return f"explains {percent(finding.explained)} of the variation{' left' if finding.adjusted else ''}"
     return f"correlation {answer.statistic:.2f} ({answer.statistic - answer.effect:.2f} by chance)"
 
 

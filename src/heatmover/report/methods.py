@@ -51,11 +51,14 @@ GROUNDS = {
 BLOCKS = {
     "whole": "samples of the same {block} changed places together",
     "within": "values changed places only within the same {block}",
+    "whole within": "blocks of {block} changed places as wholes, and only within larger ones",
 }
 CITED = {
     "Tong et al.": "Tong A, Huguet G, Natik A, MacDonald K, Kuchroo M, Coifman R, Wolf G, Krishnaswamy S. Diffusion "
     "Earth Mover's Distance and Distribution Embeddings. Proceedings of the 38th International Conference on Machine "
     "Learning (ICML), 2021.",
+    "(Freedman and Lane, 1983)": "Freedman D, Lane D. A nonstochastic interpretation of reported significance levels. "
+    "Journal of Business and Economic Statistics 1, 1983.",
     "(Anderson, 2001)": "Anderson MJ. A new method for non-parametric multivariate analysis of variance. Austral "
     "Ecology 26, 2001.",
     "(Anderson, 2006)": "Anderson MJ. Distance-based tests for homogeneity of multivariate dispersions. Biometrics 62, "
@@ -215,6 +218,12 @@ def _tests(study: Study) -> Iterator[str]:
     further = [words for test, words in FURTHER.items() if test in used]
     if further:
         yield f"Also tested were {_listed(further)}."
+    adjusted = list(dict.fromkeys(name for finding in done for name in finding.adjusted))
+    if adjusted:
+        yield (
+            f"Tests were adjusted for {_listed([repr(shortened(name)) for name in adjusted])}: permuted were residuals "
+            "of a linear model of these (Freedman and Lane, 1983)."
+        )
     tied = {finding.blocks for finding in done} & set(BLOCKS)
     if tied:
         block = repr(shortened(study.block))

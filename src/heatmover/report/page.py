@@ -19,7 +19,7 @@ from heatmover.analysis.study import Study, study_comparison
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 from heatmover.report.figures import colorings, first_coloring, heatmap, maps, scale_shares
-from heatmover.report.findings import BEFORE, cautions, row
+from heatmover.report.findings import BEFORE, cautions, row, term_rows
 from heatmover.report.markup import digest, fill, legal_script, rounded, script_json, shortened, static
 from heatmover.report.methods import methods, references
 
@@ -110,7 +110,9 @@ def clustered_distances(study: Study, shared: dict[str, Any]) -> Section:
 
 def statistics(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
     """Return the table of findings."""
-    html = fill("statistics.html", rows=[row(finding) for finding in study.findings], block=study.block)
+    rows = [row(finding) for finding in study.findings]
+    by = "" if study.design is None else study.design.by
+    html = fill("statistics.html", rows=rows, block=study.block, terms=term_rows(study.design), by=by)
     return Section("statistics", "What goes with the distances", html)
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "TermResult",
     "as_design",
     "beside",
+    "blocks_of_one_value",
     "check_design",
     "check_mixed",
     "covariates",
@@ -292,9 +293,7 @@ def _set_up(
     """Return every term to test with its spaces and what blocks allow it."""
     found = []
     for term, spaces in _sequential(design) if by == "terms" else _marginal(design):
-        restriction = restrict(_codes(term), blocks)
-        check_mixed(quoted(term.name), _codes(term), restriction)
-        found.append((term, spaces, restriction))
+        found.append((term, spaces, restrict(_codes(term), blocks)))
     return found
 
 
@@ -423,18 +422,34 @@ def _codes(term: Term) -> Int64:
     return np.unique(term.columns, axis=0, return_inverse=True)[1].astype(np.int64).ravel()
 
 
-def check_mixed(name: str, codes: npt.NDArray[Any], restriction: Restriction) -> None:
-    """Raise if a block within which values of a covariate design change places holds one value only."""
-    if restriction.within is None:
-        return
-    blocks = np.unique(restriction.within)
-    alone = [block for block in blocks if len(np.unique(codes[restriction.within == block])) == 1]
+def check_mixed(name: str, values: npt.NDArray[Any], restriction: Restriction) -> None:
+    """Raise if a block within which a variable changes places holds one value of it only, and so says nothing of it.
+
+    Parameters
+    ----------
+    name
+        Of the variable, as it is to be read.
+    values
+        ``(n_samples,)``.
+    restriction
+        What blocks allow it.
+    """
+    alone, n_blocks = blocks_of_one_value(values, restriction)
     if alone:
         raise InvalidInputError(
             f"at least two groups, or values, of {name} in every block",
-            f"one only in {len(alone)} of {len(blocks)} blocks",
+            f"one only in {alone} of {counted(n_blocks, 'block')}",
             "leave these samples out, or adjust for the blocks instead",
         )
+
+
+def blocks_of_one_value(values: npt.NDArray[Any], restriction: Restriction) -> tuple[int, int]:
+    """Return how many of the blocks within which values change places hold one value only, and how many there are."""
+    if restriction.within is None:
+        return 0, 0
+    pairs = np.unique(np.column_stack([restriction.within, np.unique(values, return_inverse=True)[1]]), axis=0)
+    counts = np.unique(pairs[:, 0], return_counts=True)[1]
+    return int((counts == 1).sum()), len(counts)
 
 
 def residual_test(

@@ -14,7 +14,7 @@ from heatmover.statistics.designs import Design, orthonormal
 from heatmover.statistics.permutations import Restriction, TestResult, null_distribution, probability, restrict
 from heatmover.statistics.samples import check_at_most, check_distances, check_labels, check_numbers
 from heatmover.statistics.spread import score_distances
-from heatmover.statistics.terms import as_design, beside, check_mixed, f_ratio, gower, residual_test
+from heatmover.statistics.terms import as_design, beside, f_ratio, gower, residual_test
 
 __all__ = [
     "TestResult",
@@ -86,7 +86,6 @@ def permanova(
     matrix, codes, names, restriction = _check_groups(distances, groups, blocks)
     if adjust is not None:
         spaces = beside(np.eye(len(names))[codes], as_design(adjust, len(codes)), "groups")
-        check_mixed("the groups", codes, restriction)
         test = residual_test(gower(matrix), spaces, restriction, n_permutations, random_state)
         share, null, complete = test.share, test.null, test.complete
         f = f_ratio(np.append(share, null), spaces.tested.shape[1], spaces.residual_degrees_of_freedom)
@@ -282,7 +281,6 @@ def distance_correlation(
     centered = _double_centered(matrix / (matrix.max() or 1.0))
     restriction = restrict(numbers, blocks)
     if adjust is not None:
-        check_mixed("the number", numbers, restriction)
         numbers, centered = _residuals(numbers, centered, as_design(adjust, len(matrix)), restriction.units)
     norm = float(np.sqrt((centered**2).sum()))
 
