@@ -87,7 +87,7 @@ def test_blocks_are_explained():
 def test_small_numbers_are_a_caution(plain_study):
     few = cautions(study_with({"condition": list("aaaabbbb")}))
     assert any("2 of 2 groups have fewer than 5 samples" in sentence for sentence in few)
-    assert any("only 69 permutations could be tried, so that p cannot fall below 0.014" in one for one in few)
+    assert any("only 69 permutations could be tried, so that p cannot fall below 0.029" in one for one in few)
     assert any(sentence.startswith("8 samples are few") for sentence in few)
     assert not any("fewer than 5" in sentence for sentence in cautions(plain_study))
 
