@@ -385,7 +385,8 @@ def _finish(
         *design_notes(
             design.table,
             design.chosen,
-            blocks=_one_or_several(design.blocks),
+            blocks=design.blocks,
+            adjust=() if design.covariates is None else design.covariates.names,
             numeric=parameters["numeric"],
             categorical=parameters["categorical"],
         ),

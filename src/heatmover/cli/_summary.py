@@ -93,9 +93,11 @@ def _show_findings(console: Console, study: Study) -> None:
         console.print()
         console.print(Text(clean(f"{paired.variable}: {paired.pairs}")))
     near = next((finding for finding in tested if finding.separation is not None), None)
-    if near is not None and near is not paired:
+    if near is not None:
+        # What pairs tell of the nearest is told already.
+        told = str(near.separation).splitlines()[: 1 if near is paired else 2]
         console.print()
-        console.print(Text(clean(f"{near.variable}: {near.separation}".replace("\n", " "))))
+        console.print(Text(clean(f"{near.variable}: {' '.join(told)}")))
     if len(tested) > FINDINGS_SHOWN:
         console.print(Text(f"and {len(tested) - FINDINGS_SHOWN} more variables in report.html", style="dim"))
     for finding in study.findings:
