@@ -84,3 +84,32 @@ def test_a_file_name_that_is_no_text(folder, tmp_path, cli):
     result = cli.run("compare", folder, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "caf" in (tmp_path / "out" / "distances.csv").read_text(encoding="utf-8")
+
+
+def test_spillover_and_scales(tmp_path, cli):
+    rng, place = np.random.default_rng(0), tmp_path / "flow"
+    place.mkdir()
+    names = ["FSC-A", "B515-A", "V450-A"]
+    for i in range(6):
+        values = rng.lognormal(5, 1, size=(40, 3)) * [100, 1, 1]
+        with (place / f"f{i}.fcs").open("wb") as stream:
+            text = {"spillover": "2,B515-A,V450-A,1,0.2,0.1,1"}
+            create_fcs(stream, values.ravel().tolist(), names, metadata_dict=text)
+    base = ("compare", place, "--standardize", "-q")
+    assert cli.run(*base, "--transform", "logicle", "-o", tmp_path / "on").exit_code == 0
+    assert cli.run(*base, "--no-compensate", "-o", tmp_path / "off").exit_code == 0
+    on, off = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("on", "off"))
+    assert "--transform logicle" in on["command"]["line"]
+    assert "--no-compensate" in off["command"]["line"]
+    notes = " ".join(on["notes"])
+    assert (
+        "Compensated for spillover between 2 detectors by the matrix in each FCS file; --no-compensate reads" in notes
+    )
+    assert "'FSC-A' stayed linear beside transformed channels" in notes
+    assert any("not applied, as asked for" in note for note in off["notes"])
+    looked = cli.run("doctor", place, "--transform", "arcsinh")
+    cli.fails_with(
+        looked, r"Expected --cofactor beside --transform arcsinh, found none; 5 is usual for mass, 150 for flow"
+    )
+    result = cli.run("compare", place, "--rep", "FSC-A", "--transform", "logicle", "-o", tmp_path / "bad", "-q")
+    cli.fails_with(result, "a channel to transform, for --transform logicle, found only 'FSC-A', which stay linear")

@@ -29,6 +29,8 @@ def doctor(
     standardize: options.Standardize = False,
     components: options.Components = None,
     cofactor: options.Cofactor = None,
+    transform: options.Transform = None,
+    compensate: options.Compensate = None,
     color: options.Color = None,
     block: options.Block = None,
     adjust: options.Adjust = None,

@@ -28,6 +28,7 @@ __all__ = [
     "Cells",
     "Cofactor",
     "Color",
+    "Compensate",
     "Components",
     "EqualCells",
     "File",
@@ -48,6 +49,7 @@ __all__ = [
     "Standardize",
     "Threads",
     "Title",
+    "Transform",
     "Units",
     "check_known",
     "in_options",
@@ -65,6 +67,7 @@ OPTIONS: Mapping[str, str] = {
     "checkpoint": "--checkpoint",
     "client": "--scheduler",
     "cofactor": "--cofactor",
+    "compensate": "--compensate",
     "equal_cells": "--equal-cells",
     "force": "--force",
     "formula": "--formula",
@@ -86,6 +89,7 @@ OPTIONS: Mapping[str, str] = {
     "sample_key": "--sample-key",
     "sample_sheet": "--sample-sheet",
     "standardize": "--standardize",
+    "transform": "--transform",
     "units": "--units",
     "variables": "--color",
 }
@@ -143,6 +147,20 @@ Cofactor = Annotated[
     typer.Option(
         metavar="NUMBER", rich_help_panel=INPUT,
         help="FCS: arcsinh(value / NUMBER); 5 is usual for mass, 150 for flow cytometry.",
+    ),
+]  # fmt: skip
+Transform = Annotated[
+    str | None,
+    typer.Option(
+        metavar="arcsinh|logicle", rich_help_panel=INPUT, show_default="as in the file",
+        help="FCS: transform every channel but scatter and time; arcsinh needs --cofactor.",
+    ),
+]  # fmt: skip
+Compensate = Annotated[
+    bool | None,
+    typer.Option(
+        "--compensate/--no-compensate", rich_help_panel=INPUT, show_default="if the files have a spillover matrix",
+        help="FCS: undo the spillover between detectors by the matrix in each file.",
     ),
 ]  # fmt: skip
 Color = Annotated[
@@ -310,6 +328,8 @@ def _option(name: str, value: str | None) -> str:
     # A flag has no value; what is None in Python is the word none.
     if value is None or given is True:
         return OPTIONS[name]
+    if given is False:
+        return OPTIONS[name].replace("--", "--no-", 1)
     every = given if isinstance(given, list) else ["none" if given is None else given]
     return " ".join(f"{OPTIONS[name]} {shlex.quote(str(each))}" for each in every)
 

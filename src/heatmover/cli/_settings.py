@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from heatmover._progress import Progress
-from heatmover._validation import check_integer, check_number, check_option
+from heatmover._validation import check_integer, check_option
 from heatmover._words import quoted_path
 from heatmover.analysis import Comparer, InMemory, StudyParameters
 from heatmover.cli._options import OPTIONS, SMALLEST, number
 from heatmover.cohort import Cohort, read_cohort
 from heatmover.cohort.formats.choose import format_of
+from heatmover.cohort.read import check_measurement
 from heatmover.errors import InvalidInputError, argument
 from heatmover.report.folder import EVERY
 from heatmover.scale import InPieces, connected
@@ -125,6 +126,8 @@ class Reading:
     # As typed; checked when it is made.
     n_components: Any = None
     cofactor: Any = None
+    transform: Any = None
+    compensate: bool | None = None
     on_missing: Literal["refuse", "drop"] = "refuse"
 
     def __post_init__(self) -> None:
@@ -135,8 +138,7 @@ class Reading:
                     f"{argument('n_components')} to be a whole number of at least 1, or 'all'", repr(self.n_components)
                 )
             check_integer("n_components", self.n_components, minimum=1)
-        if self.cofactor is not None:
-            check_number("cofactor", self.cofactor, above=0)
+        check_measurement(self.cofactor, self.transform, self.compensate)
 
     def read(self, required: Sequence[str], seed: int, progress: Progress) -> Cohort:
         """Read the cohort; variables that are required are looked for before any value is."""
@@ -185,8 +187,8 @@ def _words(value: Reading | StudyParameters) -> Iterator[str]:
         if field.name == "path" or given == field.default:
             continue
         option = OPTIONS[field.name]
-        if given is True:
-            yield option
+        if isinstance(given, bool):
+            yield option if given else option.replace("--", "--no-", 1)
         elif isinstance(given, tuple):
             for item in given:
                 yield from (option, f'"{item}"' if field.name == "representation" and "," in item else item)
@@ -208,6 +210,8 @@ def settings_of(asked: Mapping[str, Any]) -> Settings:
         standardize=typed["standardize"],
         n_components=typed["components"],
         cofactor=typed["cofactor"],
+        transform=typed["transform"],
+        compensate=typed["compensate"],
         on_missing=typed["missing"],
     )
     study = StudyParameters(

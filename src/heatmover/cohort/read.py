@@ -12,10 +12,18 @@ import scipy.sparse as sp
 
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Int32, Int64, Intp
-from heatmover._validation import RandomState, check_integer, check_number, check_option, check_random_state
+from heatmover._validation import (
+    RandomState,
+    check_integer,
+    check_number,
+    check_option,
+    check_random_state,
+    check_truth,
+)
 from heatmover._words import find, listed, quoted, readable
 from heatmover.cohort.cohort import Cohort, block_rows
 from heatmover.cohort.formats.choose import Opened, open_reader
+from heatmover.cohort.formats.fcs import Measurement
 from heatmover.cohort.formats.parquet import NESTED
 from heatmover.cohort.formats.table import NAMED, TEXT
 from heatmover.cohort.formats.text import not_a_number
@@ -24,7 +32,7 @@ from heatmover.cohort.reader import Block, KeptReader, NotFeatures, Reader
 from heatmover.cohort.samples import Mixture, SampleTable, check_variable, factorize, from_text, table_of
 from heatmover.errors import InvalidInputError, Sentence, argument
 
-__all__ = ["read_cohort"]
+__all__ = ["check_measurement", "read_cohort"]
 
 # Values that may be in memory for the passes of principal components.
 HELD_BYTES = 1 << 28
@@ -46,6 +54,8 @@ def read_cohort(
     standardize: bool = False,
     n_components: int | Literal["all"] | None = None,
     cofactor: float | None = None,
+    transform: Literal["arcsinh", "logicle"] | None = None,
+    compensate: bool | None = None,
     on_missing: Literal["refuse", "drop"] = "refuse",
     random_state: RandomState = 0,
     progress: Progress = SILENT,
@@ -83,7 +93,13 @@ def read_cohort(
         features needs it; ``"all"`` keeps all of them nevertheless.
     cofactor
         For FCS files: values become ``arcsinh(value / cofactor)``; 5 is usual for mass, 150 for flow cytometry.
-        Default: as they are in the file. Spillover is not compensated.
+        Default: as they are in the file.
+    transform
+        For FCS files: ``"arcsinh"``, which needs ``cofactor``, or ``"logicle"``, of every channel but scatter and time,
+        which stay linear. None with a cofactor takes arcsinh of all channels.
+    compensate
+        For FCS files: undo the spillover between detectors by the matrix that each file carries. Default: if the files
+        have one.
     on_missing
         What to do with cells in which a feature is NaN or infinite: ``"refuse"`` the file, or ``"drop"`` them, with a
         warning in the cohort that counts them by sample.
@@ -112,13 +128,13 @@ def read_cohort(
         ...
     heatmover.errors.InvalidInputError: Expected sample_key ..., found 'Sampel' (did you mean 'sample'?).
     """
-    cofactor = None if cofactor is None else check_number("cofactor", cofactor, above=0)
+    measured = check_measurement(cofactor, transform, compensate)
     check_option("on_missing", on_missing, ("refuse", "drop"))
     if n_components not in (None, "all"):
         n_components = check_integer("n_components", n_components, minimum=1)
     generator = check_random_state(random_state)
     opened = open_reader(
-        path, sample_key=sample_key, representation=representation, annotations=annotations, cofactor=cofactor,
+        path, sample_key=sample_key, representation=representation, annotations=annotations, measured=measured,
         sample_sheet=None if sample_sheet is None else os.fspath(sample_sheet), no_features={*required, *no_features},
     )  # fmt: skip
     with readable(opened.source.path, opened.reader.kind):
@@ -156,6 +172,26 @@ def read_cohort(
     )  # fmt: skip
     samples = table_of(names, sample_key or "sample", variables)
     return Cohort(names, codes, features, samples, varying, warnings, opened.source, reader, projection, unused)
+
+
+def check_measurement(cofactor: Any, transform: Any, compensate: Any) -> Measurement:
+    """Return how values of FCS files become features, or raise if what is asked for does not go together."""
+    if compensate is not None:
+        check_truth("compensate", compensate)
+    number = None if cofactor is None else check_number("cofactor", cofactor, above=0)
+    if transform is None:
+        return Measurement(number, None, compensate)
+    check_option("transform", transform, ("arcsinh", "logicle"))
+    if transform == "arcsinh" and number is None:
+        raise InvalidInputError(
+            f"{argument('cofactor')} beside {argument('transform', 'arcsinh')}", "none",
+            "5 is usual for mass, 150 for flow cytometry",
+        )  # fmt: skip
+    if transform == "logicle" and number is not None:
+        raise InvalidInputError(
+            f"no {argument('cofactor')} beside {argument('transform', 'logicle')}", f"{number:g}", "leave it out"
+        )
+    return Measurement(number, transform, compensate)
 
 
 def _label(opened: Opened) -> tuple[Reader, SampleTable, tuple[str, ...], Int32]:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from heatmover.cohort import read_cohort
+from heatmover.cohort.formats.fcs import LINEAR
+from heatmover.cohort.transforms import Logicle
 from heatmover.errors import InvalidInputError
 
 MARKERS = ["CD4", "CD8", "CD19"]
@@ -118,11 +120,138 @@ def test_a_single_file_is_no_cohort(folder):
         read_cohort(folder / "p1.fcs")
 
 
-def test_spillover_that_was_not_applied_is_told(folder, make):
-    assert read_cohort(folder).warnings == ()
+DETECTORS, DYES = ["FSC-A", "B515-A", "V450-A", "R660-A", "Time"], ["", "CD4", "CD8", "CD19", ""]
+SPILL = np.array([[1, 0.2, 0.05], [0.1, 1, 0], [0, 0.15, 1]])
+
+
+def spelt(matrix, names):
+    return ",".join([str(len(matrix)), *names, *(str(value) for value in np.ravel(matrix))])
+
+
+@pytest.fixture
+def stained(make, tmp_path):
+    """Two files of light that spilled over, and what it would be without."""
+    rng, pure = np.random.default_rng(0), []
+    place = tmp_path / "stained"
+    place.mkdir()
+    for name, order in (("a", [0, 1, 2]), ("b", [2, 0, 1])):
+        light = np.round(rng.lognormal(6, 2, size=(30, 3)) - 50)
+        pure.append(np.hstack([light, rng.uniform(2e4, 2e5, size=(30, 1))]))
+        seen = np.hstack([pure[-1][:, 3:], light @ SPILL, np.arange(30)[:, None]])
+        # The files name their detectors in different orders.
+        text = spelt(SPILL[np.ix_(order, order)], [DETECTORS[i + 1] for i in order])
+        make.fcs(place / f"{name}.fcs", seen, DETECTORS, DYES, metadata={"spill" if name == "a" else "spillover": text})
+    return place, np.vstack(pure)
+
+
+NAMES = ["CD4", "CD8", "CD19", "FSC-A"]
+
+
+def test_spillover_is_undone(stained):
+    place, pure = stained
+    for asked in (None, True):
+        cohort = read_cohort(place, representation=NAMES, compensate=asked)
+        np.testing.assert_allclose(cohort.points(), pure, rtol=1e-4, atol=0.1)
+        assert any(note.startswith("Compensated for spillover between 3 detectors") for note in cohort.warnings)
+    raw = read_cohort(place, representation=NAMES, compensate=False)
+    np.testing.assert_allclose(raw.points()[:, :3], pure[:, :3] @ SPILL, rtol=1e-5, atol=0.1)
+    assert raw.warnings == ("The FCS files carry a spillover matrix, which was not applied, as asked for.",)
+    # A choice of channels is made of the compensated ones.
+    assert np.array_equal(read_cohort(place, representation=["CD8"]).points()[:, 0], cohort.points()[:, 1])
+
+
+def test_scatter_and_time_stay_linear(stained):
+    place, pure = stained
+    names = [*NAMES, "Time"]
+    found = read_cohort(place, representation=names, transform="arcsinh", cofactor=150)
+    np.testing.assert_allclose(found.points()[:, :3], np.arcsinh(pure[:, :3] / 150), atol=1e-3)
+    np.testing.assert_allclose(found.points()[:, 3], pure[:, 3], rtol=1e-6)
+    assert found.points()[:30, 4].tolist() == list(range(30))
+    assert any("'FSC-A', 'Time' stayed linear beside transformed channels" in note for note in found.warnings)
+    every = read_cohort(place, representation=NAMES, cofactor=150)
+    np.testing.assert_allclose(every.points(), np.arcsinh(pure / 150), atol=1e-3)
+    assert any("arcsinh was taken of 'FSC-A' too; transform='arcsinh' leaves" in note for note in every.warnings)
+
+
+def test_logicle_has_one_scale_for_all_files(stained, make, tmp_path):
+    place, pure = stained
+    found = read_cohort(place, representation=NAMES, transform="logicle").points()
+    top = 262144.0  # what the writer of these files says of every channel
+    np.testing.assert_allclose(found[:, :3], Logicle(top).apply(pure[:, :3]), atol=2e-4)
+    np.testing.assert_allclose(found[:, 3], pure[:, 3], rtol=1e-6)
+    for name in ("a", "b"):
+        path = tmp_path / f"{name}.fcs"
+        make.fcs(path, [[100, 5], [200, 6]], ["B515-A", "V450-A"])
+        if name == "b":
+            path.write_bytes(path.read_bytes().replace(b"$P1R/262144/", b"$P1R/001024/"))
+    both = read_cohort(tmp_path, transform="logicle").points()
+    assert np.array_equal(both[:2], both[2:])
+
+
+def test_no_spillover_is_told(make, tmp_path):
+    make.fcs(tmp_path / "a.fcs", [[1, 2]], ["x", "y"], metadata={"spill": spelt(np.eye(2), "xy")})
+    cohort = read_cohort(tmp_path)
+    assert cohort.points().tolist() == [[1, 2]]
+    assert "nothing was compensated" in cohort.warnings[-1]
+
+
+def test_detectors_by_their_numbers(make, tmp_path):
+    matrix = [[1, 0.5], [0, 1]]
+    make.fcs(tmp_path / "a.fcs", [[7, 2, 5]], ["t", "x", "y"], metadata={"spill": spelt(matrix, "23")})
+    assert read_cohort(tmp_path).points().tolist() == [[7, 2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (spelt([[1, 1], [1, 1]], "xy"), "a spillover matrix that can be inverted in 'a.fcs', found a "),
+        (spelt([[1, 0.1], [0, 1]], "xz"), "spillover matrix in 'a.fcs' to be channels, found 'z', which is none"),
+        (spelt([[1, 0.1], [0, 1]], "xx"), "to be channels, found 'x', 'x', some of them twice"),
+        ("2,x,y,1,0,0", "a spillover matrix of 2 x 2 finite numbers in 'a.fcs', found 3"),
+        ("2,x,y,1,0,0,nan", "2 x 2 finite numbers"),
+        ("0", "0 x 0 finite numbers"),
+        ("x,y,1", "a spillover matrix of numbers in 'a.fcs', found 'x,y,1'"),
+        ("2,x,y,1,a,0,1", "a spillover matrix of numbers in 'a.fcs'"),
+    ],
+)
+def test_a_matrix_that_cannot_be(text, message, make, tmp_path):
+    make.fcs(tmp_path / "a.fcs", [[1, 2], [3, 4]], ["x", "y"], metadata={"spill": text})
+    with pytest.raises(InvalidInputError, match=message + r".*; compensate=False reads the values as they are\.$"):
+        read_cohort(tmp_path)
+    assert read_cohort(tmp_path, compensate=False).n_cells == 2
+
+
+def test_a_matrix_in_some_files_only(folder, make):
     make.fcs(folder / "q.fcs", np.ones((3, 3)), MARKERS, metadata={"spillover": "2,CD4,CD8,1,0.1,0,1"})
-    (note,) = read_cohort(folder).warnings
-    assert "spillover matrix, which was not applied" in note
+    with pytest.raises(InvalidInputError, match=r"every FCS file or in none, found none in 'p1.fcs', .*'q.fcs'; comp"):
+        read_cohort(folder)
+    assert len(read_cohort(folder, compensate=False).names) == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"transform": "log"}, "transform"),
+        ({"transform": "arcsinh"}, r"cofactor beside transform='arcsinh', found none; 5 is usual"),
+        ({"transform": "logicle", "cofactor": 5}, r"no cofactor beside transform='logicle', found 5"),
+        ({"compensate": True}, r"a spillover matrix in the FCS files, for compensate=True, found none"),
+        ({"compensate": "yes"}, "compensate to be True or False"),
+        ({"transform": "logicle", "representation": ["Time"]}, "a channel to transform, .*, found only 'Time', which"),
+    ],
+)
+def test_transforms_that_cannot_be(changes, message, folder):
+    with pytest.raises(InvalidInputError, match=message):
+        read_cohort(folder, **changes)
+
+
+@pytest.mark.parametrize("name", ["FSC-A", "SSC-H", "FS INT", "SS", "FSC1", "Time", "Event_length", "Forward Scatter"])
+def test_names_of_scatter(name):
+    assert LINEAR.search(name)
+
+
+@pytest.mark.parametrize("name", ["FITC-A", "CD4", "SSEA4", "FSHR", "PE-Cy7", "BV510", "Timp1", "Bcl6"])
+def test_names_that_are_none(name):
+    assert not LINEAR.search(name)
 
 
 @pytest.mark.parametrize(

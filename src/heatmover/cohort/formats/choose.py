@@ -10,7 +10,7 @@ from typing import Any, final
 
 from heatmover._words import find, quoted_path, readable
 from heatmover.cohort.formats.anndata import open_anndata
-from heatmover.cohort.formats.fcs import open_fcs
+from heatmover.cohort.formats.fcs import Measurement, open_fcs
 from heatmover.cohort.formats.parquet import open_parquet
 from heatmover.cohort.formats.text import open_delimited, read_sheet
 from heatmover.cohort.reader import Reader
@@ -57,7 +57,7 @@ def open_reader(
     sample_key: str | None,
     representation: Names,
     annotations: Sequence[str] | None,
-    cofactor: float | None,
+    measured: Measurement,
     sample_sheet: str | None,
     no_features: Collection[str] = (),
 ) -> Opened:
@@ -75,17 +75,18 @@ def open_reader(
     if format == "fcs":
         with readable(place, KINDS[format]):
             reader, columns = open_fcs(
-                place, sample_key=sample_key, representation=representation, cofactor=cofactor, sheet=sheet
+                place, sample_key=sample_key, representation=representation, measured=measured, sheet=sheet
             )
         return Opened(reader, source, sample_key or "sample", columns if sheet is not None else None, reader.names)
     if sample_key is None:
         raise InvalidInputError(
             f"{argument('sample_key')} to name the column that tells the sample of each cell", "none"
         )
-    if cofactor is not None:
-        raise InvalidInputError(
-            f"{argument('cofactor')} for FCS files only", f"a cofactor and a {KINDS.get(format, format)}"
-        )
+    for name, value in measured._asdict().items():
+        if value is not None:
+            raise InvalidInputError(
+                f"{argument(name)} for FCS files only", f"{argument(name, value)} and a {KINDS.get(format, format)}"
+            )
     with readable(place, KINDS.get(format, format)):
         named: dict[str, Any] = {
             "sample_key": sample_key,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 
@@ -16,15 +17,47 @@ from heatmover._validation import import_extra
 from heatmover._words import distinct, find, find_all, listed, quoted, readable
 from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, spans
 from heatmover.cohort.source import fcs_files
-from heatmover.errors import InvalidInputError, argument
+from heatmover.cohort.transforms import Logicle
+from heatmover.errors import InvalidInputError, Sentence, argument
 
-__all__ = ["FcsReader", "match_sheet", "open_fcs"]
+__all__ = ["FcsReader", "Measurement", "match_sheet", "open_fcs"]
+
+Transform = Literal["arcsinh", "logicle"]
 
 # When a cell passed the laser says nothing about the cell.
 NO_FEATURES = {"time"}
 # The parser takes any other order for that of the machine.
 BYTE_ORDERS = ("1,2,3,4", "4,3,2,1", "1,2", "2,1") + (("1,2,3,4,5,6,7,8",) if sys.byteorder == "little" else ())
 TIME = "when a cell was measured"
+# Scatter, time and what a mass cytometer tells of an event are no fluorescence: linear on every cytometrist's screen.
+LINEAR = re.compile(
+    r"^(fsc|ssc|bsc|fs|ss|fals)([ _-]|\d|$)|scatter|^time$|^event[ _-]?(length|number|#|count)|"
+    r"^(width|center|offset|residual)$",
+    re.IGNORECASE,
+)
+# Where one file has it, whose value counts: BD writes SPILL, the standard says $SPILLOVER.
+SPILLOVER = ("spillover", "spill")
+# A matrix that loses more than six of the sixteen digits of a value tells detectors apart by their rounding.
+WORST_CONDITION = 1e6
+AS_THEY_ARE = f"{argument('compensate', False)} reads the values as they are"
+
+
+class Measurement(NamedTuple):
+    """How values of FCS files become features.
+
+    Attributes
+    ----------
+    cofactor
+        Of arcsinh; None for none.
+    transform
+        ``"arcsinh"`` or ``"logicle"``: of every channel but scatter and time. None with a cofactor: arcsinh of all.
+    compensate
+        Whether to undo the spillover between detectors; None if the files have a matrix for it.
+    """
+
+    cofactor: float | None = None
+    transform: Transform | None = None
+    compensate: bool | None = None
 
 
 @final
@@ -37,7 +70,10 @@ class FcsReader:
     names: tuple[str, ...]
     counts: tuple[int, ...]
     features: tuple[str, ...]
-    cofactor: float | None
+    measured: Measurement
+    # Features that no transform touches, and for logicle the top of the scale of each.
+    linear: frozenset[str] = frozenset()
+    tops: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     undecided: bool = False
     decimal: str = ""
@@ -75,10 +111,24 @@ class FcsReader:
             channels = channel_names(data, file)
             if values.shape != (count, len(channels)):
                 raise ValueError(f"{values.shape[0]} cells where the header says {count}")
+            if self.measured.compensate:
+                values = compensated(values, spillover(data, file))
             values = values[:, list(find_all(self.features, channels, f"the channels of {quoted(file)}").values())]
         # Cytometers measure in single precision; the doubles of the parser would only take twice the memory.
-        values = values if self.cofactor is None else np.arcsinh(values / self.cofactor)
-        return np.ascontiguousarray(values, dtype=np.float32)
+        return np.ascontiguousarray(self._transformed(values), dtype=np.float32)
+
+    def _transformed(self, values: Any) -> Any:
+        cofactor, transform, _ = self.measured
+        if transform is None:
+            return values if cofactor is None else np.arcsinh(values / cofactor)
+        result = np.array(values, dtype=np.float64)
+        for place, name in enumerate(self.features):
+            if name in self.linear:
+                continue
+            column = result[:, place]
+            scaled = np.arcsinh(column / cofactor) if cofactor is not None else Logicle(self.tops[name]).apply(column)
+            result[:, place] = scaled
+        return result
 
 
 def open_fcs(
@@ -86,7 +136,7 @@ def open_fcs(
     *,
     sample_key: str | None,
     representation: Sequence[str] | None,
-    cofactor: float | None,
+    measured: Measurement,
     sheet: Mapping[str, Sequence[str | None]] | None,
 ) -> tuple[FcsReader, dict[str, list[str | None]]]:
     """Return a reader after looking into the header of every file, and the sheet's columns in the files' order."""
@@ -102,14 +152,136 @@ def open_fcs(
         variables = match_sheet(files, sheet)
         names = _sample_names(names, variables, sample_key)
     distinct(names, "sample names", "one file is one sample")
-    notes: tuple[str, ...] = ()
-    if any(key in header.text for header in headers for key in ("spill", "spillover")):
-        notes = ("The FCS files carry a spillover matrix, which was not applied; compensate them first if needed.",)
+    measured, notes = _compensation(measured, files, headers)
+    linear = frozenset(name for name in features if _is_linear(name, channels[0], headers[0]))
+    tops = _tops(features, channels, headers) if measured.transform == "logicle" else {}
+    notes = (*notes, *_transform_notes(measured, features, linear))
     unused = {} if representation is not None else {name: TIME for name in channels[0] if name.lower() in NO_FEATURES}
     return (
-        FcsReader(folder, tuple(files), tuple(names), tuple(counts), features, cofactor, notes, unused=unused),
+        FcsReader(
+            folder, tuple(files), tuple(names), tuple(counts), features, measured, linear, tops, notes, unused=unused
+        ),
         variables,
     )
+
+
+def _compensation(
+    measured: Measurement, files: Sequence[str], headers: Sequence[Any]
+) -> tuple[Measurement, tuple[str, ...]]:
+    """Decide whether to compensate, after a look at the matrix of every file; return also what to say of it."""
+    have = [any(key in header.text for key in SPILLOVER) for header in headers]
+    if measured.compensate is False or not any(have):
+        if measured.compensate:
+            raise InvalidInputError(
+                f"a spillover matrix in the FCS files, for {argument('compensate', True)}", "none", AS_THEY_ARE
+            )
+        told = ("The FCS files carry a spillover matrix, which was not applied, as asked for.",) if any(have) else ()
+        return measured._replace(compensate=False), told
+    if not all(have):
+        raise InvalidInputError(
+            "a spillover matrix in every FCS file or in none",
+            f"none in {listed(file for file, there in zip(files, have, strict=True) if not there)}, unlike in "
+            f"{quoted(files[have.index(True)])}",
+            AS_THEY_ARE,
+        )
+    found = [spillover(header, file) for header, file in zip(headers, files, strict=True)]
+    if all(np.array_equal(matrix, np.eye(len(matrix))) for _, matrix in found):
+        told = ("The spillover matrices of the FCS files are those of no spillover: nothing was compensated.",)
+        return measured._replace(compensate=False), told
+    sizes = sorted({len(matrix) for _, matrix in found})
+    detectors = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    note = Sentence(
+        f"Compensated for spillover between {detectors} detectors by the matrix in each FCS file; {AS_THEY_ARE}."
+    )
+    return measured._replace(compensate=True), (note,)
+
+
+def spillover(data: Any, file: str) -> tuple[list[int], Any]:
+    """Return the places of the detectors of a file's spillover matrix among its channels, and the matrix.
+
+    Row i of the matrix says which share of the light of detector i's dye each detector sees.
+    """
+    text = next(data.text[key] for key in SPILLOVER if key in data.text)
+    words = [word.strip() for word in text.split(",")]
+    start = f"in {quoted(file)}"
+    try:
+        count = int(words[0])
+        numbers = [float(word) for word in words[count + 1 :]]
+    except ValueError:
+        raise InvalidInputError(f"a spillover matrix of numbers {start}", quoted(text), AS_THEY_ARE) from None
+    if count < 1 or len(numbers) != count * count or not np.isfinite(numbers).all():
+        raise InvalidInputError(
+            f"a spillover matrix of {count} x {count} finite numbers {start}", f"{len(numbers)}", AS_THEY_ARE
+        )
+    detectors = [label.strip() for label in data.pnn_labels]
+    named = words[1 : count + 1]
+    if not set(named) <= set(detectors) and all(word.isdigit() and 1 <= int(word) <= len(detectors) for word in named):
+        named = [detectors[int(word) - 1] for word in named]  # some writers number the channels
+    absent = [name for name in named if name not in detectors]
+    if absent or len(set(named)) < count:
+        found = f"{listed(absent)}, which is none" if absent else f"{listed(named)}, some of them twice"
+        raise InvalidInputError(f"the detectors of the spillover matrix {start} to be channels", found, AS_THEY_ARE)
+    matrix = np.array(numbers).reshape(count, count)
+    condition = np.linalg.cond(matrix)
+    if not condition <= WORST_CONDITION:
+        raise InvalidInputError(
+            f"a spillover matrix that can be inverted {start}",
+            "a singular one" if not np.isfinite(condition) else f"a condition number of {condition:.1e}",
+            AS_THEY_ARE,
+        )
+    return [detectors.index(name) for name in named], matrix
+
+
+def compensated(values: Any, found: tuple[list[int], Any]) -> Any:
+    """Return values ``(n_cells, n_channels)`` as they would be without spillover."""
+    places, matrix = found
+    result = np.array(values, dtype=np.float64)
+    result[:, places] = np.linalg.solve(matrix.T, result[:, places].T).T
+    return result
+
+
+def _is_linear(name: str, channels: Sequence[str], header: Any) -> bool:
+    detector = header.pnn_labels[channels.index(name)].strip() if name in channels else name
+    return bool(LINEAR.search(name) or LINEAR.search(detector))
+
+
+def _tops(features: Sequence[str], channels: Sequence[Sequence[str]], headers: Sequence[Any]) -> dict[str, float]:
+    """Return the end of the scale of each feature: its range ($PnR), the largest of all files, so that all share it."""
+    tops: dict[str, float] = {}
+    for header, names in zip(headers, channels, strict=True):
+        for name in features:
+            try:
+                top = float(header.text[f"p{names.index(name) + 1}r"])
+            except (KeyError, ValueError):
+                top = 0.0
+            tops[name] = max(tops.get(name, 0.0), top if np.isfinite(top) else 0.0)
+    unknown = [name for name, top in tops.items() if not top > 0]
+    if unknown:
+        raise InvalidInputError(
+            f"a range ($PnR) of every channel, for {argument('transform', 'logicle')}",
+            f"none of {listed(unknown)}",
+            f"use {argument('transform', 'arcsinh')}",
+        )
+    return tops
+
+
+def _transform_notes(measured: Measurement, features: Sequence[str], linear: frozenset[str]) -> Iterator[str]:
+    left = [name for name in features if name in linear]
+    if measured.transform is not None and len(left) == len(features):
+        raise InvalidInputError(
+            f"a channel to transform, for {argument('transform', measured.transform)}",
+            f"only {listed(left)}, which stay linear",
+            f"name other channels in {argument('representation')}",
+        )
+    if measured.transform is not None and left:
+        yield Sentence(
+            f"{listed(left)} stayed linear beside transformed channels: {argument('standardize', True)} lets all count "
+            f"alike, {argument('representation')} chooses channels."
+        )
+    elif measured.transform is None and measured.cofactor is not None and left:
+        yield Sentence(
+            f"arcsinh was taken of {listed(left)} too; {argument('transform', 'arcsinh')} leaves scatter linear."
+        )
 
 
 def _parsed(path: str, *, only_text: bool) -> Any:
