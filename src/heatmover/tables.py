@@ -8,14 +8,16 @@ spreadsheets show as text; `plain_text` takes it away again. All other texts are
 from __future__ import annotations
 
 import csv
+import io
 import numbers
 import os
 import re
 from collections.abc import Iterable, Sequence
+from typing import IO
 
 from heatmover._files import replacing
 
-__all__ = ["inert_text", "plain_text", "write_table"]
+__all__ = ["inert_text", "plain_text", "table_text", "write_table"]
 
 # What a spreadsheet takes for the beginning of a formula, or removes before it looks for one. The wide forms count in
 # East Asian versions. Apostrophes are part of the beginning, so that one more can be told from those of the name.
@@ -83,9 +85,31 @@ def write_table(path: str | os.PathLike[str], header: Sequence[str], rows: Itera
     """
     # A lone surrogate, as a badly decoded name has it, cannot be written as UTF-8.
     with replacing(path, newline="", encoding="utf-8", errors="backslashreplace") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([_cell(name) for name in header])
-        writer.writerows([_cell(value) for value in row] for row in rows)
+        _write(file, header, rows)
+
+
+def table_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    r"""Return a table as `write_table` writes it.
+
+    Parameters
+    ----------
+    header, rows
+        As in `write_table`.
+
+    Examples
+    --------
+    >>> table_text(["sample", "shift"], [["=1+1", -0.25]])
+    "sample,shift\n'=1+1,-0.25\n"
+    """
+    file = io.StringIO(newline="")
+    _write(file, header, rows)
+    return file.getvalue()
+
+
+def _write(file: IO[str], header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([_cell(name) for name in header])
+    writer.writerows([_cell(value) for value in row] for row in rows)
 
 
 def _cell(value: object) -> object:

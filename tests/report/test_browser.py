@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+from pathlib import Path
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+
+from heatmover.tables import plain_text
 
 COLORS = "document.getElementById('sample-map').data[1].marker.color.join()"
 # Where a sample is on the screen, from plotly's own axes.
@@ -68,6 +75,50 @@ def test_the_menu_recolours_the_map_the_strips_and_the_legend(reader, pages):
         "[...new Set([...document.querySelectorAll('#sample-map .point')].map((one) => getComputedStyle(one).fill))]"
     )
     assert len(page.evaluate(fills)) > 5
+
+
+NAMES = """() => [...document.querySelectorAll('#sample-map .textpoint text')].map((one) => {
+  const box = one.getBoundingClientRect();
+  return [box.left, box.top, box.right, box.bottom, one.textContent];
+})"""
+
+
+def overlapping(boxes):
+    """Pairs of boxes that share more than a pixel of their edges."""
+    return [
+        (a[4], b[4])
+        for i, a in enumerate(boxes)
+        for b in boxes[:i]
+        if a[0] + 1 < b[2] and b[0] + 1 < a[2] and a[1] + 1 < b[3] and b[1] + 1 < a[3]
+    ]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["plain", "hostile"])
+def test_names_on_the_map_do_not_overlap(reader, pages, name, width, data_of):
+    page = reader(pages / f"{name}.html", width=width)
+    page.locator("#find").fill("")
+    page.locator("#map-choice").select_option(index=0)
+    boxes = page.evaluate(NAMES)
+    assert 3 <= len(boxes) <= 12
+    assert len({box[4] for box in boxes}) == len(boxes)
+    assert overlapping(boxes) == []
+    frame = page.locator("#sample-map").bounding_box()
+    assert all(frame["x"] <= box[0] and box[2] <= frame["x"] + frame["width"] for box in boxes)
+    # Drawn again, every name is where it was.
+    page.locator("#map-choice").select_option(index=1)
+    page.locator("#map-choice").select_option(index=0)
+    assert page.evaluate(NAMES) == boxes
+    page.locator("#names").uncheck()
+    assert page.evaluate(NAMES) == []
+    page.locator("#names").check()
+
+
+def test_only_the_samples_one_looks_for_are_named(reader, pages):
+    page = reader(pages / "plain.html")
+    page.locator("#find").fill("case-03")
+    assert [box[4] for box in page.evaluate(NAMES)] == ["case-03"]
+    page.locator("#find").fill("")
 
 
 def test_the_menus_work_from_the_keyboard(reader, pages):
@@ -243,6 +294,91 @@ def test_the_cell_types_need_no_script(browser, pages, plain_study):
     assert page.locator("#cells tbody tr").count() == len(plain_study.contrast.types)
     assert page.locator("#cells .bar-fill").first.bounding_box()["width"] > 60
     context.close()
+
+
+BARS = """() => document.getElementById('composition-figure').data.slice(0, -1).map((one) => Array.from(one.y))"""
+
+
+def test_bars_of_composition_are_the_shares_in_the_order_chosen(reader, pages, plain_study, data_of):
+    page = reader(pages / "plain.html")
+    choose(page, "condition")
+    order = data_of(pages / "plain.html")["sections"]["heatmap"]["order"]
+    found = plain_study.composition
+    page.locator("#bar-order").select_option(value="tree")
+    np.testing.assert_allclose(page.evaluate(BARS), found.shares[order].T, atol=1e-4)
+    page.locator("#bar-order").select_option(value="groups")
+    conditions = plain_study.variables["condition"].tolist()
+    by_group = sorted(order, key=lambda i: conditions[i])
+    np.testing.assert_allclose(page.evaluate(BARS), found.shares[by_group].T, atol=1e-4)
+    assert page.locator("#types-legend .item").all_inner_texts() == list(found.types)
+    # What is drawn: the heights of the bars of the first sample add up to the plot.
+    tall = page.evaluate(
+        "[...document.querySelectorAll('#composition-figure .cartesianlayer .subplot.xy .trace.bars')]"
+        ".map((one) => one.querySelector('.point path').getBoundingClientRect().height)"
+    )
+    np.testing.assert_allclose(np.array(tall) / sum(tall), found.shares[by_group[0]], atol=0.02)
+
+
+def test_hover_over_a_bar_tells_sample_type_and_share(reader, pages, plain_study, data_of):
+    page = reader(pages / "plain.html")
+    choose(page, "condition")
+    page.locator("#bar-order").select_option(value="tree")
+    order = data_of(pages / "plain.html")["sections"]["heatmap"]["order"]
+    share = plain_study.composition.shares[order[4]]
+    text = point_at(page, "composition-figure", 4, share[0] / 2)
+    assert plain_study.comparison.names[order[4]] in text
+    assert f"{plain_study.composition.types[0]}: {100 * share[0]:.3g} %" in text
+
+
+def saved(page, section, kind):
+    with page.expect_download() as download:
+        page.locator(f"button.save[data-section={section}][data-format={kind}]").click()
+    assert download.value.suggested_filename == f"{section}.{kind}"
+    return Path(download.value.path()).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["plain", "hostile"])
+def test_pictures_are_saved_without_a_network(reader, pages, name):
+    page = reader(pages / f"{name}.html")
+    sections = page.evaluate(
+        "[...document.querySelectorAll('.save[data-format=svg]')].map((one) => one.dataset.section)"
+    )
+    assert {"map", "heatmap", "composition", "scales"} <= set(sections)
+    for section in sections:
+        root = ElementTree.fromstring(saved(page, section, "svg"))
+        tags = {element.tag.partition("}")[2] for element in root.iter()}
+        assert "svg" in root.tag
+        assert "text" in tags
+        assert not tags & {"script", "foreignObject", "iframe", "a"}
+        events = [key for element in root.iter() for key in dict(element.items()) if key.lower().startswith("on")]
+        assert events == []
+        assert saved(page, section, "png").startswith(b"\x89PNG\r\n")
+    assert page.locator("img").count() == 0
+
+
+def test_a_saved_picture_has_its_legend_and_names(reader, pages):
+    page = reader(pages / "plain.html")
+    choose(page, "condition")
+    page.locator("#map-choice").select_option(index=0)
+    page.locator("#find").fill("")
+    texts = "".join(ElementTree.fromstring(saved(page, "map", "svg")).itertext())
+    assert "case (6)" in texts
+    assert "control-0" in texts
+    assert "other" not in texts
+
+
+@pytest.mark.parametrize("name", ["plain", "hostile"])
+def test_tables_are_saved_as_they_are_in_python(reader, pages, request, name):
+    page = reader(pages / f"{name}.html")
+    study = request.getfixturevalue(f"{name}_study")
+    rows = list(csv.reader(io.StringIO(saved(page, "samples", "csv").decode(), newline="")))
+    assert [plain_text(row[0]) for row in rows[1:]] == list(study.comparison.names)
+    np.testing.assert_allclose([float(row[3]) for row in rows[1:]], study.comparison.nearest(1)[0][:, 0])
+    rows = list(csv.reader(io.StringIO(saved(page, "composition", "csv").decode(), newline="")))
+    assert [plain_text(cell) for cell in rows[0][1:]] == list(study.composition.types)
+    np.testing.assert_allclose(np.array(rows[1:])[:, 1:].astype(float), study.composition.shares, atol=1e-12)
+    for section in ("statistics", "cells", "scales"):
+        assert saved(page, section, "csv").count(b"\n") > 1
 
 
 def test_the_policy_stops_what_the_page_did_not_bring(browser, pages):

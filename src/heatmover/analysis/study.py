@@ -19,6 +19,7 @@ from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, co
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, check_all_pairs
 from heatmover.analysis.design_check import design_notes
+from heatmover.analysis.composition import SampleComposition, compose
 from heatmover.analysis.examination import Finding, check_adjusted, design_of, examine, examine_design
 from heatmover.analysis.noise import (
     NOISY,
@@ -86,6 +87,8 @@ class Study:
     design
         What each term of the formula explains with the others held fixed; or what each covariate explains in turn, and
         then the first variable. None without covariates.
+    composition
+        What share of each sample's cells every type has; None without an annotation of cells.
 
     Examples
     --------
@@ -104,6 +107,7 @@ class Study:
     contrast: CellContrast | None = None
     about_noise: tuple[str, ...] = ()
     design: DesignResult | None = None
+    composition: SampleComposition | None = None
 
     @property
     def block(self) -> str:
@@ -409,7 +413,8 @@ def _finish(
         watch.advance()
     watch.end()
     record = StudyRecord(source, parameters, how, watch.seconds, versions())
-    return Study(comparison, design.table, findings, notes, record, contrast, noise_sentences(comparison), terms)
+    noise = noise_sentences(comparison)
+    return Study(comparison, design.table, findings, notes, record, contrast, noise, terms, compose(compared))
 
 
 def _terms(

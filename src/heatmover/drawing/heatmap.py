@@ -14,7 +14,7 @@ from heatmover.drawing.style import INK, MISSING, QUIET, Palette
 from heatmover.drawing.variables import Variable
 from heatmover.errors import InvalidInputError
 
-__all__ = ["draw_heatmap"]
+__all__ = ["draw_heatmap", "leaf_order"]
 
 # Shares of the side of the heatmap.
 STRIP, GAP, TREE, BESIDE, BAR_BOTTOM = 0.03, 0.008, 0.14, 0.04, 0.72
@@ -85,6 +85,11 @@ def draw_heatmap(
     _draw_legends(axes, variables, shades, marked)
     _write_names(axes, [names[i] for i in order])
     return parts
+
+
+def leaf_order(distances: Float64) -> Int64:
+    """Return the samples in the order of the leaves of the heatmap's tree, ``(n_samples,)``."""
+    return np.asarray(_cluster(distances)["leaves"], dtype=np.int64)
 
 
 def _cluster(distances: Float64) -> dict[str, Any]:

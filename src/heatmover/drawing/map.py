@@ -11,6 +11,7 @@ import numpy as np
 from heatmover._typing import Float64, Int64
 from heatmover._validation import import_extra
 from heatmover.drawing import style as picture
+from heatmover.drawing.names import place_names
 from heatmover.drawing.style import FAINT, INK, MISSING, QUIET
 from heatmover.drawing.variables import Variable
 from heatmover.errors import InvalidInputError
@@ -19,11 +20,11 @@ __all__ = ["SampleMap", "axis_labels"]
 
 
 NAME_POINTS = 8
-# Where a name may stand around its sample, best first: horizontally, vertically.
-SIDES = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1))
 GAP_POINTS = 6.0
-# Few of more names would find room, and the search for it grows with the square of their number.
-MOST_NAMES = 100
+# Of more samples few names would find room, and the search for it grows with the square of their number: 1.2 s for 634.
+MOST_NAMES = 1_000
+# Up to so many samples there is room at the edge for the names of all.
+FEW = 100
 # Area of a marker, in square points, up to so many samples. Beyond it shrinks with the root of their number: in full
 # proportion the 634 samples of a real cohort were specks without a shape.
 MARKER, ROOMY = 62.0, 60
@@ -119,7 +120,7 @@ class SampleMap:
 
     def _draw_frame(self, axes: Any, title: str) -> None:
         axes.set_aspect("equal", adjustable="datalim")
-        axes.margins(0.12 if len(self.names) <= MOST_NAMES else 0.05)
+        axes.margins(0.12 if len(self.names) <= FEW else 0.05)
         axes.set_title(title, loc="left", color=INK, fontsize=14, pad=26, parse_math=False)
         axes.annotate(
             "a line joins each sample with its nearest",
@@ -195,12 +196,8 @@ def _draw_names(axes: Any, names: tuple[str, ...], coordinates: Float64, marker:
     figure = axes.figure.canvas.figure  # the whole one, also from a part of it
     figure.draw_without_rendering()
     pixels = figure.dpi / 72
-    centres = axes.transData.transform(coordinates)
-    radius = 5 / math.sqrt(MARKER) * math.sqrt(marker) * pixels
-    taken = [(*(centre - radius), *(centre + radius)) for centre in centres]
-    frame = axes.get_window_extent()
-    for own, (name, centre, place) in enumerate(zip(names, centres, coordinates, strict=True)):
-        text = axes.annotate(
+    texts = [
+        axes.annotate(
             picture.shortened(name),
             place,
             xytext=(0, 0),
@@ -213,25 +210,22 @@ def _draw_names(axes: Any, names: tuple[str, ...], coordinates: Float64, marker:
             parse_math=False,
             path_effects=[effects.withStroke(linewidth=2.5, foreground="white")],
         )
-        extent = text.get_window_extent()
-        size = np.array([extent.width, extent.height])
-        for side in SIDES:
-            offset = np.array(side) * (size / 2 + GAP_POINTS * pixels * (0.7 if all(side) else 1.0))
-            box = (*(centre + offset - size / 2), *(centre + offset + size / 2))
-            inside = frame.x0 <= box[0] and box[2] <= frame.x1 and frame.y0 <= box[1] and box[3] <= frame.y1
-            if inside and _nearest(box, centres) == own and not any(_overlap(box, other) for other in taken):
-                text.set_position(offset / pixels)
-                taken.append(box)
-                break
-        else:
+        for name, place in zip(names, coordinates, strict=True)
+    ]
+    # One for all: without it matplotlib makes a new one for every text, 8 s for 634 of them.
+    agg = import_extra("matplotlib.backends.backend_agg", package="matplotlib", extra="cohort")
+    renderer = agg.RendererAgg(1, 1, figure.dpi)
+    extents = [text.get_window_extent(renderer) for text in texts]
+    frame = axes.get_window_extent()
+    offsets = place_names(
+        axes.transData.transform(coordinates),
+        np.array([(extent.width, extent.height) for extent in extents]),
+        radius=5 / math.sqrt(MARKER) * math.sqrt(marker) * pixels,
+        gap=GAP_POINTS * pixels,
+        frame=(frame.x0, frame.y0, frame.x1, frame.y1),
+    )
+    for text, offset in zip(texts, offsets, strict=True):
+        if np.isnan(offset[0]):
             text.remove()
-
-
-def _nearest(box: tuple[float, ...], centres: Float64) -> int:
-    """Return which sample is nearest to a box: a name beside another sample would be read as that one's."""
-    outside = np.maximum(np.maximum(np.array(box[:2]) - centres, centres - np.array(box[2:])), 0)
-    return int((outside**2).sum(axis=1).argmin())
-
-
-def _overlap(box: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
+        else:
+            text.set_position(offset / pixels)

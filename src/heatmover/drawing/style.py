@@ -16,6 +16,11 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7
 SHAPES = ("o", "^", "s", "D", "v", "P", "X", "h")
 # The numbers of colours and shapes have no common divisor, so every pair occurs before one repeats.
 MOST_GROUPS = len(COLOURS) * len(SHAPES)
+# Of the ten commonest cell types; after Tol's muted scheme, which people with any colour vision tell apart. All others
+# are grey.
+TYPE_COLOURS = (
+    "#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677", "#AA4499", "#44AA99", "#882255", "#999933", "#D55E00",
+)  # fmt: skip
 # From near, dark, to far, light, in the report and in pl alike: groups of alike samples stand out, on paper and on a
 # dark screen.
 NEAR_TO_FAR = ("#08306b", "#1d5a9b", "#4a8fc3", "#8fc0de", "#cfe1ef", "#f4f7fa")
@@ -82,9 +87,13 @@ def shortened(name: str, most: int = NAME_LETTERS) -> str:
 
 def legend_label(group: str, n_samples: int) -> str:
     """Return a group and its size for a legend."""
-    label = f"{shortened(group)} ({n_samples})"
-    # Matplotlib leaves out what begins with an underscore.
-    return f" {label}" if label.startswith("_") else label
+    return inert_label(f"{shortened(group)} ({n_samples})", NAME_LETTERS + 20)
+
+
+def inert_label(name: str, most: int = NAME_LETTERS) -> str:
+    """Return a name for a legend; Matplotlib would leave out one that begins with an underscore, or is empty."""
+    label = shortened(name, most)
+    return f" {label}" if label.startswith("_") or not label else label
 
 
 def inert(legend: Any) -> Any:

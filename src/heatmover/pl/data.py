@@ -12,6 +12,7 @@ from heatmover._typing import Bool, Float64
 from heatmover._validation import as_array, check_option
 from heatmover._words import find, quoted
 from heatmover.analysis.comparison import Comparison
+from heatmover.analysis.study import Study
 from heatmover.drawing.map import axis_labels
 from heatmover.drawing.variables import Variable, read_variable
 from heatmover.errors import InvalidInputError
@@ -35,11 +36,14 @@ class Pictured:
         ``(n_samples, n_samples)``.
     source
         The comparison, or the AnnData of samples.
+    table
+        Variables of the samples of a study, a DataFrame; None if ``source`` holds them or nobody does.
     """
 
     names: tuple[str, ...]
     distances: Float64
     source: Any
+    table: Any = None
 
     @property
     def alike(self) -> Bool | None:
@@ -54,6 +58,9 @@ class Pictured:
         """Return a column of obs by its name, or values as they are."""
         if not isinstance(color, str):
             return read_variable(color, self.names)
+        if self.table is not None:
+            columns = [str(name) for name in self.table.columns]
+            return read_variable(self.table[find(color, columns, "the name of a variable of the samples")], self.names)
         if isinstance(self.source, Comparison):
             raise InvalidInputError(
                 "values for the samples", f"the name {quoted(color)}", "a Comparison knows no variables; pass an array"
@@ -119,6 +126,9 @@ class Pictured:
 
 def read_data(data: Any, key: str = KEY, *, maps: Sequence[str] = ()) -> Pictured:
     """Return the samples to draw."""
+    if isinstance(data, Study):
+        compared = data.comparison
+        return Pictured(compared.names, compared.distances, compared, data.variables)
     if isinstance(data, Comparison):
         return Pictured(data.names, data.distances, data)
     if not (hasattr(data, "obs") and hasattr(data, "obsp")):

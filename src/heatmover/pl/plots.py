@@ -49,7 +49,7 @@ def sample_map(
         A mapping from groups to colours, or for numbers the name of a colour map. Default: Okabe and Ito's colours, and
         viridis, all safe for the colour-blind.
     names
-        Write the names of samples where there is room; default up to 100 samples.
+        Write the names of samples where there is room, as many as fit; default up to 1,000 samples.
     key
         Where `sample_distances` wrote, if ``data`` holds cells.
     ax

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ from heatmover.analysis.examination import LEVEL, Finding
 from heatmover.analysis.study import Study
 from heatmover.report.markup import shortened
 from heatmover.statistics import DesignResult, TestResult
+from heatmover.tables import table_text
 
-__all__ = ["BEFORE", "cautions", "row"]
+__all__ = ["BEFORE", "cautions", "findings_table", "row"]
 
 # Above what to keep in mind, in the page and in the terminal.
 BEFORE = "Before you believe it"
@@ -82,6 +83,12 @@ def term_rows(found: DesignResult | None) -> list[dict[str, Any]]:
     share = percent(max(found.residual_sum_of_squares / total, 0.0)) if total > 0 else ""
     rest = {"term": "residual", "freedom": found.residual_degrees_of_freedom, "share": share, "left": "", "p": None}
     return [*terms, rest]
+def findings_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows of `row` as CSV; empty if there are none."""
+    columns = ["variable", "kind", "samples", "missing", "verdict", "test", "effect", "p", "q"]
+    columns += ["nearest", "spread", "smooth"]
+    named = [dict(one) | {"verdict": one["verdict"]["text"]} for one in rows]
+    return table_text(columns, [[one[name] for name in columns] for one in named]) if rows else ""
 
 
 def cautions(study: Study) -> tuple[str, ...]:

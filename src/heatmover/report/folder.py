@@ -18,15 +18,15 @@ from heatmover._files import guarded, plain, sync
 from heatmover._progress import SILENT, Progress
 from heatmover._validation import import_extra
 from heatmover._words import quoted_path
-from heatmover.analysis.cell_types import CellContrast
 from heatmover.analysis.study import Study
 from heatmover.errors import InvalidInputError, argument
 from heatmover.report.exchange import Run, exchange, has_runs, runs_at_work, settle
-from heatmover.report.page import write_report
+from heatmover.report.page import cell_type_table, composition_table, write_report
 from heatmover.tables import write_table
 
 __all__ = [
     "CELL_TYPES",
+    "COMPOSITION",
     "EVERY",
     "FILES",
     "HOLDS",
@@ -43,11 +43,12 @@ __all__ = [
 RECORD = "run.json"
 PICTURE = "sample-map.png"
 CELL_TYPES = "cell-types.csv"
+COMPOSITION = "composition.csv"
 INTERVALS = "intervals.csv"
 INDEX = "index.txt"
 FILES = ("distances.csv", "samples.h5ad", "report.html", RECORD, INDEX)
 # All names that a run has ever written: with --force none of an earlier run stays beside those of a later one.
-EVERY = (*FILES, PICTURE, CELL_TYPES, INTERVALS)
+EVERY = (*FILES, PICTURE, CELL_TYPES, INTERVALS, COMPOSITION)
 # What a person finds in each, in the order in which one would look.
 HOLDS = {
     "report.html": "the report: open it in a browser, it needs no network",
@@ -55,6 +56,7 @@ HOLDS = {
     "distances.csv": "the distance between every two samples",
     INTERVALS: "how sure each distance is: the interval it lies in",
     CELL_TYPES: "which cell types differ between the groups, in numbers",
+    COMPOSITION: "the share of every cell type in every sample",
     "samples.h5ad": "the samples as an AnnData: variables, distances, maps",
     RECORD: "how all of this was made: input, settings, versions, checksums",
     INDEX: "this list",
@@ -271,7 +273,8 @@ def write_results(
     ['distances.csv', 'index.txt', 'report.html', 'run.json', 'samples.h5ad']
     """
     sure = study.comparison.intervals is not None
-    progress.stage("write results", len(FILES) + bool(picture) + (study.contrast is not None) + sure)
+    extra = (bool(picture), study.contrast is not None, study.composition is not None, sure)
+    progress.stage("write results", len(FILES) + sum(extra))
     study.comparison.to_csv(folder / "distances.csv")
     progress.advance()
     if sure:
@@ -285,7 +288,10 @@ def write_results(
         _draw(study, picture, folder / PICTURE)
         progress.advance()
     if study.contrast is not None:
-        _write_cell_types(study.contrast, folder / CELL_TYPES)
+        write_table(folder / CELL_TYPES, *cell_type_table(study.contrast))
+        progress.advance()
+    if study.composition is not None:
+        write_table(folder / COMPOSITION, *composition_table(study.comparison.names, study.composition))
         progress.advance()
     _write_index(study, folder)
     progress.advance()
@@ -339,17 +345,6 @@ def _draw(study: Study, variable: str, path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a letter that the font lacks is drawn as a box
         save(lambda axes: study.comparison.plot(list(study.variables[variable]), axes), path)
-
-
-def _write_cell_types(contrast: CellContrast, path: Path) -> None:
-    """Write the numbers of every cell type as CSV, with all digits."""
-    rows = [
-        {"cell_type": cell_type.name, "group": contrast.group, "reference": contrast.reference}
-        | row
-        | {"ratio": cell_type.ratio}
-        for cell_type, row in zip(contrast.types, contrast.rows(), strict=True)
-    ]
-    write_table(path, list(rows[0]), [list(row.values()) for row in rows])
 
 
 def _write_samples(study: Study, path: Path) -> None:

@@ -14,19 +14,25 @@ from heatmover._files import plain, replacing
 from heatmover._validation import import_extra
 from heatmover.analysis.cell_types import LEVEL, CellContrast, CellType
 from heatmover.analysis.comparison import Comparison, Intervals
+from heatmover.analysis.composition import SampleComposition
 from heatmover.analysis.noise import named_floors, pair_counts
 from heatmover.analysis.study import Study, study_comparison
+from heatmover.drawing.style import TYPE_COLOURS
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 from heatmover.report.figures import colorings, first_coloring, heatmap, maps, scale_shares
-from heatmover.report.findings import BEFORE, cautions, row, term_rows
+from heatmover.report.findings import BEFORE, cautions, findings_table, row, term_rows
 from heatmover.report.markup import digest, fill, legal_script, rounded, script_json, shortened, static
 from heatmover.report.methods import methods, references
+from heatmover.tables import table_text
 
 __all__ = [
     "PARTS",
     "Section",
     "cell_sections",
+    "cell_type_table",
+    "composition_sections",
+    "composition_table",
     "noise_sections",
     "render",
     "report_comparison",
@@ -36,6 +42,8 @@ __all__ = [
 
 # A table that a reader still reads; the others are added up in one line, and all are in cell-types.csv.
 MOST_TYPES = 30
+# Types that have a colour of their own; all others are one.
+MOST_COLORED = len(TYPE_COLOURS)
 # Colour, sign and word say the same, for those who cannot see one of them.
 MARKS = {"more": "\u25b2", "less": "\u25bc", "": "\u2013"}
 TITLE = "Comparison of samples"
@@ -58,6 +66,10 @@ class Section:
         Plain values that the page's script finds under ``key``.
     after
         Key of the section that a further section follows.
+    table
+        What the section's button saves as ``key.csv``, see `heatmover.tables.table_text`; empty for no such button.
+    picture
+        Whether the page's script knows how to save the section's picture, and buttons offer it.
 
     Examples
     --------
@@ -70,6 +82,8 @@ class Section:
     html: str
     data: Mapping[str, Any] = field(default_factory=dict)
     after: str = "statistics"
+    table: str = ""
+    picture: bool = False
 
 
 def shared_data(study: Study) -> dict[str, Any]:
@@ -91,7 +105,7 @@ def sample_map(study: Study, shared: dict[str, Any]) -> Section:
     """Return the interactive map of the samples."""
     found = maps(study.comparison)
     html = fill("map.html", maps=[one["label"] for one in found], colorings=shared["colorings"], first=shared["first"])
-    return Section("map", "Map of the samples", html, {"maps": found})
+    return Section("map", "Map of the samples", html, {"maps": found}, picture=True)
 
 
 def clustered_distances(study: Study, shared: dict[str, Any]) -> Section:
@@ -105,7 +119,7 @@ def clustered_distances(study: Study, shared: dict[str, Any]) -> Section:
         first=shared["first"],
         pairs=pair_counts(study.comparison),
     )
-    return Section("heatmap", "All distances, clustered", html, data)
+    return Section("heatmap", "All distances, clustered", html, data, picture=True)
 
 
 def statistics(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
@@ -113,7 +127,7 @@ def statistics(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
     rows = [row(finding) for finding in study.findings]
     by = "" if study.design is None else study.design.by
     html = fill("statistics.html", rows=rows, block=study.block, terms=term_rows(study.design), by=by)
-    return Section("statistics", "What goes with the distances", html)
+    return Section("statistics", "What goes with the distances", html, table=findings_table(rows))
 
 
 def scales(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
@@ -121,7 +135,9 @@ def scales(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
     shares = scale_shares(study.comparison)
     largest = max(share["share"] for share in shares) or 1.0
     html = fill("scales.html", shares=shares, largest=largest, reason=study.comparison.max_scale_reason)
-    return Section("scales", "From fine to coarse", html)
+    data = {"steps": [share["steps"] for share in shares], "shares": rounded([share["share"] for share in shares])}
+    table = table_text(["steps", "share_of_the_mean_distance"], [[one["steps"], one["share"]] for one in shares])
+    return Section("scales", "From fine to coarse", html, data, table=table, picture=True)
 
 
 def graph(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
@@ -158,7 +174,21 @@ def samples(study: Study, shared: dict[str, Any]) -> Section:
     confidence = None if intervals is None else f"{100 * intervals.confidence:g}"
     columns = [str(name) for name in table]
     html = fill("samples.html", columns=columns, rows=rows, confidence=confidence)
-    return Section("samples", "All samples", html)
+    return Section("samples", "All samples", html, table=_samples_table(study, columns, shared["nearest"]))
+
+
+def _samples_table(study: Study, columns: list[str], nearest: Sequence[int]) -> str:
+    """Return the table of all samples as CSV, with all digits."""
+    comparison, intervals = study.comparison, study.comparison.intervals
+    header = ["sample", "cells", "nearest_sample", "distance"]
+    header += [] if intervals is None else ["lower", "upper", "told_apart"]
+    values = [study.variables.iloc[:, i].tolist() for i in range(len(columns))]
+    rows = []
+    for i, (name, j) in enumerate(zip(comparison.names, nearest, strict=True)):
+        sure = [] if intervals is None else [intervals.lower[i, j], intervals.upper[i, j], intervals.told_apart[i, j]]
+        own = [None if is_missing(column[i]) else column[i] for column in values]
+        rows.append([name, int(comparison.sizes[i]), comparison.names[j], comparison.distances[i, j], *sure, *own])
+    return table_text([*header, *columns], rows)
 
 
 def _interval(intervals: Intervals | None, i: int, j: int) -> dict[str, Any] | None:
@@ -210,7 +240,64 @@ def cell_sections(study: Study) -> list[Section]:
         reference=shortened(contrast.reference, 40),
         n_different=len(contrast.different),
     )
-    return [Section("cells", "Which cells differ", html)]
+    return [Section("cells", "Which cells differ", html, table=table_text(*cell_type_table(contrast)))]
+
+
+def cell_type_table(contrast: CellContrast) -> tuple[list[str], list[list[Any]]]:
+    """Return the numbers of every cell type with all digits: names of columns, and rows."""
+    named = [
+        {"cell_type": cell_type.name, "group": contrast.group, "reference": contrast.reference}
+        | numbers
+        | {"ratio": cell_type.ratio}
+        for cell_type, numbers in zip(contrast.types, contrast.rows(), strict=True)
+    ]
+    return list(named[0]), [list(each.values()) for each in named]
+
+
+def composition_sections(study: Study, shared: dict[str, Any], order: Sequence[int]) -> list[Section]:
+    """Return the section on what each sample is made of, or nothing if nobody knows the types of cells.
+
+    Parameters
+    ----------
+    study, shared
+        As in the other parts.
+    order
+        The samples to show, like beside like.
+    """
+    if study.composition is None:
+        return []
+    found = study.composition.largest(MOST_COLORED)
+    n_types, n_named = len(study.composition.types), len(found.types)
+    html = fill(
+        "composition.html",
+        annotation=study.composition.annotation,
+        colorings=shared["colorings"],
+        first=shared["first"],
+        n_samples=len(study.comparison.names),
+        n_shown=len(order),
+        n_types=n_types,
+        n_joined=n_types - n_named + 1 if n_types > n_named else 0,
+    )
+    data = {
+        "annotation": found.annotation,
+        "types": list(found.types),
+        "colors": list(TYPE_COLOURS),
+        "rest": n_types > n_named,
+        "shares": [rounded(found.shares[i]) for i in order],
+    }
+    after = "statistics" if study.contrast is None else "cells"
+    table = table_text(*composition_table(study.comparison.names, study.composition))
+    return [
+        Section("composition", "What each sample is made of", html, data, after=after, table=table, picture=True),
+    ]
+
+
+def composition_table(names: Sequence[str], composition: SampleComposition) -> tuple[list[str], list[list[Any]]]:
+    """Return the share of every cell type in every sample: names of columns, and rows."""
+    # Sums of many small shares: the last digits are of the summing, not of the sample.
+    rounded_shares = composition.shares.round(12).tolist()
+    rows = [[name, *shares] for name, shares in zip(names, rounded_shares, strict=True)]
+    return ["sample", *composition.types], rows
 
 
 def _row(cell_type: CellType, contrast: CellContrast, largest: float) -> dict[str, Any]:
@@ -271,9 +358,10 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
     True
     """
     shared = shared_data(study)
-    sections = _in_order(
-        [part(study, shared) for part in PARTS], [*noise_sections(study), *cell_sections(study), *extra_sections]
-    )
+    parts = [part(study, shared) for part in PARTS]
+    order = next(part.data["order"] for part in parts if part.key == "heatmap")
+    further = [*noise_sections(study), *cell_sections(study), *composition_sections(study, shared, order)]
+    sections = _in_order(parts, [*further, *extra_sections])
     scripts = {"plotly": _plotly(), "own": static("report.js")}
     page = fill(
         "page.html",
@@ -287,7 +375,13 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
         style=static("report.css"),
         scripts=scripts,
         digests=[digest(script) for script in scripts.values()],
-        data=script_json({"shared": shared, "sections": {part.key: part.data for part in sections}}),
+        data=script_json(
+            {
+                "shared": shared,
+                "sections": {part.key: part.data for part in sections},
+                "tables": {part.key: part.table for part in sections if part.table},
+            }
+        ),
     )
     # A lone surrogate, as a badly decoded file name has it, cannot be written as UTF-8.
     return page.encode("utf-8", "replace").decode("utf-8")

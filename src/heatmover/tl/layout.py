@@ -15,11 +15,25 @@ from heatmover._typing import Float64, Int64
 from heatmover._validation import check_integer, import_extra
 from heatmover._version import __version__
 from heatmover._words import find, quoted
+from heatmover.analysis.cell_types import annotate
 from heatmover.analysis.comparison import Comparison
+from heatmover.analysis.composition import SampleComposition, shares_of
 from heatmover.errors import InvalidInputError
 from heatmover.manifold import classical_scaling, diffusion_map, phate, sample_graph, umap
+from heatmover.tl._table import read_labels
 
-__all__ = ["KEY", "MAPS", "assemble", "check_stored", "names_to_store", "pack", "scale_summary", "unpack", "write"]
+__all__ = [
+    "KEY",
+    "MAPS",
+    "assemble",
+    "check_stored",
+    "composed",
+    "names_to_store",
+    "pack",
+    "scale_summary",
+    "unpack",
+    "write",
+]
 
 # Under this name the samples know what they are.
 KEY = "heatmover"
@@ -113,6 +127,27 @@ def check_stored(stored: Mapping[str, Any], names: tuple[str, ...], sizes: Int64
             "call hm.tl.sample_distances again",
         )
     return [place[name] for name in names]
+
+
+def composed(adata: Any, key: str, annotation: str) -> SampleComposition:
+    """Return the shares of cell types in the samples of an AnnData of cells, in the order of `samples`.
+
+    Parameters
+    ----------
+    adata
+        Cells, after `sample_distances`.
+    key
+        Where that wrote.
+    annotation
+        Column of ``.obs`` with the type of each cell.
+    """
+    stored = unpack(adata, key)
+    name = find(annotation, list(adata.obs.columns), "cells to be a column of obs")
+    labels = read_labels(adata, str(stored["params"]["sample_key"]), [])
+    check_stored(stored, labels.names, labels.sizes)
+    shape = (len(labels.names), adata.n_obs)
+    masses = sp.csr_array((np.ones(adata.n_obs), (labels.codes, np.arange(adata.n_obs))), shape=shape)
+    return shares_of(annotate(name, adata.obs[name], adata.n_obs), masses)
 
 
 def assemble(

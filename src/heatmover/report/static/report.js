@@ -3,6 +3,7 @@
   "use strict";
   const data = JSON.parse(document.getElementById("report-data").textContent);
   const samples = data.shared, maps = data.sections.map.maps, heat = data.sections.heatmap;
+  const mixture = data.sections.composition || null;
   const count = samples.names.length;
   // Okabe and Ito's colours without grey, which is for what is missing; further rounds are lighter and darker.
   const BASE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
@@ -10,10 +11,13 @@
   const ROUNDS = [0, 0.45, -0.4, 0.7, -0.65];
   const VIRIDIS = ["#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725"];
   const NEAR = heat.colors;
-  const MOST_LABELS = 60, LONGEST = 22;
-  const state = { coloring: samples.first, map: 0, lines: count <= 60, find: "" };
+  const MOST_LABELS = 60, LONGEST = 22, LETTERS = "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif";
+  // Few of more names would find room.
+  const MOST_NAMES = 1000, NAME_SIZE = 12;
+  const state = { coloring: samples.first, map: 0, lines: count <= 60, names: count <= MOST_NAMES, find: "", order: "groups" };
   const tip = document.getElementById("tip");
   const figure = document.getElementById("sample-map"), matrix = document.getElementById("heatmap-figure");
+  const bars = document.getElementById("composition-figure");
 
   function channels(color) {
     return [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
@@ -109,7 +113,7 @@
     return made;
   }
   function drawLegends(coloring, missing) {
-    document.querySelectorAll(".legend").forEach((box) => {
+    document.querySelectorAll(".legend:not(.types)").forEach((box) => {
       box.replaceChildren(element("bdi", "title", short(coloring.name, 40)));
       let absent;
       if (coloring.kind === "groups") {
@@ -146,12 +150,12 @@
   function layout(look) {
     return {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, hovermode: "closest",
-      font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif", size: 13, color: look.ink },
+      font: { family: LETTERS, size: 13, color: look.ink },
       // A finger on a figure is to scroll the page.
       dragmode: window.matchMedia("(pointer: coarse)").matches ? false : "zoom",
     };
   }
-  const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showTips: false };
+  const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showTips: false, doubleClick: "reset" };
   function nearestLines(map, look) {
     const x = [], y = [];
     if (state.lines) samples.nearest.forEach((other, i) => { x.push(map.x[i], map.x[other], null); y.push(map.y[i], map.y[other], null); });
@@ -161,10 +165,9 @@
     const wanted = state.find.trim().toLowerCase();
     return wanted ? samples.names.map((name) => name.toLowerCase().includes(wanted)) : null;
   }
-  function drawMap() {
-    const look = theme(), map = maps[state.map], coloring = samples.colorings[state.coloring], found = matching();
-    const symbols = shapes(coloring), size = count <= 100 ? 11 : count <= 400 ? 8 : count <= 2000 ? 6.5 : 4.5;
-    const marks = {
+  function marksOf(map, coloring, found, look) {
+    const symbols = shapes(coloring), size = markSize();
+    return {
       type: "scatter", mode: "markers", x: map.x, y: map.y, hoverinfo: "none",
       marker: {
         color: colors(coloring, look.missing), symbol: symbols,
@@ -173,18 +176,81 @@
         line: { color: look.halo, width: count <= 400 ? 1 : 0.5 },
       },
     };
-    const axis = (i) => ({
-      title: { text: map.axes[i], font: { size: 13, color: look.quiet } }, gridcolor: look.line, zeroline: false,
-      linecolor: look.faint, tickfont: { size: 12, color: look.quiet }, nticks: 6, automargin: true,
+  }
+  function markSize() { return count <= 100 ? 11 : count <= 400 ? 8 : count <= 2000 ? 6.5 : 4.5; }
+  function rangeOf(values) {
+    // Room at the edges for marks and their names.
+    const low = Math.min.apply(null, values), high = Math.max.apply(null, values);
+    const room = (high - low || 1) * (count <= 100 ? 0.12 : 0.06);
+    return [low - room, high + room];
+  }
+  function mapFrame(map, look) {
+    const axis = (i, values) => ({
+      title: { text: map.axes[i], font: { size: 13, color: look.quiet } }, gridcolor: look.line, zeroline: false, range: rangeOf(values),
+      linecolor: look.faint, tickfont: { size: 12, color: look.quiet }, nticks: 6,
     });
-    const frame = Object.assign(layout(look), { margin: { l: 54, r: 12, t: 10, b: 46 }, xaxis: axis(0), yaxis: axis(1) });
+    // Fixed margins: the same data have the same places, whatever was drawn before.
+    const frame = Object.assign(layout(look), { margin: { l: 68, r: 12, t: 10, b: 46 }, xaxis: axis(0, map.x), yaxis: axis(1, map.y) });
     // A length is the same in both directions, as in any map of distances.
     if (state.map === 0) frame.yaxis.scaleanchor = "x";
     // A choice of colours keeps the part one had zoomed to; another map is another place.
     frame.uirevision = "map" + state.map;
-    Plotly.react(figure, [nearestLines(map, look), marks], frame, CONFIG);
+    return frame;
+  }
+  function drawMap() {
+    const look = theme(), map = maps[state.map], found = matching();
+    const marks = marksOf(map, samples.colorings[state.coloring], found, look);
+    const names = { type: "scatter", mode: "text", x: [], y: [], text: [], hoverinfo: "skip", textfont: { size: NAME_SIZE, color: look.quiet } };
+    Plotly.react(figure, [nearestLines(map, look), marks, names], mapFrame(map, look), CONFIG);
+    drawNames();
     document.getElementById("found").textContent =
       found ? found.filter(Boolean).length.toLocaleString("en") + " of " + count.toLocaleString("en") + " samples found" : "";
+  }
+
+  /* ---- names on the map: as many as fit, as heatmover.drawing.names places them ---- */
+  const SIDES = [[0, -1], [0, 1], [1, 0], [-1, 0], [1, -1], [-1, -1], [1, 1], [-1, 1]];
+  const pen = document.createElement("canvas").getContext("2d");
+  function covers(a, b) { return a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3]; }
+  function away(box, point) {
+    const x = Math.max(box[0] - point[0], point[0] - box[2], 0), y = Math.max(box[1] - point[1], point[1] - box[3], 0);
+    return x * x + y * y;
+  }
+  function placeNames(centres, sizes, wanted, radius, gap, width, height) {
+    const taken = centres.map(([x, y]) => [x - radius, y - radius, x + radius, y + radius]);
+    return centres.map((centre, own) => {
+      if (!wanted[own]) return null;
+      const [wide, high] = sizes[own];
+      for (const [right, down] of SIDES) {
+        const near = gap * (right && down ? 0.7 : 1);
+        const x = centre[0] + right * (wide / 2 + near), y = centre[1] + down * (high / 2 + near);
+        const box = [x - wide / 2, y - high / 2, x + wide / 2, y + high / 2];
+        if (box[0] < 0 || box[1] < 0 || box[2] > width || box[3] > height) continue;
+        if (taken.some((other) => covers(box, other))) continue;
+        const far = away(box, centre);
+        if (centres.some((other, i) => (i < own ? away(box, other) <= far : away(box, other) < far))) continue;
+        taken.push(box);
+        return [x, y];
+      }
+      return null;
+    });
+  }
+  function drawNames() {
+    const { xaxis, yaxis } = figure._fullLayout, map = maps[state.map], found = matching();
+    const x = [], y = [], text = [];
+    if (state.names && count <= MOST_NAMES) {
+      pen.font = NAME_SIZE + "px " + LETTERS;
+      const shown = samples.names.map((name) => short(name, LONGEST));
+      const centres = map.x.map((value, i) => [xaxis.c2p(value), yaxis.c2p(map.y[i])]);
+      const sizes = shown.map((name) => [pen.measureText(name).width + 2, NAME_SIZE + 2]);
+      const wanted = centres.map(([a, b], i) => (!found || found[i]) && a >= 0 && b >= 0 && a <= xaxis._length && b <= yaxis._length);
+      placeNames(centres, sizes, wanted, 0.6 * markSize(), 0.6 * markSize() + 3, xaxis._length, yaxis._length).forEach((place, i) => {
+        if (!place) return;
+        x.push(xaxis.p2c(place[0]));
+        y.push(yaxis.p2c(place[1]));
+        text.push(literal(shown[i]));
+      });
+    }
+    Plotly.restyle(figure, { x: [x], y: [y], text: [text] }, [2]);
   }
   function hoverMap(shown) {
     const i = shown.points[0].pointIndex, coloring = samples.colorings[state.coloring];
@@ -220,8 +286,8 @@
       Object.assign({ x: [0], y: places, z: codes.map((code) => [code]), xaxis: "x2" }, strip),
     ];
   }
-  function drawHeatmap() {
-    const look = theme(), coloring = samples.colorings[state.coloring], n = heat.size;
+  function heatmapFigure(look) {
+    const coloring = samples.colorings[state.coloring], n = heat.size;
     const ramp = NEAR.map((color, i) => [i / (NEAR.length - 1), color]);
     const main = { type: "heatmap", x: places, y: places, z: distances, hoverinfo: "none", showscale: false, colorscale: ramp, zmin: heat.range[0], zmax: heat.range[1] };
     // Names only where there is room to read them.
@@ -241,7 +307,11 @@
     });
     if (hatched)
       frame.images = [{ source: hatched, xref: "x", yref: "y", x: -0.5, y: -0.5, sizex: n, sizey: n, sizing: "stretch", layer: "above" }];
-    Plotly.react(matrix, [main].concat(strips(coloring, look)), frame, CONFIG);
+    return { data: [main].concat(strips(coloring, look)), layout: frame };
+  }
+  function drawHeatmap() {
+    const made = heatmapFigure(theme());
+    Plotly.react(matrix, made.data, made.layout, CONFIG);
   }
   function hoverHeatmap(shown) {
     const point = shown.points[0], coloring = samples.colorings[state.coloring];
@@ -301,11 +371,180 @@
     document.getElementById("ramp").replaceChildren("near, " + digits(heat.range[0], 2), gradient(NEAR), digits(heat.range[1], 2) + ", far");
   }
 
+  /* ---- what each sample is made of ---- */
+  function barOrder(coloring) {
+    const places = heat.order.map((_, at) => at);
+    if (state.order === "tree") return { at: places, groups: [] };
+    if (coloring.kind !== "groups") {
+      const value = (at) => coloring.values[heat.order[at]];
+      return { at: places.sort((a, b) => (value(a) === null) - (value(b) === null) || value(a) - value(b) || a - b), groups: [] };
+    }
+    const code = (at) => (coloring.codes[heat.order[at]] < 0 ? coloring.groups.length : coloring.codes[heat.order[at]]);
+    places.sort((a, b) => code(a) - code(b) || a - b);
+    const groups = [];
+    places.forEach((at, i) => { if (!i || code(at) !== code(places[i - 1])) groups.push({ start: i, code: code(at) }); });
+    return { at: places, groups: groups };
+  }
+  function typeColor(kind) {
+    const last = mixture.rest && kind === mixture.types.length - 1;
+    return last || kind >= mixture.colors.length ? "#BDBDBD" : mixture.colors[kind];
+  }
+  function compositionFigure(look, wide) {
+    const coloring = samples.colorings[state.coloring], { at, groups } = barOrder(coloring), n = at.length;
+    // A gap of one bar between groups.
+    const shift = new Array(n).fill(0);
+    groups.forEach((group, g) => { for (let i = group.start; i < n; i++) shift[i] = g; });
+    const x = at.map((_, i) => i + shift[i]), end = x[n - 1] + 0.7;
+    const marks = mixture.types.map((name, kind) => ({
+      type: "bar", x: x, y: at.map((row) => mixture.shares[row][kind]), hoverinfo: "none", name: literal(short(name, 40)),
+      marker: { color: typeColor(kind), line: { color: look.halo, width: n <= 120 ? 0.5 : 0 } }, customdata: at,
+    }));
+    const all = colors(coloring, look.missing), used = Array.from(new Set(at.map((row) => all[heat.order[row]])));
+    const codes = at.map((row) => used.indexOf(all[heat.order[row]]));
+    const strip = { type: "bar", x: x, y: x.map(() => 1), yaxis: "y2", hoverinfo: "none", showlegend: false, customdata: at,
+      marker: { color: codes.map((code) => used[code]), line: { width: 0 } } };
+    const labelled = n <= MOST_LABELS && wide / (n + groups.length) >= 15;
+    const texts = labelled ? at.map((row) => short(samples.names[heat.order[row]], LONGEST)) : [];
+    const names = labelled
+      ? { showticklabels: true, tickmode: "array", tickvals: x, ticktext: texts.map(literal), tickangle: -90, tickfont: { size: 12, color: look.quiet } }
+      : { showticklabels: false };
+    const frame = Object.assign(layout(look), {
+      barmode: "stack", bargap: n <= 120 ? 0.14 : 0, dragmode: false, uirevision: "composition",
+      margin: { l: 54, r: 8, t: 8, b: labelled ? 20 + 7.5 * Math.max(0, ...texts.map((text) => Array.from(text).length)) : 10 },
+      xaxis: Object.assign({ range: [-0.7, end], showgrid: false, zeroline: false, ticks: "", fixedrange: true, anchor: "y2" }, names),
+      yaxis: { domain: [0.07, 1], range: [0, 1], tickvals: [0, 0.25, 0.5, 0.75, 1], ticktext: ["0", "25 %", "50 %", "75 %", "100 %"], fixedrange: true,
+        tickfont: { size: 12, color: look.quiet }, gridcolor: look.line, zeroline: false },
+      yaxis2: { domain: [0, 0.05], range: [0, 1], showticklabels: false, showgrid: false, zeroline: false, fixedrange: true },
+    });
+    return { data: marks.concat([strip]), layout: frame };
+  }
+  function drawComposition() {
+    if (!bars) return;
+    const made = compositionFigure(theme(), bars.clientWidth);
+    Plotly.react(bars, made.data, made.layout, CONFIG);
+    document.getElementById("types-legend").replaceChildren(
+      element("bdi", "title", short(mixture.annotation, 40)),
+      ...mixture.types.map((name, kind) => item(typeColor(kind), "square", short(name, 40))));
+  }
+  function hoverComposition(shown) {
+    const point = shown.points[0], row = point.customdata, i = heat.order[row], coloring = samples.colorings[state.coloring];
+    const name = mixture.types[point.curveNumber];
+    const lines = name === undefined ? [] : [short(name, 60) + ": " + digits(100 * mixture.shares[row][point.curveNumber], 3) + " %"];
+    showTip(shown.event, [short(samples.names[i], 80)], lines.concat([cellsOf(i), lineOf(coloring, i)]));
+  }
+
+  /* ---- saving pictures and tables: made here, of what is in the page ---- */
+  function onPaper(make) {
+    // Light whatever the screen is, as in print.
+    document.documentElement.dataset.theme = "light";
+    const look = theme();
+    delete document.documentElement.dataset.theme;
+    return make(Object.assign(look, { paper: "#ffffff" }));
+  }
+  function asLegend(coloring, look) {
+    // Marks without a place, one for each line of the legend.
+    const entry = (name, color, shape) => ({ type: "scatter", mode: "markers", x: [null], y: [null], name: literal(name), showlegend: true, marker: { color: color, symbol: shape, size: 10 } });
+    if (coloring.kind === "groups") {
+      const known = coloring.groups.map((group, code) => entry(short(group, 40) + " (" + coloring.counts[code] + ")", groupColor(code), SHAPES[code % SHAPES.length]));
+      const absent = coloring.codes.filter((code) => code < 0).length;
+      return absent ? known.concat([entry("missing (" + absent + ")", look.missing, "circle-open")]) : known;
+    }
+    const [low, high] = extent(coloring);
+    return [0, 0.25, 0.5, 0.75, 1].map((share) => entry(digits(low + share * (high - low), 3), rampColor(VIRIDIS, share), "circle"));
+  }
+  function withLegend(made, entries, title, look, size) {
+    // Below the picture, which keeps its size: names stay where they found room.
+    const rows = Math.ceil(entries.reduce((sum, one) => sum + 46 + 7.5 * (one.name || "").length, 8 * title.length) / Math.max(size[0] - 80, 200)) + 1;
+    const more = 24 + 22 * rows;
+    made.layout = Object.assign({}, made.layout, {
+      paper_bgcolor: look.paper, plot_bgcolor: look.paper, showlegend: true,
+      margin: Object.assign({}, made.layout.margin, { b: made.layout.margin.b + more }),
+      legend: { orientation: "h", x: 0, xanchor: "left", xref: "container", y: 0, yanchor: "bottom", yref: "container", traceorder: "normal", itemwidth: 30,
+        title: { text: literal(title) + " " }, font: { size: 12, color: look.ink } },
+    });
+    made.data = made.data.map((one) => Object.assign({ showlegend: false }, one)).concat(entries);
+    made.size = [size[0], size[1] + more];
+    return made;
+  }
+  const PICTURES = {
+    map: (look) => {
+      const map = maps[state.map], coloring = samples.colorings[state.coloring], found = matching();
+      const frame = mapFrame(map, look), shown = figure._fullLayout;
+      frame.xaxis.range = shown.xaxis.range.slice();
+      frame.yaxis.range = shown.yaxis.range.slice();
+      const names = Object.assign({}, figure.data[2], { textfont: { size: NAME_SIZE, color: look.quiet } });
+      return withLegend({ data: [nearestLines(map, look), marksOf(map, coloring, found, look), names], layout: frame },
+        asLegend(coloring, look), short(coloring.name, 40), look, [figure.clientWidth, figure.clientHeight]);
+    },
+    heatmap: (look) => {
+      const made = heatmapFigure(look), coloring = samples.colorings[state.coloring], wide = 96;
+      made.data[0].showscale = true;
+      made.data[0].colorbar = { title: { text: "distance" }, len: 0.5, y: 1, yanchor: "top", x: 1, xref: "container", xanchor: "right", thickness: 14, tickfont: { size: 12, color: look.ink } };
+      made.layout.margin.r += wide;
+      // Marks of the legend belong to axes of their own, in the empty corner, or they would join the order of the samples.
+      made.layout.xaxis3 = { domain: [0, 0.03], visible: false };
+      made.layout.yaxis3 = { domain: [0.97, 1], visible: false, anchor: "x3" };
+      const entries = asLegend(coloring, look).map((one) => Object.assign(one, { xaxis: "x3", yaxis: "y3" }));
+      return withLegend(made, entries, short(coloring.name, 40), look, [matrix.clientWidth + wide, matrix.clientHeight]);
+    },
+    composition: (look) => {
+      const made = compositionFigure(look, bars.clientWidth), size = [bars.clientWidth, bars.clientHeight];
+      const named = made.data.slice(0, -1).map((one) => Object.assign({}, one, { showlegend: true }));
+      const coloring = samples.colorings[state.coloring], before = literal(short(coloring.name, 20)) + ": ";
+      const strip = asLegend(coloring, look).map((one) => Object.assign(one, { name: before + one.name, type: "bar", marker: { color: one.marker.color } }));
+      return withLegend({ data: made.data.slice(-1), layout: made.layout }, named.concat(strip), short(mixture.annotation, 40), look, size);
+    },
+    scales: (look) => {
+      const found = data.sections.scales;
+      return barPicture(look, found.steps.map((steps) => steps.toLocaleString("en") + (steps === 1 ? " step" : " steps")),
+        [{ name: "share of the mean distance", values: found.shares, color: "#0b5c8f" }], "share of the mean distance");
+    },
+  };
+  function barPicture(look, names, series, title) {
+    const labels = names.map((name) => literal(short(name, 40)));
+    const traces = series.map((one) => ({ type: "bar", orientation: "h", y: labels.map((_, i) => i), x: one.values.map((value) => 100 * value), name: literal(one.name),
+      marker: { color: one.colors || one.color }, text: one.marks, textposition: "outside", cliponaxis: false }));
+    const longest = Math.max(...names.map((name) => Math.min(Array.from(name).length, 40)));
+    const frame = Object.assign(layout(look), {
+      paper_bgcolor: look.paper, plot_bgcolor: look.paper, barmode: "group", bargap: 0.3, showlegend: series.length > 1, legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
+      margin: { l: 24 + 7.5 * longest, r: 30, t: series.length > 1 ? 50 : 12, b: 50 },
+      xaxis: { title: { text: title }, ticksuffix: " %", gridcolor: look.line, zeroline: true, zerolinecolor: look.quiet },
+      yaxis: { autorange: "reversed", tickmode: "array", tickvals: labels.map((_, i) => i), ticktext: labels, showgrid: false, zeroline: false },
+    });
+    return { data: traces, layout: frame, size: [900, 110 + names.length * (12 + 18 * series.length)] };
+  }
+  function offer(blob, name) {
+    const link = element("a"), address = URL.createObjectURL(blob);
+    link.href = address;
+    link.download = name;
+    document.body.append(link);
+    link.click();
+    link.remove();
+    window.setTimeout(() => URL.revokeObjectURL(address), 60000);
+  }
+  function bytesOf(address) {
+    const comma = address.indexOf(","), body = address.slice(comma + 1);
+    if (!address.slice(0, comma).endsWith(";base64")) return decodeURIComponent(body);
+    return Uint8Array.from(atob(body), (letter) => letter.charCodeAt(0));
+  }
+  function savePicture(key, format) {
+    const made = onPaper(PICTURES[key]);
+    const options = { format: format, width: made.size[0], height: made.size[1], scale: format === "png" ? 2 : 1 };
+    return Plotly.toImage({ data: made.data, layout: made.layout, config: { staticPlot: true } }, options)
+      .then((address) => offer(new Blob([bytesOf(address)], { type: format === "png" ? "image/png" : "image/svg+xml" }), key + "." + format));
+  }
+  function save(event) {
+    const { section, format } = event.currentTarget.dataset;
+    if (format === "csv") offer(new Blob([data.tables[section]], { type: "text/csv;charset=utf-8" }), section + ".csv");
+    else savePicture(section, format);
+  }
+
   /* ---- what a reader does ---- */
   function drawAll() {
     drawLegends(samples.colorings[state.coloring], theme().missing);
     drawMap();
     drawHeatmap();
+    drawComposition();
   }
   function choose(event) {
     state.coloring = Number(event.target.value);
@@ -334,13 +573,25 @@
   mapMenu.addEventListener("change", () => { state.map = Number(mapMenu.value); drawMap(); });
   lines.checked = state.lines;
   lines.addEventListener("change", () => { state.lines = lines.checked; drawMap(); });
+  const nameBox = document.getElementById("names");
+  nameBox.checked = state.names;
+  nameBox.addEventListener("change", () => { state.names = nameBox.checked; drawNames(); });
+  document.querySelectorAll("button.save").forEach((button) => button.addEventListener("click", save));
+  if (bars) {
+    const orderMenu = document.getElementById("bar-order");
+    orderMenu.value = state.order;
+    orderMenu.addEventListener("change", () => { state.order = orderMenu.value; drawComposition(); });
+  }
   document.getElementById("find").addEventListener("input", (event) => { state.find = event.target.value; drawMap(); });
   document.getElementById("copy").addEventListener("click", copy);
   drawAll();
   drawRamp();
   figure.on("plotly_hover", hoverMap);
+  // Zoomed in, more names have room.
+  figure.on("plotly_relayout", drawNames);
   matrix.on("plotly_hover", hoverHeatmap);
-  [figure, matrix].forEach((plot) => {
+  if (bars) bars.on("plotly_hover", hoverComposition);
+  [figure, matrix, bars].filter(Boolean).forEach((plot) => {
     plot.on("plotly_unhover", hideTip);
     plot.addEventListener("mouseleave", hideTip);
   });
@@ -350,6 +601,6 @@
   window.addEventListener("beforeprint", () => { document.documentElement.dataset.theme = "light"; drawAll(); });
   window.addEventListener("afterprint", () => { delete document.documentElement.dataset.theme; drawAll(); });
   let width = window.innerWidth;
-  window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; drawHeatmap(); } });
+  window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; drawMap(); drawHeatmap(); drawComposition(); } });
   document.documentElement.dataset.ready = "yes";
 })();

@@ -1,0 +1,143 @@
+"""The composition of samples: one bar each, stacked from the shares of their cell types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from heatmover._typing import Float64, Int64, Intp
+from heatmover.drawing import style as picture
+from heatmover.drawing.style import INK, MISSING, QUIET
+
+__all__ = ["arranged", "draw_composition"]
+
+# Between groups of samples, in bars.
+GAP = 1.0
+# A name needs so many points of width, turned by a right angle, to be read.
+LEAST_NAME_POINTS, LARGEST_NAME_POINTS = 6.0, 9.0
+# Width of a letter of a group's name over its bars, in points.
+LETTER_POINTS = 6.0
+# Bars of so many samples touch each other: gaps would be thinner than a dot.
+MOST_APART = 120
+
+
+def arranged(tree: Int64, codes: Intp | None = None) -> tuple[Int64, list[int]]:
+    """Return samples group by group, in each in the order of a tree, and where each group begins.
+
+    Parameters
+    ----------
+    tree
+        ``(n_samples,)``: samples in the order of the leaves.
+    codes
+        ``(n_samples,)``: group of each sample, -1 for none, which come last; None for all in one.
+
+    Examples
+    --------
+    >>> order, begins = arranged(np.array([2, 0, 3, 1]), np.array([1, 0, 1, 0]))
+    >>> order.tolist(), begins
+    ([3, 1, 2, 0], [0, 2])
+    """
+    if codes is None:
+        return tree, [0]
+    of_tree = np.where(codes < 0, codes.max(initial=0) + 1, codes)[tree]
+    order = tree[np.argsort(of_tree, kind="stable")]
+    ordered = np.sort(of_tree)
+    return order, [0, *(int(i) + 1 for i in np.flatnonzero(np.diff(ordered)))]
+
+
+def draw_composition(
+    axes: Any,
+    names: Sequence[str],
+    types: Sequence[str],
+    shares: Float64,
+    groups: Sequence[tuple[str, int]] = (),
+    *,
+    rest: bool = False,
+    title: str = "",
+    legend: str = "",
+) -> Any:
+    """Draw stacked bars of shares into matplotlib axes and return them.
+
+    Parameters
+    ----------
+    axes
+        Matplotlib axes.
+    names, types
+        Of the samples and of the cell types, in the order in which they are drawn: the first type at the bottom.
+    shares
+        ``(n_samples, n_types)``; every row sums to 1.
+    groups
+        Name and first sample of every group; a gap separates them and the name stands above.
+    rest
+        Whether the last type stands for all that have no colour of their own; it is grey.
+    title, legend
+        Headings.
+    """
+    starts = [start for _, start in groups] or [0]
+    places = np.arange(len(names)) + GAP * (np.searchsorted(starts, np.arange(len(names)), side="right") - 1)
+    bottoms = np.cumsum(shares, axis=1) - shares
+    apart = len(names) <= MOST_APART
+    for kind, name in enumerate(types):
+        grey = kind >= len(picture.TYPE_COLOURS) or (rest and kind == len(types) - 1)
+        axes.bar(
+            places, shares[:, kind], width=0.86 if apart else 1.0, bottom=bottoms[:, kind],
+            color=MISSING if grey else picture.TYPE_COLOURS[kind], label=picture.inert_label(name),
+            edgecolor="white", linewidth=0.4 if apart else 0.0,
+        )  # fmt: skip
+    axes.set_xlim(places[0] - 0.8, places[-1] + 0.8)
+    axes.set_ylim(0, 1)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+    axes.set_ylabel("share of the cells", color=INK, fontsize=11)
+    axes.set_xticks([])
+    axes.set_title(title, loc="left", color=INK, fontsize=14, pad=26 if groups else 10, parse_math=False)
+    picture.bare(axes, sides=("left",))
+    _draw_legend(axes, legend)
+    _write_groups(axes, groups, places)
+    _write_names(axes, names, places)
+    return axes
+
+
+def _draw_legend(axes: Any, title: str) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    # From top to bottom as the bars are stacked; beside them, where it hides nothing.
+    legend = axes.legend(
+        handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=9,
+        labelcolor=INK, handlelength=1.0, handleheight=1.0, title=picture.shortened(title), title_fontsize=10,
+        alignment="left",
+    )  # fmt: skip
+    picture.inert(legend)
+
+
+def _write_groups(axes: Any, groups: Sequence[tuple[str, int]], places: Float64) -> None:
+    """Write the name of each group above its bars, cut to the room that it has; nothing where that is too little."""
+    figure = axes.figure.canvas.figure
+    figure.draw_without_rendering()
+    wide = axes.get_window_extent().width / figure.dpi * 72 / (places[-1] - places[0] + 1.6)
+    stops = [begin for _, begin in groups[1:]] + [len(places)] * bool(groups)
+    for (name, start), stop in zip(groups, stops, strict=True):
+        first, last = places[start], places[stop - 1]
+        letters = int(wide * (last - first + 1 + GAP) / LETTER_POINTS)
+        short = picture.shortened(name)
+        if letters < min(4, len(short)):
+            continue
+        axes.annotate(
+            picture.shortened(name, min(letters, picture.NAME_LETTERS)), ((first + last) / 2, 1), xytext=(0, 5),
+            textcoords="offset points", ha="center", va="bottom", fontsize=10, color=INK, annotation_clip=False,
+            parse_math=False,
+        )  # fmt: skip
+
+
+def _write_names(axes: Any, names: Sequence[str], places: Float64) -> None:
+    """Write the names below, if there is room for letters that can be read."""
+    figure = axes.figure.canvas.figure
+    room = axes.get_window_extent().width / figure.dpi * 72 / (places[-1] - places[0] + 1.6)
+    if room < LEAST_NAME_POINTS:
+        axes.set_xlabel(f"{len(names):,} samples", color=INK, fontsize=11)
+        return
+    size = min(room * 0.9, LARGEST_NAME_POINTS)
+    axes.set_xticks(places, [picture.shortened(name, 20) for name in names], rotation=90, fontsize=size)
+    axes.tick_params(axis="x", length=0, colors=QUIET, pad=2)
+    for label in axes.get_xticklabels():
+        label.set_parse_math(False)

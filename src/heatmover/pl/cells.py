@@ -1,0 +1,116 @@
+"""Pictures of cell types: what each sample is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from heatmover._typing import Intp
+from heatmover._words import quoted
+from heatmover.analysis.cell_types import annotate
+from heatmover.analysis.comparison import Comparison
+from heatmover.analysis.composition import SampleComposition, shares_of
+from heatmover.analysis.study import Study
+from heatmover.drawing.composition import arranged, draw_composition
+from heatmover.drawing.heatmap import leaf_order
+from heatmover.drawing.style import TYPE_COLOURS, new_axes
+from heatmover.drawing.variables import Variable
+from heatmover.errors import InvalidInputError
+from heatmover.pl.data import read_data
+from heatmover.tl.layout import KEY, composed
+
+__all__ = ["composition"]
+
+
+def composition(
+    data: Any, cells: Any = None, *, color: Any = None, most: int = 10, key: str = KEY, ax: Any = None
+) -> Any:
+    """Draw what share of its cells each sample has of every cell type, as stacked bars.
+
+    Samples stand in the order of the tree of `distance_heatmap`, like beside like; with ``color`` group by group, each
+    in that order.
+
+    Parameters
+    ----------
+    data
+        A `Study` that knows the types of cells (in memory or in pieces), an AnnData of cells after
+        `heatmover.tl.sample_distances`, or a `Comparison`.
+    cells
+        For an AnnData the column of ``.obs`` with the type of each cell; for a `Comparison` the type of each point of
+        its graph, ``(n_points,)``; a `Study` has its own.
+    color
+        Groups of samples, or numbers to sort them by: a variable by its name, or values, as in `sample_map`.
+    most
+        How many types have a colour, at most 10; all others are one, "other".
+    key
+        Where `sample_distances` wrote, if ``data`` holds cells.
+    ax
+        Axes to draw into; the legend stands to their right. Default new ones.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        With one bar for each sample.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> from heatmover.pl import composition
+    >>> data = hm.datasets.cohort(8, cells_per_sample=50)
+    >>> result = hm.compare(data.points, data.labels)
+    >>> axes = composition(result, data.coordinates[:, 0].astype(int), color=data.annotations["condition"])
+    >>> axes.get_title(loc="left")
+    'Composition of 8 samples'
+    """
+    if most > len(TYPE_COLOURS):
+        raise InvalidInputError(f"most of at most {len(TYPE_COLOURS)}", repr(most), "more colours cannot be told apart")
+    every = _read(data, cells, key)
+    found = every.largest(most)
+    pictured = read_data(data, key)
+    order, groups = _order(pictured.distances, None if color is None else pictured.variable(color))
+    return draw_composition(
+        new_axes((8.0, 4.6)) if ax is None else ax,
+        [pictured.names[i] for i in order],
+        found.types,
+        found.shares[order],
+        groups,
+        rest=len(found.types) < len(every.types),
+        title=f"Composition of {len(order)} samples",
+        legend=found.annotation,
+    )
+
+
+def _read(data: Any, cells: Any, key: str) -> SampleComposition:
+    """Return the shares of cell types in samples, or say what is not there."""
+    if isinstance(data, Study):
+        if data.composition is None or cells is not None:
+            found = "a study without any" if data.composition is None else "others"
+            raise InvalidInputError("the types of cells that the study was given", found, "give the study cells=")
+        return data.composition
+    if cells is None:
+        raise InvalidInputError("the type of each cell", "none", "give cells=")
+    if isinstance(data, Comparison):
+        annotation = annotate(str(getattr(cells, "name", None) or ""), cells, data.graph.n_points)
+        return shares_of(annotation, data.measures.masses)
+    if not isinstance(cells, str):
+        raise InvalidInputError("cells to be a column of obs", type(cells).__name__)
+    if "distances" in getattr(data, "obsp", ()):
+        raise InvalidInputError(
+            f"an AnnData of cells with {quoted(cells)}", "one of samples", "pass the cells after hm.tl.sample_distances"
+        )
+    return composed(data, key, cells)
+
+
+def _order(distances: Any, variable: Variable | None) -> tuple[Any, list[tuple[str, int]]]:
+    """Return the samples in the order of their bars, and the name and the first of every group."""
+    tree = leaf_order(distances)
+    if variable is None:
+        return tree, []
+    if variable.numbers is not None:
+        # The smallest first, those without a number last; equals as in the tree.
+        return tree[np.argsort(variable.numbers[tree], kind="stable")], []
+    codes: Intp = variable.codes
+    order, begins = arranged(tree, codes)
+    names = [variable.groups[codes[order[start]]] if codes[order[start]] >= 0 else "missing" for start in begins]
+    return order, list(zip(names, begins, strict=True))
