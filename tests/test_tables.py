@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatmover.analysis.cell_types import CellContrast
-from heatmover.report.folder import _write_cell_types
-from heatmover.tables import inert_text, plain_text, write_table
+from heatmover.report.page import cell_type_table
+from heatmover.tables import inert_text, plain_text, table_text, write_table
 
 FORMULAS = [
     "=cmd()", "+cmd()", "-cmd()", "@sum(a1)", "\t=1", "\r=1", "\n=1", "\tplain", "\rplain", " =1", "\x00=1", "\ufeff=1",
@@ -76,5 +76,11 @@ def test_cell_types_are_inert_too(tmp_path):
         rows=lambda: [{"p": 0.1}],
     )
     assert CellContrast.rows  # what stands in for one has the same names
-    _write_cell_types(contrast, tmp_path / "cell-types.csv")
+    write_table(tmp_path / "cell-types.csv", *cell_type_table(contrast))
     assert read(tmp_path / "cell-types.csv")[1] == ["'-kind", "'=case", "'@control", "0.1", "-0.5"]
+
+
+def test_the_text_of_a_table_is_what_is_written(tmp_path):
+    header, rows = ["=name", "value"], [["@x", 1.25], ["plain", None], ['"quoted", with\nlines', -3]]
+    write_table(tmp_path / "table.csv", header, rows)
+    assert table_text(header, rows) == (tmp_path / "table.csv").read_bytes().decode()

@@ -10,7 +10,7 @@ import pytest
 
 from heatmover.analysis.study import study_cohort
 from heatmover.cohort import read_cohort
-from heatmover.report.folder import CELL_TYPES, FILES
+from heatmover.report.folder import CELL_TYPES, COMPOSITION, FILES
 from heatmover.tables import plain_text
 
 HOSTILE = "=1+1\n<b>[red]\x1b[31m,\"'"
@@ -42,7 +42,7 @@ def expected(file):
 
 
 def test_the_table_has_the_numbers_of_the_contrast(finished, expected, cli):
-    assert sorted(cli.contents(finished[0])) == sorted([*FILES, CELL_TYPES])
+    assert sorted(cli.contents(finished[0])) == sorted([*FILES, CELL_TYPES, COMPOSITION])
     with (finished[0] / CELL_TYPES).open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     names = [plain_text(row["cell_type"]) for row in rows]

@@ -7,13 +7,14 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_rgba
+from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 
 import heatmover as hm
 from heatmover import pl, tl
 from heatmover.drawing import style as picture
+from heatmover.drawing.heatmap import leaf_order
 from heatmover.manifold import diffusion_map
 from heatmover.manifold import smoothness as smoothness_of
 
@@ -427,3 +428,146 @@ def test_many_pairs_are_striped_in_a_picture(unsure, monkeypatch):
         assert image.get_extent() == [-0.5, n_samples - 0.5, n_samples - 0.5, -0.5]
     np.testing.assert_array_equal(striped, expected)
     assert drawn["heatmap"].get_xlim() == (-0.5, n_samples - 0.5)
+
+
+# Composition
+
+
+def heights(drawn):
+    """Shares as they are drawn, ``(n_types, n_samples)``."""
+    return np.array([[bar.get_height() for bar in container] for container in drawn.containers])
+
+
+def test_bars_of_composition_are_shares_in_the_order_of_the_tree(data, cells, result):
+    order = leaf_order(result.distances)
+    counts = np.zeros((14, 5))
+    names = list(result.names)
+    for label, branch in zip(data.labels, data.coordinates[:, 0], strict=True):
+        counts[names.index(label), int(branch)] += 1
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    drawn = pl.composition(cells, "branch", ax=axes())
+    by_size = np.argsort(-shares.mean(axis=0), kind="stable")
+    np.testing.assert_allclose(heights(drawn), shares[order][:, by_size].T, atol=1e-12)
+    assert [tick.get_text() for tick in drawn.get_xticklabels()] == [names[i] for i in order]
+    again = pl.composition(result, data.coordinates[:, 0], ax=axes())
+    np.testing.assert_allclose(heights(again), heights(drawn), atol=1e-12)
+
+
+def test_groups_stand_side_by_side_with_a_gap(cells, samples):
+    drawn = pl.composition(cells, "branch", color="condition", ax=axes())
+    names = [tick.get_text() for tick in drawn.get_xticklabels()]
+    assert names == sorted(names, key=lambda name: name.startswith("case"))  # categories: control, none, case
+    left = [bar.get_x() for bar in drawn.containers[0]]
+    steps = np.diff(left)
+    assert (steps > 1.5).tolist() == [i == 6 for i in range(13)]
+    assert [text.get_text() for text in drawn.texts] == ["control", "case"]
+    by_age = pl.composition(cells, "branch", color="age", ax=axes())
+    assert [tick.get_text() for tick in by_age.get_xticklabels()] == list(samples.obs_names)
+
+
+def test_many_types_become_ten_and_other(result, data):
+    kinds = [f"kind {i % 14:02d}" for i in range(len(data.labels))]
+    drawn = pl.composition(result, kinds, ax=axes())
+    labels = [text.get_text() for text in drawn.get_legend().get_texts()]
+    assert len(labels) == 11
+    assert labels[0] == "other (4 types)"
+    assert to_hex(drawn.containers[-1][0].get_facecolor()).upper() == picture.MISSING.upper()
+    np.testing.assert_allclose(heights(drawn).sum(axis=0), 1)
+
+
+def test_hostile_types_are_text(result, data):
+    names = np.array(["$\\frac{", "_hidden", "<b>x</b>", "x" * 300, " "])
+    drawn = pl.composition(
+        result, names[data.coordinates[:, 0].astype(int)], color=["$\\frac{"] * 7 + ["_"] * 7, ax=axes()
+    )
+    drawn.figure.draw_without_rendering()
+    labels = {text.get_text().strip() for text in drawn.get_legend().get_texts()}
+    assert {"$\\frac{", "_hidden", "<b>x</b>", "x" * 21 + "..."} <= labels
+    assert len(drawn.get_legend().get_texts()) == 5
+
+
+def test_a_study_knows_its_types_and_variables(data):
+    compared = hm.compare(data.points, data.labels)
+    branch = {"branch": data.coordinates[:, 0].astype(int)}
+    condition = {"condition": data.annotations["condition"]}
+    study = hm.study_comparison(compared, condition, cells=branch, n_permutations=9)
+    drawn = pl.composition(study, color="condition", ax=axes())
+    assert drawn.get_legend().get_title().get_text() == "branch"
+    assert [text.get_text() for text in drawn.texts] == ["case", "control"]
+    assert pl.sample_map(study, "condition", ax=axes()).get_legend() is not None
+    with pytest.raises(hm.InvalidInputError, match="did you mean 'condition'"):
+        pl.sample_map(study, "conditon", ax=axes())
+    with pytest.raises(hm.InvalidInputError, match="the study was given, found others"):
+        pl.composition(study, branch["branch"], ax=axes())
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        ("cells", "brunch", "did you mean 'branch'"),
+        ("cells", None, "the type of each cell, found none"),
+        ("cells", [1, 2], "cells to be a column of obs, found list"),
+        ("samples", "branch", "an AnnData of cells with 'branch', found one of samples"),
+        ("result", ["a", "b"], "one type for each of the 420 points"),
+        ("result", ["a"] * 420, "2 to 1,000 cell types"),
+    ],
+)
+def test_bad_types(request, kind, given, message):
+    with pytest.raises(hm.InvalidInputError, match=message):
+        pl.composition(request.getfixturevalue(kind), given, ax=axes())
+
+
+def test_more_colours_than_there_are(cells):
+    with pytest.raises(hm.InvalidInputError, match="most of at most 10"):
+        pl.composition(cells, "branch", most=11, ax=axes())
+
+
+# Number and state
+
+
+@pytest.fixture(scope="module")
+def contrasted(data):
+    condition = {"condition": data.annotations["condition"]}
+    branch = {"branch": [f"branch {int(b)}" for b in data.coordinates[:, 0]]}
+    return hm.study_comparison(hm.compare(data.points, data.labels), condition, cells=branch, n_permutations=99)
+
+
+def test_bars_of_number_and_state_are_parts_of_the_distance(contrasted):
+    drawn = pl.abundance_state(contrasted, ax=axes())
+    types = contrasted.contrast.types
+    assert [label.get_text() for label in drawn.get_yticklabels()] == [kind.name for kind in types]
+    widths = [[bar.get_width() for bar in container] for container in drawn.containers]
+    distance = contrasted.contrast.distance
+    np.testing.assert_allclose(widths[0], [100 * kind.abundance / distance for kind in types], rtol=1e-6)
+    np.testing.assert_allclose(widths[1], [100 * kind.state / distance for kind in types], rtol=1e-6)
+    assert np.sum(widths) == pytest.approx(100)
+    full = [bar.get_facecolor()[3] == 1 for bar in drawn.containers[0]]
+    assert full == [kind.abundance_q <= 0.1 for kind in types]
+    assert any(full)
+    assert not all(full)
+    alone = pl.abundance_state(contrasted.contrast, most=2, ax=axes())
+    assert len(alone.containers[0]) == 2
+    assert "3 further types not shown" in alone.get_xlabel()
+
+
+def test_number_and_state_of_an_anndata(data):
+    obs = pd.DataFrame({"sample": data.labels}, index=[f"cell-{i}" for i in range(len(data.labels))])
+    obs["condition"] = obs["sample"].str.split("-").str[0]
+    obs["branch"] = [f"$\\frac{{ {int(b)}" for b in data.coordinates[:, 0]]
+    adata = anndata.AnnData(data.points, obs=obs)
+    tl.sample_distances(adata, "sample")
+    with pytest.raises(hm.InvalidInputError, match="a contrast of cell types in uns"):
+        pl.abundance_state(adata, ax=axes())
+    tl.explain(adata, "condition", group="case", annotation="branch", n_permutations=19)
+    drawn = pl.abundance_state(adata, ax=axes())
+    drawn.figure.draw_without_rendering()
+    table = adata.uns["heatmover"]["explain"]["types"]
+    widths = [bar.get_width() for bar in drawn.containers[1]]
+    np.testing.assert_allclose(widths, 100 * table["state"] / (table["abundance"] + table["state"]).sum())
+
+
+def test_without_a_contrast_there_is_nothing_to_draw(result):
+    without = hm.study_comparison(result, n_permutations=9)
+    for bad, found in ((without, "a study without any"), (result, "Comparison"), (3, "int")):
+        with pytest.raises(hm.InvalidInputError, match=f"a contrast of cell types.*found {found}"):
+            pl.abundance_state(bad, ax=axes())

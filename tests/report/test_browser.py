@@ -260,6 +260,42 @@ def test_bars_of_cell_types_are_drawn_in_proportion(reader, pages, plain_study, 
     assert right <= width
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["plain", "hostile"])
+def test_number_and_state_are_drawn_on_both_sides_of_zero(reader, pages, request, name, width):
+    page = reader(pages / f"{name}.html", width=width)
+    contrast = request.getfixturevalue(f"{name}_study").contrast
+    zero, room = page.evaluate(
+        "[document.querySelector('#cells .zero').getBoundingClientRect().left,"
+        " document.querySelector('#cells .track').getBoundingClientRect().width]"
+    )
+    pieces = page.evaluate(
+        "[...document.querySelectorAll('#cells .piece')].map((one) => {"
+        " const box = one.getBoundingClientRect(); return [box.left, box.right]; })"
+    )
+    parts = [part / contrast.distance for kind in contrast.types for part in (kind.abundance, kind.state)]
+    span = max(0, *parts) - min(0, *parts)
+    for (left, right), part in zip(pieces, parts, strict=True):
+        assert (right - zero if part > 0 else left - zero) == pytest.approx(part / span * room, abs=3)
+    right = page.evaluate("Math.max(...[...document.querySelectorAll('#cells .parts *')].map((one) => "
+                          "one.getBoundingClientRect().right))")  # fmt: skip
+    assert right <= width
+    assert room > 100
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_number_and_state_stand_out(reader, pages, scheme):
+    page = reader(pages / "plain.html", color_scheme=scheme)
+    colors = page.evaluate(
+        "['number', 'state'].map((name) => getComputedStyle(document.querySelector(`#cells .swatch.${name}`))"
+        ".backgroundColor)"
+    )
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    for color in colors:
+        low, high = sorted([luminance(color), luminance(paper)])
+        assert (high + 0.05) / (low + 0.05) > 3
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_two_directions_of_cell_types_stand_out_and_apart(reader, pages, scheme):
     page = reader(pages / "plain.html", color_scheme=scheme)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from heatmover.drawing.style import NUMBER_AND_STATE
 from heatmover.report import render
 from heatmover.report.page import _percent, cell_sections
 
@@ -69,6 +70,32 @@ def test_a_share_below_zero_has_no_bar_and_a_minus(plain_study, contrast, parsed
     widths = [attributes["style"] for _, attributes in page.tags if attributes.get("class", "").startswith("bar-fill")]
     assert widths[-1] == "width:0.0%"
     assert widths[0] == "width:100.0%"
+
+
+def test_number_and_state_are_bars_from_zero(plain_study, contrast, parsed):
+    parts = [(0.6, -0.2), (0.1, 0.3), (0.0, 0.2)]
+    types = [
+        replace(
+            kind, abundance=a * contrast.distance, state=s * contrast.distance, abundance_q=q, state_q=1 - q, score=1
+        )
+        for kind, (a, s), q in zip(contrast.types, parts, (0.01, 0.99, 0.99), strict=False)
+    ]
+    section = cell_sections(with_types(plain_study, types))[0]
+    pieces = [attributes for _, attributes in parsed(section.html).tags if "piece" in attributes.get("class", "")]
+    drawn = [tuple(float(part.split(":")[1].rstrip("%")) for part in one["style"].split(";")) for one in pieces]
+    # The room goes from -20 % to 60 %: zero is at a quarter of it.
+    expected = [(25, 75), (0, 25), (25, 12.5), (25, 37.5), (25, 0), (25, 25)]
+    assert drawn == pytest.approx(expected)
+    assert ["pale" not in one["class"] for one in pieces] == [True, False, False, True, False, True]
+    assert section.data["numbers"] == pytest.approx([0.6, 0.1, 0])
+    assert section.data["states"] == pytest.approx([-0.2, 0.3, 0.2])
+    assert section.data["sure_states"] == [False, True, True]
+    assert section.data["colors"] == list(NUMBER_AND_STATE)
+
+
+def test_all_parts_of_all_types_make_the_distance(plain_study):
+    data = cell_sections(plain_study)[0].data
+    assert sum(data["numbers"]) + sum(data["states"]) == pytest.approx(1, abs=1e-4)
 
 
 def test_many_kinds_are_added_up(plain_study, contrast, parsed):

@@ -21,6 +21,8 @@ MOST_GROUPS = len(COLOURS) * len(SHAPES)
 TYPE_COLOURS = (
     "#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677", "#AA4499", "#44AA99", "#882255", "#999933", "#D55E00",
 )  # fmt: skip
+# Of what the number of cells adds to a distance, and of what their state adds.
+NUMBER_AND_STATE = ("#117733", "#AA4499")
 # From near, dark, to far, light, in the report and in pl alike: groups of alike samples stand out, on paper and on a
 # dark screen.
 NEAR_TO_FAR = ("#08306b", "#1d5a9b", "#4a8fc3", "#8fc0de", "#cfe1ef", "#f4f7fa")

@@ -17,7 +17,7 @@ from heatmover.analysis.comparison import Comparison, Intervals
 from heatmover.analysis.composition import SampleComposition
 from heatmover.analysis.noise import named_floors, pair_counts
 from heatmover.analysis.study import Study, study_comparison
-from heatmover.drawing.style import TYPE_COLOURS
+from heatmover.drawing.style import NUMBER_AND_STATE, TYPE_COLOURS
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 from heatmover.report.figures import colorings, first_coloring, heatmap, maps, scale_shares
@@ -230,17 +230,45 @@ def cell_sections(study: Study) -> list[Section]:
         return []
     shown, rest = contrast.types[:MOST_TYPES], contrast.types[MOST_TYPES:]
     largest = max((cell_type.share for cell_type in shown), default=0.0)
+    parts = [_parts(cell_type, contrast) for cell_type in shown]
+    low, high = min(0.0, *map(min, parts)), max(0.0, *map(max, parts))
+    span = (high - low) or 1.0
     html = fill(
         "cells.html",
         contrast=contrast,
-        rows=[_row(cell_type, contrast, largest) for cell_type in shown],
+        rows=[
+            _row(cell_type, contrast, largest)
+            | {name: _bar(part, low, span) for name, part in zip(("number_bar", "state_bar"), pair, strict=True)}
+            for cell_type, pair in zip(shown, parts, strict=True)
+        ],
+        zero=f"{-100 * low / span:.2f}",
         rest={"count": len(rest), "share": _percent(sum(cell_type.share for cell_type in rest))} if rest else None,
         level=f"{100 * LEVEL:.0f} %",
         group=shortened(contrast.group, 40),
         reference=shortened(contrast.reference, 40),
         n_different=len(contrast.different),
     )
-    return [Section("cells", "Which cells differ", html, table=table_text(*cell_type_table(contrast)))]
+    data = {
+        "types": [cell_type.name for cell_type in shown],
+        "numbers": rounded([number for number, _ in parts]),
+        "states": rounded([state for _, state in parts]),
+        "sure_numbers": [bool(cell_type.direction) for cell_type in shown],
+        "sure_states": [cell_type.moved for cell_type in shown],
+        "colors": list(NUMBER_AND_STATE),
+    }
+    table = table_text(*cell_type_table(contrast))
+    return [Section("cells", "Which cells differ", html, data, table=table, picture=True)]
+
+
+def _parts(cell_type: CellType, contrast: CellContrast) -> tuple[float, float]:
+    """Return what the number of cells and their state add, as shares of the distance."""
+    whole = contrast.distance or 1.0
+    return cell_type.abundance / whole, cell_type.state / whole
+
+
+def _bar(part: float, low: float, span: float) -> tuple[str, str]:
+    """Return where a bar that begins or ends at zero has its left end, and its width, in per cent of the room."""
+    return f"{100 * (min(part, 0.0) - low) / span:.2f}", f"{100 * abs(part) / span:.2f}"
 
 
 def cell_type_table(contrast: CellContrast) -> tuple[list[str], list[list[Any]]]:
@@ -311,11 +339,11 @@ def _row(cell_type: CellType, contrast: CellContrast, largest: float) -> dict[st
         "direction": cell_type.direction or "same",
         "mark": MARKS[cell_type.direction],
         "number": cell_type.number_words(),
-        "abundance": _percent(cell_type.abundance / contrast.distance if contrast.distance else 0.0),
+        "abundance": _percent(_parts(cell_type, contrast)[0]),
         "abundance_q": cell_type.abundance_q,
         "moved": cell_type.moved,
         "state_words": "other state" if cell_type.moved else "no sign of it",
-        "state": _percent(cell_type.state / contrast.distance if contrast.distance else 0.0),
+        "state": _percent(_parts(cell_type, contrast)[1]),
         "state_q": cell_type.state_q,
         "in_group": _percent(cell_type.in_group),
         "in_reference": _percent(cell_type.in_reference),

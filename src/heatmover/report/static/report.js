@@ -494,6 +494,14 @@
       const strip = asLegend(coloring, look).map((one) => Object.assign(one, { name: before + one.name, type: "bar", marker: { color: one.marker.color } }));
       return withLegend({ data: made.data.slice(-1), layout: made.layout }, named.concat(strip), short(mixture.annotation, 40), look, size);
     },
+    cells: (look) => {
+      const found = data.sections.cells, [number, state] = found.colors;
+      const shades = (color, sure) => sure.map((one) => (one ? color : mix(color, "#ffffff", 0.7)));
+      return barPicture(look, found.types, [
+        { name: "how many", values: found.numbers, colors: shades(number, found.sure_numbers), edge: number },
+        { name: "in what state (pale: may be chance)", values: found.states, colors: shades(state, found.sure_states), edge: state },
+      ], "part of the distance");
+    },
     scales: (look) => {
       const found = data.sections.scales;
       return barPicture(look, found.steps.map((steps) => steps.toLocaleString("en") + (steps === 1 ? " step" : " steps")),
@@ -503,7 +511,7 @@
   function barPicture(look, names, series, title) {
     const labels = names.map((name) => literal(short(name, 40)));
     const traces = series.map((one) => ({ type: "bar", orientation: "h", y: labels.map((_, i) => i), x: one.values.map((value) => 100 * value), name: literal(one.name),
-      marker: { color: one.colors || one.color }, text: one.marks, textposition: "outside", cliponaxis: false }));
+      marker: { color: one.colors || one.color, line: { color: one.edge || one.color, width: 1 } } }));
     const longest = Math.max(...names.map((name) => Math.min(Array.from(name).length, 40)));
     const frame = Object.assign(layout(look), {
       paper_bgcolor: look.paper, plot_bgcolor: look.paper, barmode: "group", bargap: 0.3, showlegend: series.length > 1, legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
