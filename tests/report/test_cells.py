@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from heatmover.drawing.style import NUMBER_AND_STATE
@@ -85,7 +86,7 @@ def test_number_and_state_are_bars_from_zero(plain_study, contrast, parsed):
     drawn = [tuple(float(part.split(":")[1].rstrip("%")) for part in one["style"].split(";")) for one in pieces]
     # The room goes from -20 % to 60 %: zero is at a quarter of it.
     expected = [(25, 75), (0, 25), (25, 12.5), (25, 37.5), (25, 0), (25, 25)]
-    assert drawn == pytest.approx(expected)
+    np.testing.assert_allclose(drawn, expected)
     assert ["pale" not in one["class"] for one in pieces] == [True, False, False, True, False, True]
     assert section.data["numbers"] == pytest.approx([0.6, 0.1, 0])
     assert section.data["states"] == pytest.approx([-0.2, 0.3, 0.2])
