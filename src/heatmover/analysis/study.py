@@ -18,8 +18,8 @@ from heatmover._words import distinct, find, listed, percent, quoted
 from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, contrast_cells
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, check_all_pairs
-from heatmover.analysis.design_check import design_notes
 from heatmover.analysis.composition import SampleComposition, compose
+from heatmover.analysis.design_check import design_notes
 from heatmover.analysis.examination import Finding, check_adjusted, design_of, examine, examine_design
 from heatmover.analysis.noise import (
     NOISY,

@@ -14,7 +14,7 @@ from heatmover.report.markup import shortened
 from heatmover.statistics import DesignResult, TestResult
 from heatmover.tables import table_text
 
-__all__ = ["BEFORE", "cautions", "findings_table", "row"]
+__all__ = ["BEFORE", "cautions", "findings_table", "row", "term_rows", "terms_table"]
 
 # Above what to keep in mind, in the page and in the terminal.
 BEFORE = "Before you believe it"
@@ -83,12 +83,22 @@ def term_rows(found: DesignResult | None) -> list[dict[str, Any]]:
     share = percent(max(found.residual_sum_of_squares / total, 0.0)) if total > 0 else ""
     rest = {"term": "residual", "freedom": found.residual_degrees_of_freedom, "share": share, "left": "", "p": None}
     return [*terms, rest]
+
+
 def findings_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows of `row` as CSV; empty if there are none."""
-    columns = ["variable", "kind", "samples", "missing", "verdict", "test", "effect", "p", "q"]
-    columns += ["nearest", "spread", "smooth"]
+    """Return rows of `row` as CSV."""
+    columns = ["variable", "kind", "samples", "missing", "verdict", "test", "adjusted", "effect", "pairs", "p", "floor"]
+    columns += ["q", "nearest", "spread", "smooth"]
     named = [dict(one) | {"verdict": one["verdict"]["text"]} for one in rows]
-    return table_text(columns, [[one[name] for name in columns] for one in named]) if rows else ""
+    return table_text(columns, [[one[name] for name in columns] for one in named])
+
+
+def terms_table(found: DesignResult) -> str:
+    """Return what each term of a design explains as CSV, with all digits."""
+    columns = ["degrees_of_freedom", "r_squared", "partial_r_squared", "p_value", "smallest_p"]
+    return table_text(
+        ["term", *columns], [[term.term, *(getattr(term, name) for name in columns)] for term in found.terms]
+    )
 
 
 def cautions(study: Study) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from heatmover.drawing.style import NUMBER_AND_STATE, TYPE_COLOURS
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 from heatmover.report.figures import colorings, first_coloring, heatmap, maps, scale_shares
-from heatmover.report.findings import BEFORE, cautions, findings_table, row, term_rows
+from heatmover.report.findings import BEFORE, cautions, findings_table, row, term_rows, terms_table
 from heatmover.report.markup import digest, fill, legal_script, rounded, script_json, shortened, static
 from heatmover.report.methods import methods, references
 from heatmover.tables import table_text
@@ -66,8 +66,9 @@ class Section:
         Plain values that the page's script finds under ``key``.
     after
         Key of the section that a further section follows.
-    table
-        What the section's button saves as ``key.csv``, see `heatmover.tables.table_text`; empty for no such button.
+    tables
+        What the section's buttons save, by the names of the files without their ending: CSV, see
+        `heatmover.tables.table_text`. The names are lower-case letters.
     picture
         Whether the page's script knows how to save the section's picture, and buttons offer it.
 
@@ -82,7 +83,7 @@ class Section:
     html: str
     data: Mapping[str, Any] = field(default_factory=dict)
     after: str = "statistics"
-    table: str = ""
+    tables: Mapping[str, str] = field(default_factory=dict)
     picture: bool = False
 
 
@@ -127,7 +128,10 @@ def statistics(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
     rows = [row(finding) for finding in study.findings]
     by = "" if study.design is None else study.design.by
     html = fill("statistics.html", rows=rows, block=study.block, terms=term_rows(study.design), by=by)
-    return Section("statistics", "What goes with the distances", html, table=findings_table(rows))
+    tables = {"statistics": findings_table(rows)} if rows else {}
+    if study.design is not None:
+        tables["terms"] = terms_table(study.design)
+    return Section("statistics", "What goes with the distances", html, tables=tables)
 
 
 def scales(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
@@ -137,7 +141,7 @@ def scales(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
     html = fill("scales.html", shares=shares, largest=largest, reason=study.comparison.max_scale_reason)
     data = {"steps": [share["steps"] for share in shares], "shares": rounded([share["share"] for share in shares])}
     table = table_text(["steps", "share_of_the_mean_distance"], [[one["steps"], one["share"]] for one in shares])
-    return Section("scales", "From fine to coarse", html, data, table=table, picture=True)
+    return Section("scales", "From fine to coarse", html, data, tables={"scales": table}, picture=True)
 
 
 def graph(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
@@ -174,7 +178,9 @@ def samples(study: Study, shared: dict[str, Any]) -> Section:
     confidence = None if intervals is None else f"{100 * intervals.confidence:g}"
     columns = [str(name) for name in table]
     html = fill("samples.html", columns=columns, rows=rows, confidence=confidence)
-    return Section("samples", "All samples", html, table=_samples_table(study, columns, shared["nearest"]))
+    return Section(
+        "samples", "All samples", html, tables={"samples": _samples_table(study, columns, shared["nearest"])}
+    )
 
 
 def _samples_table(study: Study, columns: list[str], nearest: Sequence[int]) -> str:
@@ -257,7 +263,7 @@ def cell_sections(study: Study) -> list[Section]:
         "colors": list(NUMBER_AND_STATE),
     }
     table = table_text(*cell_type_table(contrast))
-    return [Section("cells", "Which cells differ", html, data, table=table, picture=True)]
+    return [Section("cells", "Which cells differ", html, data, tables={"cells": table}, picture=True)]
 
 
 def _parts(cell_type: CellType, contrast: CellContrast) -> tuple[float, float]:
@@ -316,7 +322,7 @@ def composition_sections(study: Study, shared: dict[str, Any], order: Sequence[i
     after = "statistics" if study.contrast is None else "cells"
     table = table_text(*composition_table(study.comparison.names, study.composition))
     return [
-        Section("composition", "What each sample is made of", html, data, after=after, table=table, picture=True),
+        Section("composition", "What each sample is made of", html, data, after, {"composition": table}, picture=True),
     ]
 
 
@@ -407,7 +413,7 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
             {
                 "shared": shared,
                 "sections": {part.key: part.data for part in sections},
-                "tables": {part.key: part.table for part in sections if part.table},
+                "tables": {name: text for part in sections for name, text in part.tables.items()},
             }
         ),
     )
