@@ -11,9 +11,10 @@ import pytest
 
 import heatmover as hm
 from heatmover.cli import _diagnosis, _noise
-from heatmover.cli._diagnosis import MOST_CELLS, draw
+from heatmover.cli._diagnosis import MOST_CELLS
 from heatmover.cohort import read_cohort
 from heatmover.cohort.candidates import candidates
+from heatmover.cohort.hashes import draw_cells
 
 
 def flowing(text):
@@ -165,7 +166,7 @@ def test_every_sample_is_drawn_from(tmp_path):
     values = np.arange(len(labels)) + 0.5
     pd.DataFrame({"sample": labels, "x": values, "y": -values}).to_parquet(tmp_path / "cells.parquet")
     cohort = read_cohort(tmp_path / "cells.parquet", sample_key="sample")
-    points, codes = draw(cohort, MOST_CELLS, 1)
+    points, codes = draw_cells(cohort, MOST_CELLS, 1)
     assert len(points) == len(codes) == MOST_CELLS
     assert len(np.unique(points[:, 0])) == MOST_CELLS  # no cell twice
     assert [cohort.names[code] for code in codes] == labels[(points[:, 0] - 0.5).astype(int)].tolist()
@@ -175,7 +176,7 @@ def test_every_sample_is_drawn_from(tmp_path):
     order = rng.permutation(len(labels))
     frame = pd.DataFrame({"sample": labels[order], "x": values[order], "y": -values[order]})
     frame.to_parquet(tmp_path / "shuffled.parquet")
-    again, _ = draw(read_cohort(tmp_path / "shuffled.parquet", sample_key="sample"), MOST_CELLS, 1)
+    again, _ = draw_cells(read_cohort(tmp_path / "shuffled.parquet", sample_key="sample"), MOST_CELLS, 1)
     np.testing.assert_array_equal(again, points)
 
 

@@ -1,6 +1,7 @@
 """Studies: samples compared, their variables examined, and how it was done, whatever compares."""
 
 from heatmover.analysis.cell_types import CellContrast, CellType, annotate, contrast_cells
+from heatmover.analysis.clusters import cluster_cells
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, Intervals, compare
 from heatmover.analysis.design_check import DesignRemark, check_design
@@ -26,6 +27,7 @@ __all__ = [
     "StudyRecord",
     "annotate",
     "check_design",
+    "cluster_cells",
     "compare",
     "contrast_cells",
     "examine",

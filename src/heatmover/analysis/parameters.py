@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, final
 
 from heatmover._validation import check_integer, check_option, check_seed, check_truth, check_word
-from heatmover._words import unknown_parameter
+from heatmover._words import quoted, unknown_parameter
 from heatmover.analysis.units import UNITS, Units
 from heatmover.analysis.variables import check_readings
 from heatmover.cohort.equal import check_equal_cells
@@ -36,7 +36,10 @@ class StudyParameters:
         tested with the others held fixed, and so is every interaction; see `heatmover.statistics.Design.from_formula`.
     cells
         Name of an annotation of the cells, such as their types: which of them differ between the groups of the
-        first variable that has groups, see `heatmover.analysis.contrast_cells`.
+        first variable that has groups, see `heatmover.analysis.contrast_cells`. ``"auto"``: clusters of cells instead.
+    clusters
+        How many clusters stand for the types of cells that nobody annotated, see `heatmover.analysis.cluster_cells`;
+        None for none, or for ten if ``cells`` is ``"auto"``.
     numeric, categorical
         Names of variables to read as numbers however few different values they have, or as groups however many.
     min_cells
@@ -75,6 +78,7 @@ class StudyParameters:
     adjust: Sequence[str] = ()
     formula: str | None = None
     cells: str | None = None
+    clusters: int | None = None
     numeric: Sequence[str] = ()
     categorical: Sequence[str] = ()
     min_cells: int | None = None
@@ -97,6 +101,7 @@ class StudyParameters:
         check_readings(self.numeric, self.categorical)
         if self.cells is not None:
             check_word("cells", self.cells)
+        self._check_clusters()
         self._check_formula()
         for name in ("n_neighbors", "n_permutations"):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), minimum=1))
@@ -138,6 +143,15 @@ class StudyParameters:
                     f"{argument(name)} beside it",
                     f"leave {argument(name)} out, or the formula",
                 )
+
+    def _check_clusters(self) -> None:
+        if self.clusters is None:
+            return
+        object.__setattr__(self, "clusters", check_integer("clusters", self.clusters, minimum=2))
+        if self.cells not in (None, "auto"):
+            raise InvalidInputError(
+                f"{argument('cells')} or {argument('clusters')}", f"both, {quoted(self.cells)} and {self.clusters}"
+            )
 
     @classmethod
     def named(cls, parameters: StudyParameters | None, changes: Mapping[str, Any]) -> StudyParameters:

@@ -16,6 +16,7 @@ from heatmover._typing import Bool, Float64, Intp
 from heatmover._validation import check_integer, import_extra
 from heatmover._words import distinct, find, listed, percent, quoted
 from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, contrast_cells
+from heatmover.analysis.clusters import cluster_cells, cluster_note, clusters_wanted
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, check_all_pairs
 from heatmover.analysis.composition import SampleComposition, compose
@@ -220,9 +221,10 @@ def study_cohort(
     progress
         Told of all stages.
     **changes
-        Parameters by their names: ``variables``, ``block``, ``adjust``, ``formula``, ``cells``, ``numeric``,
-        ``categorical``, ``min_cells``, ``allow_components``, ``n_neighbors``, ``landmarks``, ``equal_cells``, ``bias``,
-        ``n_bootstrap``, ``units``, ``n_permutations``, ``random_state``; see `heatmover.analysis.StudyParameters`.
+        Parameters by their names: ``variables``, ``block``, ``adjust``, ``formula``, ``cells``, ``clusters``,
+        ``numeric``, ``categorical``, ``min_cells``, ``allow_components``, ``n_neighbors``, ``landmarks``,
+        ``equal_cells``, ``bias``, ``n_bootstrap``, ``units``, ``n_permutations``, ``random_state``; see
+        `heatmover.analysis.StudyParameters`.
 
     Returns
     -------
@@ -260,11 +262,11 @@ def study_cohort(
     chosen = choose_variables(cohort, table, wanted_variables(asked), (*asked.blocks, *asked.adjust))
     blocks = {name: check_block(cohort.variable(name).iloc[kept], name) for name in asked.blocks} or None
     covariates = covariates_of(cohort, table, blocks, asked)
-    annotation = None if asked.cells is None else annotate(asked.cells, cohort.annotation(asked.cells), cohort.n_cells)
+    annotation, told = _annotation(cohort, asked, getattr(comparer, "n_jobs", None), watch)
     with _quiet() as warned:
         compared = comparer.compare(cohort, kept, annotation, asked, watch)
     compact = [_text(warning) for warning in warned if issubclass(warning.category, EmbeddingWarning)]
-    notes = (*_left_out_notes(cohort, kept, asked.min_cells), *cohort.warnings, *compact)
+    notes = (*_left_out_notes(cohort, kept, asked.min_cells), *cohort.warnings, *compact, *told)
     watch.stage("diagnose graph", 1)
     if not asked.allow_components:
         _check_whole(compared.comparison)
@@ -273,6 +275,19 @@ def study_cohort(
         compared, _Design(table, chosen, blocks, covariates, notes), watch,
         source=input_record(cohort), parameters=asked.record() | {"variables": list(chosen)}, how=comparer.record(),
     )  # fmt: skip
+
+
+def _annotation(
+    cohort: Cohort, asked: StudyParameters, n_jobs: int | None, progress: Progress
+) -> tuple[Annotation | None, tuple[str, ...]]:
+    """Return the type of each cell, from the file or by clusters, and what to say of it."""
+    n_clusters = clusters_wanted(cohort, asked)
+    if n_clusters is not None:
+        found = cluster_cells(cohort, n_clusters, random_state=asked.random_state, n_jobs=n_jobs, progress=progress)
+        return found, (cluster_note(found),)
+    if asked.cells is None:
+        return None, ()
+    return annotate(asked.cells, cohort.annotation(asked.cells), cohort.n_cells), ()
 
 
 def study_comparison(

@@ -20,7 +20,7 @@ EXAMPLES = """
 - `heatmover compare cells.h5ad -s sample --bootstrap 200 -o results`
 - `heatmover compare cells.h5ad -s sample --equal-cells --units euclidean -o results`
 - `heatmover compare cells.csv -s donor --rep CD3,CD4,CD8 --standardize -o results`
-- `heatmover compare fcs-folder --sample-sheet samples.csv --cofactor 5 -o results`
+- `heatmover compare fcs-folder --sample-sheet samples.csv --cofactor 5 --color response --clusters 12 -o results`
 - `heatmover compare cells.zarr -s sample --landmarks 27000 --memory 4GB --checkpoint run.zarr --resume -o results`
 """
 
@@ -43,6 +43,7 @@ def compare(
     adjust: options.Adjust = None,
     formula: options.Formula = None,
     cells: options.Cells = None,
+    clusters: options.Clusters = None,
     numeric: options.Numeric = None,
     categorical: options.Categorical = None,
     permutations: options.Permutations = "999",

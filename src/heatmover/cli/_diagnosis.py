@@ -18,6 +18,7 @@ from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, Int32, Int64, Intp
 from heatmover._words import counted, listed, percent, quoted, unused
 from heatmover.analysis.cell_types import annotate
+from heatmover.analysis.clusters import clusters_wanted
 from heatmover.analysis.comparison import compare
 from heatmover.analysis.design_check import check_design
 from heatmover.analysis.landmarking import LANDMARKS, LANDMARKS_ABOVE
@@ -44,7 +45,7 @@ from heatmover.cli._terminal import clean, output, watched
 from heatmover.cohort import Cohort
 from heatmover.cohort.equal import equal_count
 from heatmover.cohort.formats.choose import format_of
-from heatmover.cohort.hashes import cell_hashes
+from heatmover.cohort.hashes import draw_cells
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import EmbeddingWarning, GraphWarning, HeatmoverError, InvalidInputError
 from heatmover.graphs import Diagnosis, Graph
@@ -109,7 +110,7 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     refusals = list(_refusals(cohort, settings))
     kept = np.flatnonzero(cohort.sizes >= (settings.study.min_cells or 1))
     progress.stage("draw cells", 1)
-    points, codes = draw(cohort, MOST_CELLS, settings.study.random_state)
+    points, codes = draw_cells(cohort, MOST_CELLS, settings.study.random_state)
     progress.advance()
     copies = len(points) - len(np.unique(points, axis=0))
     spread = np.var(points.astype(np.float64), axis=0)
@@ -136,33 +137,6 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     return Checkup(points, codes, copies, constant, dominant, diagnosis, tuple(refusals), advice, noise)
 
 
-def draw(cohort: Cohort, most: int, seed: int) -> tuple[npt.NDArray[Any], Int32]:
-    """Return at most so many cells, drawn from every sample in proportion and at least one of each.
-
-    They are drawn by hashes of their values, in whatever order they come.
-    """
-    if cohort.n_cells <= most:
-        return cohort.points(), cohort.codes
-    hashes, codes = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int32)
-    points: npt.NDArray[Any] = np.empty((0, cohort.n_dimensions))
-    for block, block_codes in cohort.chunks():
-        hashes = np.concatenate([hashes, cell_hashes(block, block_codes, seed)])
-        points, codes = np.concatenate([points, block]), np.concatenate([codes, block_codes])
-        # Enough for every sample to replace its first later on.
-        kept = _first_and_next(hashes, codes, most + len(cohort.names))
-        hashes, points, codes = hashes[kept], points[kept], codes[kept]
-    chosen = _first_and_next(hashes, codes, most)
-    return points[chosen], codes[chosen]
-
-
-def _first_and_next(hashes: npt.NDArray[np.uint64], codes: Int32, most: int) -> Intp:
-    """Return the place of the smallest hash of each sample, then those of the smallest of all."""
-    order = np.argsort(hashes, kind="stable")
-    is_first = np.zeros(order.size, dtype=bool)
-    is_first[np.unique(codes[order], return_index=True)[1]] = True
-    return np.concatenate([order[is_first], order[~is_first]])[:most]
-
-
 def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
     """Yield every reason why `compare` would refuse before it makes a graph, not the first only."""
     asked, kept = settings.study, np.arange(len(cohort.names))
@@ -181,7 +155,7 @@ def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
     yield from _tried(read_variables, table, asked.numeric, asked.categorical)
     for name in wanted_variables(asked) or ():
         yield from _tried(choose_variables, cohort, table, [name], asked.blocks)
-    if cells is not None:
+    if cells is not None and clusters_wanted(cohort, asked) is None:
         yield from _tried(lambda: annotate(cells, cohort.annotation(cells), cohort.n_cells))
     blocks, refused = {}, []
     for name in asked.blocks:

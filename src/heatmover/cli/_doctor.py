@@ -36,6 +36,7 @@ def doctor(
     adjust: options.Adjust = None,
     formula: options.Formula = None,
     cells: options.Cells = None,
+    clusters: options.Clusters = None,
     numeric: options.Numeric = None,
     categorical: options.Categorical = None,
     permutations: options.Permutations = "999",

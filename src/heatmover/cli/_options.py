@@ -26,6 +26,7 @@ __all__ = [
     "Bootstrap",
     "Categorical",
     "Cells",
+    "Clusters",
     "Cofactor",
     "Color",
     "Compensate",
@@ -66,6 +67,7 @@ OPTIONS: Mapping[str, str] = {
     "cells": "--cells",
     "checkpoint": "--checkpoint",
     "client": "--scheduler",
+    "clusters": "--clusters",
     "cofactor": "--cofactor",
     "compensate": "--compensate",
     "equal_cells": "--equal-cells",
@@ -205,11 +207,19 @@ Categorical = Annotated[
         help="Variable of samples whose values are groups, however many numbers they are; may be given again.",
     ),
 ]  # fmt: skip
+Clusters = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N", rich_help_panel=TESTS, show_default="10 with --cells auto",
+        help="Put the cells into N clusters, which stand for cell types where the file has none.",
+    ),
+]  # fmt: skip
 Cells = Annotated[
     str | None,
     typer.Option(
-        metavar="COLUMN", rich_help_panel=TESTS,
-        help="Annotation of cells, such as the cell type: which differ between the groups of the first --color?",
+        metavar="COLUMN|auto", rich_help_panel=TESTS,
+        help="Annotation of cells, such as the cell type, or auto for clusters: which differ between the groups of the "
+        "first --color?",
     ),
 ]  # fmt: skip
 # Numbers come as text: the value that takes them says what it expected, as it does to Python.

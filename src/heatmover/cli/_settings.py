@@ -33,6 +33,7 @@ WORDS: dict[str, dict[str, Any]] = {
 # Options that are numbers: what is none goes to the value that refuses it, with its own sentence.
 NUMBERS = (
     "components",
+    "clusters",
     "cofactor",
     "permutations",
     "bootstrap",
@@ -220,6 +221,7 @@ def settings_of(asked: Mapping[str, Any]) -> Settings:
         adjust=typed["adjust"] or (),
         formula=typed["formula"],
         cells=typed["cells"],
+        clusters=typed["clusters"],
         numeric=typed["numeric"] or (),
         categorical=typed["categorical"] or (),
         min_cells=typed["min_cells"],

@@ -26,7 +26,7 @@ def check_annotation(name: str, reader: Reader, varying: Mapping[str, int], cons
         raise InvalidInputError(
             f"{argument('cells')} to be a column of the cells",
             f"{quoted(name)} and a {reader.kind}, which has none",
-            "use AnnData",
+            f"{argument('cells', 'auto')} makes clusters of the cells",
         )
     if name in set(constant):
         raise InvalidInputError(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._typing import Int32
+from heatmover._typing import Int32, Intp
+from heatmover.cohort.cohort import Cohort
 from heatmover.cohort.reader import Block, without_copies
 
-__all__ = ["cell_hashes"]
+__all__ = ["cell_hashes", "draw_cells"]
 
 
 def cell_hashes(block: Block, codes: Int32, seed: int) -> npt.NDArray[np.uint64]:
@@ -51,3 +54,30 @@ def cell_hashes(block: Block, codes: Int32, seed: int) -> npt.NDArray[np.uint64]
         hash_dense(values, values.view(np.uint64), columns, hashes)
     salt_hashes(hashes, np.ascontiguousarray(codes), salt)
     return hashes
+
+
+def draw_cells(cohort: Cohort, most: int, seed: int) -> tuple[npt.NDArray[Any], Int32]:
+    """Return at most so many cells, drawn from every sample in proportion and at least one of each.
+
+    They are drawn by hashes of their values, in whatever order they come.
+    """
+    if cohort.n_cells <= most:
+        return cohort.points(), cohort.codes
+    hashes, codes = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int32)
+    points: npt.NDArray[Any] = np.empty((0, cohort.n_dimensions))
+    for block, block_codes in cohort.chunks():
+        hashes = np.concatenate([hashes, cell_hashes(block, block_codes, seed)])
+        points, codes = np.concatenate([points, block]), np.concatenate([codes, block_codes])
+        # Enough for every sample to replace its first later on.
+        kept = _first_and_next(hashes, codes, most + len(cohort.names))
+        hashes, points, codes = hashes[kept], points[kept], codes[kept]
+    chosen = _first_and_next(hashes, codes, most)
+    return points[chosen], codes[chosen]
+
+
+def _first_and_next(hashes: npt.NDArray[np.uint64], codes: Int32, most: int) -> Intp:
+    """Return the place of the smallest hash of each sample, then those of the smallest of all."""
+    order = np.argsort(hashes, kind="stable")
+    is_first = np.zeros(order.size, dtype=bool)
+    is_first[np.unique(codes[order], return_index=True)[1]] = True
+    return np.concatenate([order[is_first], order[~is_first]])[:most]
