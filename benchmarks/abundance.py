@@ -10,7 +10,7 @@ pairs     the same with eight pairs, each with odds (x exp(0.6 z)) and places (+
 unequal   60 cells in cases and 300 in controls
 few       three types
 dominant  the type that changes has 60 % of the cells
-rare      the type that changes has 3 % of the cells
+rare      the type that changes has 3 % of 300 cells
 
 Reported for numbers and for states, at q <= 0.1: share of changed types that are called with the right sign (found),
 mean share of calls that are false (a cohort without a call counts as 0), and how far the parts of all types are from
@@ -58,7 +58,7 @@ DESIGNS = {
     "unequal": Cohort(EQUAL, cells=(60, 300)),
     "few": Cohort((1 / 3,) * 3),
     "dominant": Cohort((0.6, 0.1, 0.1, 0.1, 0.05, 0.05)),
-    "rare": Cohort((0.03, 0.3, 0.27, 0.2, 0.1, 0.1)),
+    "rare": Cohort((0.03, 0.3, 0.27, 0.2, 0.1, 0.1), cells=(300, 300)),
 }
 
 

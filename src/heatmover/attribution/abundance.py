@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import gammaln
 
 from heatmover._typing import Bool, Float64, Int64
 from heatmover.attribution.permuted import Differences, column_differences, controlled, smallest_p, two_sided, weigh
@@ -22,12 +23,14 @@ __all__ = ["Abundance", "compare_abundance"]
 # Added to the number of cells before the logarithm: the logarithm is then right on average to the first order
 # (Haldane 1956, Anscombe 1956).
 PSEUDO_COUNT = 0.5
-# A type agrees with a common change if it is within so many standard errors of it.
+# A type agrees with the change of another if they are within so many standard errors of their difference.
 AGREES = 2.0
 # A type says something of what is stable if a change by this factor would be seen in it.
 WOULD_SHOW = 4.0
 # Common changes that are tried are those of the largest so many types.
 CANDIDATES = 64
+# From this expected number on the mean logarithm is the logarithm of the mean, to a thousandth.
+MANY = 25.0
 # Values that are looked at together, for each array.
 AT_ONCE = 4_000_000
 
@@ -71,12 +74,15 @@ def compare_abundance(shares: Float64, cells: Float64, members: Bool, blocks: In
         Block of each unit, ``(n_units,)``.
     """
     weighed = weigh(members, blocks)
-    plain = column_differences(shares, weighed)
+    plain = column_differences(standardized(shares, cells, blocks), weighed)
     statistics = plain.values / plain.errors
-    scores, plain_p, smallest = statistics[0], two_sided(statistics), smallest_p(statistics)
-    logs = np.log(shares + PSEUDO_COUNT / cells[:, None])
+    # Words are about mean shares, and a test that says the opposite is no finding.
+    same = statistics[0] * column_differences(shares, weighed).values[0] > 0
+    scores, smallest = np.where(same, statistics[0], 0.0), smallest_p(statistics)
+    plain_p = np.where(same, two_sided(statistics), 1.0)
+    logs = log_counts(shares, cells)
     differences = _at_least_counted(column_differences(logs, weighed), shares, cells, members)
-    weights, stable = _reference(differences, shares.mean(axis=0))
+    weights, stable = _reference(differences, shares.mean(axis=0) / (1 / cells).mean())
     if not stable.any():
         return Abundance(scores, differences.values[0], plain_p, controlled(plain_p, smallest), stable)
     relative, relative_p, changes = _relative(logs, weights, members, blocks)
@@ -84,6 +90,51 @@ def compare_abundance(shares: Float64, cells: Float64, members: Bool, blocks: In
     p_values = np.where(agree, np.maximum(plain_p, relative_p), 1.0)
     less_sure = np.where(agree, np.sign(scores) * np.minimum(np.abs(scores), np.abs(relative)), 0.0)
     return Abundance(less_sure, changes, p_values, controlled(p_values, smallest), stable)
+
+
+def standardized(shares: Float64, cells: Float64, blocks: Int64) -> Float64:
+    """Return how far shares are from the mean of their block, in standard deviations of their own unit.
+
+    A share of few cells varies more than one of many, and for a rare type in jumps that only small samples make: where
+    those are all of one group, permutations of plain shares call such a type too often (5 % are 12 % at 0.5 % of 60 and
+    of 400 cells).
+
+    Parameters
+    ----------
+    shares, cells, blocks
+        As in `compare_abundance`.
+    """
+    mean = shares.mean(axis=0)
+    counting = np.outer(1 / cells, mean * (1 - mean))
+    beyond = np.maximum(shares.var(axis=0, ddof=1) - counting.mean(axis=0), 0)
+    variance = counting + beyond
+    weights = np.divide(1, variance, out=np.zeros_like(variance), where=variance > 0)
+    inside = (np.unique(blocks)[:, None] == blocks).astype(np.float64)
+    total = inside @ weights
+    centres = np.divide(inside @ (weights * shares), total, out=np.zeros_like(total), where=total > 0)
+    return np.asarray((shares - inside.T @ centres) * np.sqrt(weights))
+
+
+def log_counts(shares: Float64, cells: Float64) -> Float64:
+    """Return logarithms of numbers of cells, less what they are on average where nothing changes.
+
+    The mean logarithm of a few cells is not the logarithm of their mean, and where groups have unequal numbers of cells
+    rare types would seem to change together.
+
+    Parameters
+    ----------
+    shares
+        Of the cells of each unit, ``(n_units, n_types)``.
+    cells
+        Of each unit, ``(n_units,)``.
+    """
+    expected = cells[:, None] * shares.mean(axis=0)
+    few = np.minimum(expected, MANY)
+    counts = np.arange(int(4 * MANY))
+    logs = np.log(counts + PSEUDO_COUNT)
+    chances = np.exp(counts * np.log(np.maximum(few, 1e-300))[..., None] - few[..., None] - gammaln(counts + 1))
+    mean = np.where(expected < MANY, chances @ logs, np.log(np.maximum(expected, MANY)))
+    return np.asarray(np.log(cells[:, None] * shares + PSEUDO_COUNT) - mean)
 
 
 def _at_least_counted(found: Differences, shares: Float64, cells: Float64, members: Bool) -> Differences:
@@ -94,21 +145,32 @@ def _at_least_counted(found: Differences, shares: Float64, cells: Float64, membe
     return Differences(found.values, np.sqrt(np.maximum(found.errors**2, counted)))
 
 
-def _reference(found: Differences, sizes: Float64) -> tuple[Float64, Bool]:
-    """Return how much each type counts in the reference of every order, and which are stable in the observed one."""
-    candidates = np.argsort(-sizes, kind="stable")[:CANDIDATES]
+def _reference(found: Differences, counts: Float64) -> tuple[Float64, Bool]:
+    """Return how much each type counts in the reference of every order, and which are stable in the observed one.
+
+    Parameters
+    ----------
+    found
+        Differences of log-shares.
+    counts
+        Cells of each type in a typical unit, ``(n_types,)``.
+    """
+    candidates = np.argsort(-counts, kind="stable")[:CANDIDATES]
     n_orders, n_types = found.values.shape
     agreeing = np.empty(found.values.shape, dtype=bool)
     step = max(1, AT_ONCE // (n_types * candidates.size))
     for start in range(0, n_orders, step):
         part = slice(start, start + step)
         values, errors = found.values[part], found.errors[part]
-        distances = (values[:, None, :] - values[:, candidates, None]) / errors[:, None, :]
         # A type with a large error agrees with everything and so decides nothing.
-        votes = np.exp(-(distances**2) / 2).sum(axis=2)
-        best = votes.argmax(axis=1)
+        together = np.sqrt(errors[:, None, :] ** 2 + errors[:, candidates, None] ** 2)
+        distances = (values[:, None, :] - values[:, candidates, None]) / together
+        best = np.exp(-(distances**2) / 2).sum(axis=2).argmax(axis=1)
         agreeing[part] = np.abs(distances[np.arange(len(best)), best]) <= AGREES
-    precision = np.where(agreeing, 1 / found.errors**2, 0.0)
+    # The log-share of a type with most of the cells hardly varies; it is no better a reference for that, and would be
+    # all of it.
+    typical = np.nanmedian(np.where(agreeing, found.errors, np.nan), axis=1, keepdims=True)
+    precision = np.where(agreeing, 1 / np.maximum(found.errors, typical) ** 2, 0.0)
     telling = AGREES * found.errors[0] <= np.log(WOULD_SHOW)
     stable = agreeing[0] & telling
     if stable.sum() < 2 or 2 * stable.sum() <= telling.sum():
