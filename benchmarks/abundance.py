@@ -1,7 +1,7 @@
 """Which cell types change in number and which in state: how often a change is found, and how often a call is false.
 
-Simulated cohorts of 16 samples: cells of a type are a normal cloud in six dimensions, clouds lie eight standard
-deviations apart, the odds of types vary between samples by a factor of exp(0.3 z), the places of types by 0.25
+Simulated cohorts of 16 samples: cells of a type are a normal cloud in six dimensions, clouds lie 4.5
+standard deviations apart, the odds of types vary between samples by a factor of exp(0.3 z), the places of types by 0.25
 standard deviations. In the eight cases one type is changed in number (odds times 4 or a quarter, in turn), in state
 (moved by 2 standard deviations), in both or in neither. Designs:
 
@@ -34,7 +34,7 @@ from heatmover.analysis import annotate, contrast_cells
 
 LEVEL = 0.1
 GROUP = 8
-DIMENSIONS, APART = 6, 8.0
+DIMENSIONS, APART = 6, 4.5
 FACTOR, MOVED = 4.0, 2.0
 ODDS, PLACE = 0.3, 0.25
 PAIR_ODDS, PAIR_PLACE = 0.6, 0.5
