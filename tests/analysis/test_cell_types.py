@@ -127,6 +127,19 @@ def test_of_more_groups_the_largest_is_compared_with_all_others(comparison, bran
     assert (named.group, named.reference, named.n_samples) == ("c", "a", (5, 5))
 
 
+def test_the_reference_is_the_expected_one_or_the_one_named(comparison, branch):
+    types = annotate("branch", branch, 1200)
+    found = contrast_cells(comparison, types, ["drug", "vehicle"] * 10, **QUICK)
+    assert (found.group, found.reference) == ("drug", "vehicle")
+    order = pd.Series(pd.Categorical(["b", "a"] * 10, categories=["b", "a"], ordered=True))
+    assert contrast_cells(comparison, types, order, **QUICK).reference == "b"
+    variables = {"age": np.arange(20.0), "stage": ["a", "b"] * 10, "arm": ["x", "y", "z", "x", "y"] * 4}
+    named = study_comparison(comparison, variables, cells=branch, reference="z", **QUICK).contrast
+    assert (named.variable, named.group, named.reference) == ("arm", "x", "z")
+    with pytest.raises(InvalidInputError, match=r"reference to be a group of a variable .*found 'w'"):
+        study_comparison(comparison, variables, cells=branch, reference="w", **QUICK)
+
+
 def test_nothing_is_called_where_nothing_differs(comparison, branch):
     found = contrast_cells(comparison, annotate("branch", branch, 1200), list("aabb") * 5, **QUICK)
     assert found.different == ()

@@ -119,6 +119,29 @@ def test_a_run_in_pieces_tells_the_same_of_every_cell(file, tmp_path, cli):
     assert sum(float(row["share"]) for row in found["pieces"].values()) == pytest.approx(1)
 
 
+def test_the_reference_can_be_named(file, tmp_path, cli):
+    arguments = ("compare", file, "-s", "sample", "-c", "condition", "--cells", "Cell type", "--permutations", 19, "-q")
+    assert cli.run(*arguments, "--reference", "case", "-o", tmp_path / "out").exit_code == 0
+    kinds = pd.read_csv(tmp_path / "out" / CELL_TYPES)
+    assert (kinds["group"][0], kinds["reference"][0]) == ("control", "case")
+    record = json.loads((tmp_path / "out" / "run.json").read_text(encoding="utf-8"))
+    assert record["command"]["line"].endswith("--cells 'Cell type' --reference case --permutations 19")
+
+
+@pytest.mark.parametrize("command", ["compare", "doctor"])
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--cells", "Cell type", "--reference", "contrl"), r"Expected --reference to be a group .*'control'"),
+        (("--reference", "control"), "Expected --cells with --reference"),
+    ],
+)
+def test_an_unknown_reference_is_one_sentence(file, tmp_path, cli, command, options, sentence):
+    out = ("-o", tmp_path / "out") if command == "compare" else ("-q",)
+    cli.fails_with(cli.run(command, file, "-s", "sample", "-c", "condition", *options, *out), sentence)
+    assert not (tmp_path / "out").exists()
+
+
 def test_without_groups_there_is_a_note_and_no_table(make, tmp_path, cli):
     file = make.h5ad(make.frame(8, 20).drop(columns=["condition", "patient"]), tmp_path / "cells.h5ad")
     result = cli.run("compare", file, "-s", "sample", "--cells", "cluster", "-o", tmp_path / "out")

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from heatmover._typing import Int32, Int64
 from heatmover._validation import LabelNames, as_array, check_random_state, import_extra
-from heatmover._words import quoted
+from heatmover._words import find, quoted
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.examination import label
 from heatmover.attribution.cell_types import CellTypes, TypedCells, contrast_types
@@ -21,10 +21,10 @@ from heatmover.attribution.contrast import set_up
 from heatmover.attribution.reference import choose_groups, first_of_order
 from heatmover.attribution.witness import explain_masses
 from heatmover.cohort.annotation import encode
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import is_missing
 
-__all__ = ["Annotation", "CellContrast", "CellType", "annotate", "contrast_cells"]
+__all__ = ["Annotation", "CellContrast", "CellType", "annotate", "check_reference", "contrast_cells"]
 
 
 # Of the types called different one in ten may be false, as everywhere in explanations.
@@ -34,6 +34,8 @@ MOST_TYPES = 1_000
 UNKNOWN = "not annotated"
 # Shares whose ratio is below this are called the same if they do not surely differ.
 ALIKE = 1.25
+# Variables with more groups are not searched for a name like the one that was not found.
+MOST_GROUPS = 20
 # Types that are told of in a sentence; tables have all.
 TOLD = 3
 
@@ -313,6 +315,32 @@ def _column(values: Any) -> Any:
     if np.ndim(column) != 1:
         raise InvalidInputError("cells: one type for each cell", f"an array of shape {np.shape(column)}")
     return column
+
+
+def check_reference(reference: str, variables: Mapping[str, Sequence[Any]]) -> str:
+    """Return the first variable that has a group of this name, or raise with the nearest name of a group.
+
+    Parameters
+    ----------
+    reference
+        Name of a group.
+    variables
+        Values ``(n_samples,)`` by name.
+
+    Examples
+    --------
+    >>> check_reference("ctrl", {"sex": ["f", "m"], "condition": ["ctrl", "stim"]})
+    'condition'
+    """
+    groups = {
+        name: {label(value) for value in values if not is_missing(value)} for name, values in variables.items()
+    }  # fmt: skip
+    found = next((name for name, labels in groups.items() if reference in labels), None)
+    if found is None:
+        every = sorted({one for labels in groups.values() if len(labels) <= MOST_GROUPS for one in labels})
+        find(reference, every, f"{argument('reference')} to be a group of a variable that is examined")
+        raise InvalidInputError(f"{argument('reference')} to be a group", quoted(reference))
+    return found
 
 
 def contrast_cells(

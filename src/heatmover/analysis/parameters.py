@@ -40,6 +40,9 @@ class StudyParameters:
     clusters
         How many clusters stand for the types of cells that nobody annotated, see `heatmover.analysis.cluster_cells`;
         None for none, or for ten if ``cells`` is ``"auto"``.
+    reference
+        The group with which cell types are compared. Default: the one that is called so (control, healthy, untreated
+        ...), else the first of an ordered category; see `heatmover.analysis.contrast_cells`.
     numeric, categorical
         Names of variables to read as numbers however few different values they have, or as groups however many.
     min_cells
@@ -79,6 +82,7 @@ class StudyParameters:
     formula: str | None = None
     cells: str | None = None
     clusters: int | None = None
+    reference: str | None = None
     numeric: Sequence[str] = ()
     categorical: Sequence[str] = ()
     min_cells: int | None = None
@@ -102,6 +106,7 @@ class StudyParameters:
         if self.cells is not None:
             check_word("cells", self.cells)
         self._check_clusters()
+        self._check_reference()
         self._check_formula()
         for name in ("n_neighbors", "n_permutations"):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), minimum=1))
@@ -131,6 +136,17 @@ class StudyParameters:
         """Names of all variables of the samples that are asked for."""
         named = (*(self.variables or ()), *self.blocks, *self.design, *self.numeric, *self.categorical)
         return tuple(dict.fromkeys(named))
+
+    def _check_reference(self) -> None:
+        if self.reference is None:
+            return
+        check_word("reference", self.reference)
+        if self.cells is None and self.clusters is None:
+            raise InvalidInputError(
+                f"{argument('cells')} with {argument('reference')}, which is what their groups are compared with",
+                f"{argument('reference')} alone",
+                f"name an annotation of the cells by {argument('cells')}",
+            )
 
     def _check_formula(self) -> None:
         if self.formula is None:

@@ -15,7 +15,7 @@ from heatmover._progress import SILENT, Progress
 from heatmover._typing import Bool, Float64, Intp
 from heatmover._validation import check_integer, import_extra
 from heatmover._words import distinct, find, listed, percent, quoted
-from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, contrast_cells
+from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, check_reference, contrast_cells
 from heatmover.analysis.clusters import cluster_cells, cluster_note, clusters_wanted
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, check_all_pairs
@@ -222,8 +222,8 @@ def study_cohort(
         Told of all stages.
     **changes
         Parameters by their names: ``variables``, ``block``, ``adjust``, ``formula``, ``cells``, ``clusters``,
-        ``numeric``, ``categorical``, ``min_cells``, ``allow_components``, ``n_neighbors``, ``landmarks``,
-        ``equal_cells``, ``bias``, ``n_bootstrap``, ``units``, ``n_permutations``, ``random_state``; see
+        ``reference``, ``numeric``, ``categorical``, ``min_cells``, ``allow_components``, ``n_neighbors``,
+        ``landmarks``, ``equal_cells``, ``bias``, ``n_bootstrap``, ``units``, ``n_permutations``, ``random_state``; see
         `heatmover.analysis.StudyParameters`.
 
     Returns
@@ -260,6 +260,8 @@ def study_cohort(
         cohort.variable(name)
     table = read_variables(cohort.samples.iloc[kept], asked.numeric, asked.categorical)
     chosen = choose_variables(cohort, table, wanted_variables(asked), (*asked.blocks, *asked.adjust))
+    if asked.reference is not None:
+        check_reference(asked.reference, {name: table[name].tolist() for name in chosen})
     blocks = {name: check_block(cohort.variable(name).iloc[kept], name) for name in asked.blocks} or None
     covariates = covariates_of(cohort, table, blocks, asked)
     annotation, told = _annotation(cohort, asked, getattr(comparer, "n_jobs", None), watch)
@@ -298,6 +300,7 @@ def study_comparison(
     adjust: Sequence[str] = (),
     formula: str | None = None,
     cells: Mapping[str, Any] | Any | None = None,
+    reference: str | None = None,
     source: Mapping[str, Any] | None = None,
     numeric: Sequence[str] = (),
     categorical: Sequence[str] = (),
@@ -320,6 +323,8 @@ def study_comparison(
     cells
         Type of each point of the graph, ``(n_points,)``, such as that of each cell; in a mapping of one entry, or a
         Series, it has a name. With landmarks these are the points: `study_cohort` counts every cell for its own type.
+    reference
+        The group with which cell types are compared, see `heatmover.analysis.StudyParameters`.
     source
         What the samples were made from, for the record: ``"name"``, ``"format"``, ``"dimensions"`` and the like.
     blocks, numeric, categorical, n_permutations, random_state, progress
@@ -350,14 +355,17 @@ def study_comparison(
     asked = StudyParameters(
         block=list(tied), adjust=adjust, formula=formula,
         cells=None if annotation is None else annotation.name or "cells", numeric=numeric, categorical=categorical,
-        n_permutations=n_permutations, random_state=random_state,
+        reference=reference, n_permutations=n_permutations, random_state=random_state,
     )  # fmt: skip
     for name in asked.design:
         find(name, chosen, f"a variable of the samples in {argument('adjust' if formula is None else 'formula')}")
     chosen = list(asked.design) if formula is not None else [name for name in chosen if name not in asked.adjust]
+    if reference is not None:
+        check_reference(reference, {name: table[name].tolist() for name in chosen})
     covariates = _covariates(table, tied or None, replace(asked, variables=None if formula else chosen))
     decided = (
-        "variables", "block", "adjust", "formula", "cells", "numeric", "categorical", "n_permutations", "random_state"
+        "variables", "block", "adjust", "formula", "cells", "reference", "numeric", "categorical", "n_permutations",
+        "random_state",
     )  # fmt: skip
     record = asked.record() | {"variables": chosen}
     return _finish(
@@ -421,7 +429,7 @@ def _finish(
     if compared.annotation is not None:
         watch.stage("contrast cells", 1)
         try:
-            contrast = _contrast(compared, design, findings, tests)
+            contrast = _contrast(compared, design, findings, tests, parameters["reference"])
         except InvalidInputError as error:
             why = error.sentence.marked
             notes = (*notes, Sentence(f"Which types of {quoted(compared.annotation.name)} differ: {why}"))
@@ -475,17 +483,22 @@ def _those(blocks: Mapping[str, Sequence[object]] | None, known: Bool) -> Mappin
 
 
 def _contrast(
-    compared: Compared, design: _Design, findings: Sequence[Finding], tests: Mapping[str, Any]
+    compared: Compared, design: _Design, findings: Sequence[Finding], tests: Mapping[str, Any], reference: str | None
 ) -> CellContrast:
-    """Return which cell types differ between the groups of the first variable that has groups."""
-    first = next((found for found in findings if found.kind == "groups" and found.answer is not None), None)
-    if first is None:
+    """Return which cell types differ between the groups of the first variable that has groups, and the reference."""
+    tested = [found for found in findings if found.kind == "groups" and found.answer is not None]
+    if reference is not None and tested:
+        named = check_reference(reference, {found.variable: design.table[found.variable].tolist() for found in tested})
+        tested = [found for found in tested if found.variable == named]
+    if not tested:
         raise InvalidInputError("a variable of the samples with groups that could be tested", "none")
+    first = tested[0]
     assert compared.annotation is not None
     groups = design.table[first.variable]
     return contrast_cells(
         compared.comparison, compared.annotation, groups,
-        variable=first.variable, blocks=_one_or_several(design.blocks), cells=compared.cells, **tests,
+        variable=first.variable, reference=reference, blocks=_one_or_several(design.blocks), cells=compared.cells,
+        **tests,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, Int32, Int64, Intp
 from heatmover._words import counted, listed, percent, quoted, unused
-from heatmover.analysis.cell_types import annotate
+from heatmover.analysis.cell_types import annotate, check_reference
 from heatmover.analysis.clusters import clusters_wanted
 from heatmover.analysis.comparison import compare
 from heatmover.analysis.design_check import check_design
@@ -157,6 +157,9 @@ def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
         yield from _tried(choose_variables, cohort, table, [name], asked.blocks)
     if cells is not None and clusters_wanted(cohort, asked) is None:
         yield from _tried(lambda: annotate(cells, cohort.annotation(cells), cohort.n_cells))
+    if asked.reference is not None:
+        named = [name for name in wanted_variables(asked) or table.columns if name in table.columns]
+        yield from _tried(check_reference, asked.reference, {name: table[name].tolist() for name in named})
     blocks, refused = {}, []
     for name in asked.blocks:
         try:

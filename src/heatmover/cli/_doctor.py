@@ -37,6 +37,7 @@ def doctor(
     formula: options.Formula = None,
     cells: options.Cells = None,
     clusters: options.Clusters = None,
+    reference: options.Reference = None,
     numeric: options.Numeric = None,
     categorical: options.Categorical = None,
     permutations: options.Permutations = "999",

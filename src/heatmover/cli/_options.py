@@ -86,6 +86,7 @@ OPTIONS: Mapping[str, str] = {
     "on_missing": "--missing",
     "out": "--out",
     "random_state": "--seed",
+    "reference": "--reference",
     "representation": "--rep",
     "resume": "--resume",
     "sample_key": "--sample-key",
@@ -220,6 +221,13 @@ Cells = Annotated[
         metavar="COLUMN|auto", rich_help_panel=TESTS,
         help="Annotation of cells, such as the cell type, or auto for clusters: which differ between the groups of the "
         "first --color?",
+    ),
+]  # fmt: skip
+Reference = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GROUP", rich_help_panel=TESTS, show_default="control, healthy ..., or the first of an order",
+        help="Group with which --cells compares the others.",
     ),
 ]  # fmt: skip
 # Numbers come as text: the value that takes them says what it expected, as it does to Python.

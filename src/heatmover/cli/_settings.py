@@ -222,6 +222,7 @@ def settings_of(asked: Mapping[str, Any]) -> Settings:
         formula=typed["formula"],
         cells=typed["cells"],
         clusters=typed["clusters"],
+        reference=typed["reference"],
         numeric=typed["numeric"] or (),
         categorical=typed["categorical"] or (),
         min_cells=typed["min_cells"],
