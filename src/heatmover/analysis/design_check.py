@@ -317,7 +317,10 @@ def _alias(members: Sequence[_Column]) -> DesignRemark:
     if any(map(_disturbs, names)) and not all(map(_disturbs, names)):
         return DesignRemark(
             "confounded", names,
-            Sentence(f"{told}: a difference may be due to either, and no adjustment can separate them."),
+            Sentence(
+                f"{told}: a difference may be due to {'either' if len(names) == 2 else 'any of them'}, and no "
+                "adjustment can separate them."
+            ),
         )  # fmt: skip
     return DesignRemark("alias", names, Sentence(f"{told}: that is one test, not {len(names)}."))
 

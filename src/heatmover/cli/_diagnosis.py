@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -62,6 +63,7 @@ DOMINANT = 0.5
 TRIAL_CELLS, TRIAL_SAMPLES = 4_000, 100
 # By their names, variables of samples: if they vary within what is called a sample, this is several.
 OF_SAMPLES = re.compile(r"condition|treat|stim|visit|time ?_?point|dose|disease|respon|sample|specimen|library")
+SAMPLES = re.compile(r"^sample|sample(_?id|_?name)?$|specimen|library")
 # Importing, compiled code, report: what a comparison of ten cells takes.
 START_SECONDS, START_BYTES = 6.0, 350_000_000
 # Seconds of one permutation of one variable, per pair of samples (634 samples, 999 permutations: 1.5 s).
@@ -224,17 +226,18 @@ def _design_advice(cohort: Cohort, kept: Intp, settings: Settings) -> Iterator[s
         table = read_variables(table, asked.numeric, asked.categorical)
         found = check_design(table, block=asked.block, numeric=asked.numeric, categorical=asked.categorical)
         told = [remark for remark in found if remark.kind != "constant"]  # the table of variables shows these
+        told = [each for each in told if each.kind != "partly confounded" or not {*each.variables} & {*asked.adjust}]
         partly = [remark for remark in told if remark.kind == "partly confounded"]
         yield from (remark.sentence for remark in told if remark not in partly[PAIRS_SHOWN:])
         if len(partly) > PAIRS_SHOWN:
             yield f"{counted(len(partly) - PAIRS_SHOWN, 'more pair')} of variables go together, less strongly."
     mixed = [name for name in cohort.varying if OF_SAMPLES.search(name.lower()) and name != asked.cells]
     if mixed and settings.reading.sample_key is not None:
-        what = "it is called as what belongs" if len(mixed) == 1 else "they are called as what belongs"
+        finer = next((name for name in mixed if SAMPLES.search(name.lower())), None)
         yield (
             f"{listed(mixed, most=3)} {'differs' if len(mixed) == 1 else 'differ'} between cells of one "
-            f"{quoted(settings.reading.sample_key)}, though {what} to a whole sample: perhaps --sample-key should name "
-            "a finer column."
+            f"{quoted(settings.reading.sample_key)}, as nothing does that is known of a whole sample: perhaps "
+            + (f"--sample-key {shlex.quote(finer)}." if finer else "--sample-key should name a finer column.")
         )
 
 
