@@ -284,7 +284,5 @@ def test_the_doctor_sees_the_design(make, tmp_path, doctor):
 def test_a_column_that_is_too_coarse(make, tmp_path, doctor):
     make.frame().to_csv(tmp_path / "cells.csv", index=False)
     text = flowing(doctor(tmp_path / "cells.csv", "-s", "patient").stdout)
-    assert (
-        "'sample', 'condition' differ between cells of one 'patient', as nothing does that is known of a" in text
-    )
+    assert "'sample', 'condition' differ between cells of one 'patient', as nothing does that is known of a" in text
     assert "perhaps --sample-key sample." in text

@@ -113,3 +113,10 @@ def test_spillover_and_scales(tmp_path, cli):
     )
     result = cli.run("compare", place, "--rep", "FSC-A", "--transform", "logicle", "-o", tmp_path / "bad", "-q")
     cli.fails_with(result, "a channel to transform, for --transform logicle, found only 'FSC-A', which stay linear")
+
+
+def test_the_doctor_advises_a_transform_of_linear_channels(folder, cli):
+    text = " ".join(cli.run("doctor", folder).stdout.split())
+    assert "The channels are linear, and a few bright cells decide which cells are near: --transform logicle" in text
+    for words in (("--cofactor", "5"), ("--transform", "logicle")):
+        assert "The channels are linear" not in " ".join(cli.run("doctor", folder, *words).stdout.split())

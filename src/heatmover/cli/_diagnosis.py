@@ -61,6 +61,8 @@ UNEQUAL_SPREAD = 10.0
 # glomeruli in pixels has 57 % of that of 14 features, of which most have less than a millionth.
 DOMINANT = 0.5
 TRIAL_CELLS, TRIAL_SAMPLES = 4_000, 100
+# Cytometers count light up to 10^3 or more; logarithms and their relatives do not reach so far.
+LINEAR_VALUES = 100.0
 # By their names, variables of samples: if they vary within what is called a sample, this is several.
 OF_SAMPLES = re.compile(r"condition|treat|stim|visit|time ?_?point|dose|disease|respon|sample|specimen|library")
 SAMPLES = re.compile(r"^sample|sample(_?id|_?name)?$|specimen|library")
@@ -133,7 +135,7 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     advice = (
         *_design_advice(cohort, kept, settings),
         *_spread_advice(dominant, unequal),
-        *_advice(cohort, settings, copies / len(points)),
+        *_advice(cohort, settings, points, copies / len(points)),
         *noise_advice(cohort, kept, noise, settings),
     )
     return Checkup(points, codes, copies, constant, dominant, diagnosis, tuple(refusals), advice, noise)
@@ -258,7 +260,16 @@ def _spread_advice(dominant: tuple[str, float] | None, unequal: dict[str, float]
         )
 
 
-def _advice(cohort: Cohort, settings: Settings, copied: float) -> Iterator[str]:
+def _advice(cohort: Cohort, settings: Settings, points: npt.NDArray[Any], copied: float) -> Iterator[str]:
+    reader: Any = cohort.reader
+    measured = getattr(reader, "measured", None)
+    if measured is not None and measured.cofactor is measured.transform is None:
+        places = [i for i, name in enumerate(reader.features) if name not in reader.linear]
+        if cohort.projection.mean is None and any(points[:, i].max() >= LINEAR_VALUES for i in places):
+            yield (
+                "The channels are linear, and a few bright cells decide which cells are near: --transform logicle, or "
+                "--transform arcsinh with --cofactor 150 for flow and 5 for mass cytometry."
+            )
     timed = [name for name in cohort.features if name.lower() == "time"]
     if timed:
         yield f"{quoted(timed[0])} tells when a cell was measured, not what it is: name the other features in --rep."
