@@ -1,11 +1,22 @@
-"""Draw the pictures of the README and the documentation anew: ``python docs/make_pictures.py``."""
+"""Draw the pictures of the README and the documentation anew: ``python docs/make_pictures.py``.
 
+The picture of the report is a screenshot of the demo's: it needs Chromium, by its path in HEATMOVER_CHROMIUM or as
+``chromium``, and the extra ``test``.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import heatmover as hm
 from heatmover.drawing.style import save
 
 FOLDER = Path(__file__).parent / "_static"
+# The finding, the map and the clustered distances.
+WIDTH, HEIGHT = 1300, 2050
 
 
 def main() -> None:
@@ -13,6 +24,24 @@ def main() -> None:
     result = hm.compare(data.points, data.labels, random_state=0)
     FOLDER.mkdir(exist_ok=True)
     save(lambda axes: result.plot(data.annotations["condition"], axes), FOLDER / "sample-map.png")
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "demo"
+        subprocess.run([sys.executable, "-m", "heatmover", "demo", "--quiet", "--out", str(out)], check=True)
+        photograph(out / "report.html", FOLDER / "report.png")
+
+
+def photograph(page: Path, picture: Path) -> None:
+    """Write the upper part of a report as PNG."""
+    from playwright.sync_api import sync_playwright
+
+    program = os.environ.get("HEATMOVER_CHROMIUM") or shutil.which("chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        tab = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        tab.goto(page.as_uri())
+        tab.wait_for_selector("html[data-ready]", state="attached")
+        tab.screenshot(path=picture)
+        browser.close()
 
 
 if __name__ == "__main__":

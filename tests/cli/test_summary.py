@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -65,3 +66,20 @@ def test_without_cautions_there_is_no_box(tmp_path):
     quiet = replace(found, notes=())
     assert cautions(quiet) == ()
     assert BEFORE not in shown(quiet, tmp_path)
+
+
+@pytest.mark.parametrize(("width", "shown"), [(130, 3), (100, 2), (70, 1), (40, 1)])
+def test_distances_are_whole_at_any_width(tmp_path, width, shown):
+    data = hm.datasets.cohort(8, cells_per_sample=30, effect=4.0)
+    comparison = hm.compare(data.points, [f"a-long-name-{label}" for label in data.labels], n_neighbors=10)
+    found = study_comparison(comparison, {"condition": data.annotations["condition"]}, n_permutations=19)
+    stream = io.StringIO()
+    show_results(Console(file=stream, width=width, highlight=False, emoji=False, markup=False), found, tmp_path)
+    rows = [line for line in stream.getvalue().splitlines() if line.startswith("a-")]
+    distances, _ = comparison.nearest(shown)
+    assert len(rows) == 8
+    for row in rows:
+        numbers = re.findall(r"\b\d\.\d{3}\b", row)
+        assert len(numbers) == shown
+        assert len(row.rstrip()) <= width
+    assert f"{distances[0, 0]:.3f}" in rows[0]

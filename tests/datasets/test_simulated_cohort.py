@@ -151,6 +151,8 @@ def test_the_condition_is_visible_in_the_exact_distances():
         ({"effect": "large"}, "enrichment to be a number"),
         ({"noise": -1}, "noise to be a finite number of at least 0"),
         ({"random_state": "x"}, "random_state"),
+        ({"n_samples": 5, "paired": True}, "an even n_samples, two of each donor, found 5"),
+        ({"paired": 1}, "paired to be True or False"),
     ],
 )
 def test_bad_options(options, message):
@@ -161,3 +163,34 @@ def test_bad_options(options, message):
 def test_a_bad_progression():
     with pytest.raises(InvalidInputError, match="progression to be a finite number of at least 0"):
         Effect(progression=-0.5)
+
+
+def test_paired_samples_share_their_donor():
+    data = cohort(400, cells_per_sample=1, effect=0, paired=True)
+    names, donors = data.measures().names, data.annotations["donor"]
+    assert [name.split("-")[1] for name in names] == [donor.split("-")[1] for donor in donors]
+    assert sorted(donors) == sorted(2 * [f"donor-{i:03}" for i in range(1, 201)])
+    case, control = data.annotations["composition"][:200], data.annotations["composition"][200:]
+    # Within a donor: two draws of variance p (1 - p) / 201; between donors also that of the donor.
+    within = (case - control).std()
+    apart = (case - np.roll(control, 1, axis=0)).std()
+    assert within == pytest.approx(np.sqrt(2 * 0.2 * 0.8 / 201), rel=0.15)
+    assert apart == pytest.approx(np.sqrt(2 * 0.2 * 0.8 / 201 + 2 * 0.2 * 0.8 / 31), rel=0.15)
+
+
+def test_the_odds_of_paired_cases_grow_within_their_donor():
+    data = cohort(2000, cells_per_sample=1, effect=3, paired=True)
+    shares = data.annotations["composition"][:, -1]
+    odds = shares / (1 - shares)
+    assert np.median(odds[:1000] / odds[1000:]) == pytest.approx(4, rel=0.05)
+
+
+def test_a_cohort_that_is_not_paired_is_as_it_was():
+    data = cohort(6, cells_per_sample=5, random_state=0)
+    assert "donor" not in data.annotations
+    # As before there were pairs: examples and pages show these numbers.
+    np.testing.assert_allclose(
+        data.annotations["composition"][0],
+        [0.16226820468403425, 0.20322526200276056, 0.11824861328373452, 0.2654955887301542, 0.2507623312993165],
+    )
+    assert data.coordinates[:6, 0].tolist() == [2, 1, 0, 3, 1, 4]

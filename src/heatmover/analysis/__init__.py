@@ -5,6 +5,7 @@ from heatmover.analysis.clusters import cluster_cells
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, Intervals, compare
 from heatmover.analysis.design_check import DesignRemark, check_design
+from heatmover.analysis.composition import SampleComposition
 from heatmover.analysis.examination import Finding, examine
 from heatmover.analysis.landmarking import LandmarkAgreement, landmark_agreement
 from heatmover.analysis.parameters import StudyParameters
@@ -22,6 +23,7 @@ __all__ = [
     "InMemory",
     "Intervals",
     "LandmarkAgreement",
+    "SampleComposition",
     "Study",
     "StudyParameters",
     "StudyRecord",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
@@ -26,7 +27,7 @@ __all__ = ["columns_of", "hanging", "short", "show_results"]
 NEIGHBORS_SHOWN = 3
 SAMPLES_SHOWN = 8
 FINDINGS_SHOWN = 12
-LONGEST_NAME = 24
+LONGEST_NAME, LEAST_NAME = 24, 6
 # Columns of words, which may take several lines.
 WORDY = ("effect", "values")
 # Beside a distance of two samples that may be one distribution.
@@ -47,7 +48,7 @@ def show_results(console: Console, study: Study, out: Path) -> None:
         console.print(hanging("cells", clean(study.contrast.describe())))
     _show_cautions(console, [clean(in_options(caution)) for caution in cautions(study)])
     console.print()
-    console.print(_nearest_table(study))
+    console.print(_nearest_table(study, console.width))
     intervals = study.comparison.intervals
     if intervals is not None:
         sure = f"{100 * intervals.confidence:g} %"
@@ -152,14 +153,18 @@ def _effect(finding: Finding) -> str:
     return f"distance correlation {answer.statistic:.2f} ({chance}){finding.beside}"
 
 
-def _nearest_table(study: Study) -> Table:
+def _nearest_table(study: Study, width: int) -> Table:
+    """Return some samples with those nearest to them: as many as fit beside each other with their distances whole."""
     comparison = study.comparison
-    count = min(NEIGHBORS_SHOWN, len(comparison.names) - 1)
-    distances, indices = comparison.nearest(count)
+    distances, indices = comparison.nearest(min(NEIGHBORS_SHOWN, len(comparison.names) - 1))
     variable, groups, styles = _groups(study)
+    shown = _some_of_each(groups)
+    count, longest = _room([comparison.names[i] for i in {*shown, *indices[shown].ravel().tolist()}],
+                           [short(variable), *(short(groups[i]) for i in shown)] if variable else [],
+                           len(f"  {distances[shown].max():.3f}"), indices.shape[1], width)  # fmt: skip
 
     def named(sample: int) -> Text:
-        return Text(short(comparison.names[sample]), style=styles.get(groups[sample], ""))
+        return Text(short(comparison.names[sample], longest), style=styles.get(groups[sample], ""))
 
     intervals = comparison.intervals
 
@@ -169,11 +174,21 @@ def _nearest_table(study: Study) -> Table:
         return f" {ALIKE if alike else ' '}{distance:.3f}"
 
     table = columns_of("sample", *([short(variable)] if variable else []), *("nearest", "second", "third")[:count])
-    for sample in _some_of_each(groups):
+    for sample in shown:
         own = [Text(short(groups[sample]), style=styles[groups[sample]])] if variable else []
-        near = zip(indices[sample].tolist(), distances[sample].tolist(), strict=True)
+        near = zip(indices[sample, :count].tolist(), distances[sample, :count].tolist(), strict=True)
         table.add_row(named(sample), *own, *(Text.assemble(named(i), (far(sample, i, d), "dim")) for i, d in near))
     return table
+
+
+def _room(names: list[str], groups: list[str], distance: int, most: int, width: int) -> tuple[int, int]:
+    """Return how many of the nearest fit beside a sample, and the letters of a name; names are cut before distances."""
+    name = max(cell_len(short(each)) for each in names)
+    taken = max(map(cell_len, groups)) + 2 if groups else 0
+    for count in range(most, 0, -1):
+        if name + taken + count * (2 + name + distance) <= width:
+            return count, LONGEST_NAME
+    return 1, max((width - taken - 2 - distance) // 2, LEAST_NAME)
 
 
 def _groups(study: Study) -> tuple[str, list[str], dict[str, str]]:
@@ -222,7 +237,7 @@ def columns_of(*headers: str) -> Table:
     return table
 
 
-def short(name: object) -> str:
+def short(name: object, longest: int = LONGEST_NAME) -> str:
     """Return a name that fits into a column."""
     text = clean(name)
-    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 3] + "..."
+    return text if len(text) <= longest else text[: longest - 3] + "..."

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._typing import Bool, Float64, Int64
-from heatmover._validation import RandomState, check_integer, check_number
+from heatmover._validation import RandomState, check_integer, check_number, check_truth
 from heatmover.datasets.dataset import Dataset
 from heatmover.datasets.shapes import Clouds, check_non_negative, make_clouds
 from heatmover.errors import InvalidInputError
@@ -23,6 +23,8 @@ __all__ = ["Effect", "cohort"]
 # A branch that makes up a fifth of the cells then varies between healthy samples with a standard deviation of
 # 0.07: sqrt(0.2 * 0.8 / 31).
 CONCENTRATION = 30.0
+# Between two samples of one donor a share varies less than half as much: sqrt(0.2 * 0.8 / 201) is 0.03.
+WITHIN_DONORS, LEAST_SHARE = 200.0, 1e-4
 # Up to here the branches are known to keep apart.
 MOST_BRANCHES = 15
 # Every branch is an arc of one radian of a unit circle and leaves its parent at this angle. Measured over trees
@@ -70,6 +72,7 @@ def cohort(
     cells_per_sample: int = 200,
     n_branches: int = 5,
     effect: float | Effect = 1.0,
+    paired: bool = False,
     n_dimensions: int = 10,
     noise: float = 0.05,
     random_state: RandomState = 0,
@@ -92,6 +95,10 @@ def cohort(
     effect
         How cases differ. A number is their enrichment in the last branch: it multiplies the expected odds by
         ``1 + effect``, and 0 is no difference. An `Effect` also says how much further along their cells are.
+    paired
+        Draw donors, each with a control and a case, such as before and after a treatment: ``"control-03"`` and
+        ``"case-03"`` are of one donor. Donors differ as samples do otherwise, and the two samples of a donor share its
+        composition but for little; so ``n_samples`` is even.
     n_dimensions
         Dimensions of the ambient space, at least 3. In more than 3 the tree is rotated at random.
     noise
@@ -104,7 +111,7 @@ def cohort(
     Dataset
         Labels are names such as ``"control-03"``. Coordinates: the index of the branch and the position along
         it, 0 to 1. True distance: along the tree. Annotations: ``condition``, "control" or "case",
-        (n_samples,), and ``composition``, (n_samples, n_branches).
+        (n_samples,), ``composition``, (n_samples, n_branches), and of a paired cohort ``donor``, (n_samples,).
 
     Examples
     --------
@@ -116,15 +123,19 @@ def cohort(
     ('case-10', 'control-01')
     >>> data.annotations["composition"].shape
     (20, 5)
+    >>> cohort(4, cells_per_sample=50, paired=True).annotations["donor"].tolist()
+    ['donor-01', 'donor-02', 'donor-01', 'donor-02']
     """
     n_samples = check_integer("n_samples", n_samples, minimum=2)
+    if check_truth("paired", paired) and n_samples % 2:
+        raise InvalidInputError("an even n_samples, two of each donor", repr(n_samples), "add one, or paired=False")
     cells_per_sample = check_integer("cells_per_sample", cells_per_sample, minimum=1)
     n_branches = _check_branches(n_branches)
     effect = effect if isinstance(effect, Effect) else Effect(enrichment=effect)
     clouds = make_clouds(n_samples, cells_per_sample, 0.0, n_dimensions, noise, random_state, needs=DIMENSIONS)
     # "case" sorts before "control", and measures are in sorted order.
     case = np.arange(n_samples) < n_samples // 2
-    composition = _compositions(case, n_branches, effect, clouds.rng)
+    composition = (_paired if paired else _compositions)(case, n_branches, effect, clouds.rng)
     coordinates = _cells(clouds, case, composition, effect)
     tree = grow_tree(n_branches)
     return Dataset(
@@ -132,7 +143,8 @@ def cohort(
         points=clouds.embed(tree.locate(coordinates)),
         labels=_names(case)[clouds.labels],
         coordinates=coordinates,
-        annotations={"condition": np.where(case, "case", "control"), "composition": composition},
+        annotations={"condition": np.where(case, "case", "control"), "composition": composition}
+        | ({"donor": _donors(case)} if paired else {}),
         ground_distance=tree.distance,
     )
 
@@ -151,6 +163,22 @@ def _compositions(case: Bool, n_branches: int, effect: Effect, rng: np.random.Ge
     weights = np.where(case[:, None], case_weights, control_weights)
     shares = weights / weights.sum(axis=1, keepdims=True)
     return np.array([rng.dirichlet(CONCENTRATION * share) for share in shares])
+
+
+def _paired(case: Bool, n_branches: int, effect: Effect, rng: np.random.Generator) -> Float64:
+    """Draw the shares of the branches, (n_samples, n_branches), of donors that have a case and a control each."""
+    donors = rng.dirichlet(CONCENTRATION * np.full(n_branches, 1 / n_branches), size=len(case) // 2)
+    # Cases are the first half, in the order of their donors, and so are controls.
+    shares = np.tile(donors, (2, 1))
+    shares[case, -1] *= 1 + effect.enrichment
+    shares /= shares.sum(axis=1, keepdims=True)
+    # A share that is next to nothing would make a distribution without a mean.
+    return np.array([rng.dirichlet(WITHIN_DONORS * np.maximum(share, LEAST_SHARE)) for share in shares])
+
+
+def _donors(case: Bool) -> npt.NDArray[np.str_]:
+    """Return the donor of every sample of a paired cohort."""
+    return np.array([name.replace("control", "donor").replace("case", "donor") for name in _names(case).tolist()])
 
 
 def _cells(clouds: Clouds, case: Bool, composition: Float64, effect: Effect) -> Float64:
