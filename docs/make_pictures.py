@@ -16,7 +16,7 @@ from heatmover.drawing.style import save
 
 FOLDER = Path(__file__).parent / "_static"
 # The finding, the map and the clustered distances.
-WIDTH, HEIGHT = 1300, 2050
+WIDTH, HEIGHT = 1300, 2560
 
 
 def main() -> None:
