@@ -4,8 +4,8 @@ from heatmover.analysis.cell_types import CellContrast, CellType, annotate, cont
 from heatmover.analysis.clusters import cluster_cells
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, Intervals, compare
-from heatmover.analysis.design_check import DesignRemark, check_design
 from heatmover.analysis.composition import SampleComposition
+from heatmover.analysis.design_check import DesignRemark, check_design
 from heatmover.analysis.examination import Finding, examine
 from heatmover.analysis.landmarking import LandmarkAgreement, landmark_agreement
 from heatmover.analysis.parameters import StudyParameters
