@@ -448,6 +448,8 @@ def test_equal_cells(cli, unequal, tmp_path, words, count, further):
         (("--equal-cells", "-7"), "--equal-cells to be a whole number of at least 2, found -7"),
         (("--equal-cells", "2.5"), "--equal-cells to be a whole number"),
         (("--equal-cells", "many"), "one FILE, found also 'many'"),
+        (("--equal-cells=many",), r"at least 2, found 'many'; --equal-cells, without a number, draws as many"),
+        (("--equal-cells=",), "at least 2, found ''; --equal-cells, without a number"),
     ],
 )
 def test_equal_cells_that_cannot_be(cli, unequal, tmp_path, words, sentence):

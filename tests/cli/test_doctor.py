@@ -222,6 +222,16 @@ def test_advice_on_noise_is_not_what_is_asked_for_already(noisy, doctor, words):
         assert "with 40 cells (every sample)" in text
 
 
+def test_equal_cells_have_the_noise_that_compare_finds(noisy, doctor):
+    """The graph is that of the cells drawn, and so are its floors."""
+    text = " ".join(doctor(noisy, "-s", "sample", "--neighbors", 10, "--equal-cells").stdout.split())
+    cohort = read_cohort(noisy, sample_key="sample")
+    study = hm.study_cohort(cohort, n_neighbors=10, equal_cells=True)
+    assert cohort.n_cells > study.comparison.sizes.sum()
+    floor = study.comparison.uncertainty.noise_floor(8)
+    assert f"this far apart: {floor:.2g} with 8 cells (every sample)" in text
+
+
 def test_of_many_cells_some_tell_the_noise(noisy, doctor, monkeypatch):
     monkeypatch.setattr(_diagnosis, "MOST_CELLS", 100)
     monkeypatch.setattr(_noise, "MOST_SAMPLES", 5)

@@ -151,7 +151,7 @@ def test_objects_in_memory_too(frame):
         (-4, "at least 2, found -4"),
         (1, "at least 2, found 1"),
         (2.5, "whole number"),
-        ("few", "equal_cells to be True, .* or a whole number, found 'few'"),
+        ("few", "equal_cells to be a whole number of at least 2, found 'few'; equal_cells=True"),
         (None, "whole number"),
     ],
 )

@@ -20,6 +20,7 @@ from heatmover._typing import Float64, Int32, Int64, Intp
 from heatmover._words import counted, listed, percent, quoted, unused
 from heatmover.analysis.cell_types import annotate, check_reference
 from heatmover.analysis.clusters import clusters_wanted
+from heatmover.analysis.comparers import draw_equally
 from heatmover.analysis.comparison import compare
 from heatmover.analysis.design_check import check_design
 from heatmover.analysis.landmarking import LANDMARKS, LANDMARKS_ABOVE
@@ -114,7 +115,8 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     refusals = list(_refusals(cohort, settings))
     kept = np.flatnonzero(cohort.sizes >= (settings.study.min_cells or 1))
     progress.stage("draw cells", 1)
-    points, codes = draw_cells(cohort, MOST_CELLS, settings.study.random_state)
+    compared, own = _compared(cohort, kept, settings)
+    points, codes = draw_cells(compared, MOST_CELLS, settings.study.random_state)
     progress.advance()
     copies = len(points) - len(np.unique(points, axis=0))
     spread = np.var(points.astype(np.float64), axis=0)
@@ -130,7 +132,7 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
             refusals += _tried(check_components, graph.node_affinity, graph.gather(np.ones((1, len(points))))[0])
         progress.advance()
         progress.stage("assess noise", 1)
-        noise = assess_noise(cohort, kept, graph, codes, settings)
+        noise = assess_noise(compared, own, graph, codes, settings)
         progress.advance()
     advice = (
         *_design_advice(cohort, kept, settings),
@@ -139,6 +141,15 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
         *noise_advice(cohort, kept, noise, settings),
     )
     return Checkup(points, codes, copies, constant, dominant, diagnosis, tuple(refusals), advice, noise)
+
+
+def _compared(cohort: Cohort, kept: Intp, settings: Settings) -> tuple[Cohort, Intp]:
+    """Return the cells that `compare` would compare, equally many of every sample if asked, and their samples."""
+    asked = settings.study
+    try:
+        return draw_equally(cohort, kept, None, asked.equal_cells, random_state=asked.random_state, progress=SILENT)[:2]
+    except InvalidInputError:  # among the refusals
+        return cohort, kept
 
 
 def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:

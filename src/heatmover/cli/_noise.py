@@ -57,7 +57,7 @@ def assess_noise(cohort: Cohort, kept: Intp, graph: Graph, codes: Int32, setting
     Parameters
     ----------
     cohort, kept
-        The cells, and which samples `compare` would keep.
+        The cells that `compare` would compare, and which samples it would keep.
     graph, codes
         Over the cells drawn; the sample of each.
     settings
@@ -68,8 +68,7 @@ def assess_noise(cohort: Cohort, kept: Intp, graph: Graph, codes: Int32, setting
         chosen = chosen[np.linspace(0, len(chosen) - 1, MOST_SAMPLES).round().astype(np.int64)]
     try:
         sizes, complete = _sizes(cohort, kept, settings), len(codes) == cohort.n_cells
-        equal = int(sizes[0]) if complete and settings.study.equal_cells is not False else False
-        found = _compare(graph, codes, np.sort(chosen), settings, equal)
+        found = _compare(graph, codes, np.sort(chosen), settings)
     except InvalidInputError:  # too few samples, or single cells: `compare` says so itself
         return None
     noise = found.uncertainty
@@ -83,12 +82,12 @@ def assess_noise(cohort: Cohort, kept: Intp, graph: Graph, codes: Int32, setting
     )
 
 
-def _compare(graph: Graph, codes: Int32, chosen: Intp, settings: Settings, equal: bool | int) -> Comparison:
+def _compare(graph: Graph, codes: Int32, chosen: Intp, settings: Settings) -> Comparison:
     with warnings.catch_warnings():
         for kind in (GraphWarning, EmbeddingWarning):
             warnings.simplefilter("ignore", kind)
         return compare(
-            graph, measures_from_labels(codes, names=chosen.tolist()), bias="corrected", equal_cells=equal,
+            graph, measures_from_labels(codes, names=chosen.tolist()), bias="corrected",
             random_state=settings.study.random_state, n_jobs=settings.n_jobs,
         )  # fmt: skip
 

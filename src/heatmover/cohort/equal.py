@@ -95,8 +95,9 @@ def check_equal_cells(value: object) -> bool | int:
         return bool(value)
     if isinstance(value, str):
         raise InvalidInputError(
-            f"{argument('equal_cells')} to be True, for as many cells as the smallest sample has, or a whole number",
+            f"{argument('equal_cells')} to be a whole number of at least 2",
             repr(value),
+            f"{argument('equal_cells', True)}, without a number, draws as many cells as the smallest sample has",
         )
     return check_integer("equal_cells", value, minimum=2)
 
