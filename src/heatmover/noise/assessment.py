@@ -323,7 +323,7 @@ def assess(
     with one_blas_thread():  # products of 128 columns
         correction, even = correction_of(sketch, noise[:-1]), even_distances(sketch, noise[:-1])
         if n_bootstrap:
-            bounds = intervals(sketch, noise[-1], distances, n_bootstrap, confidence, rng)
+            bounds = intervals(sketch, distances, n_bootstrap, confidence, rng)
     return Uncertainty(
         sizes, np.ascontiguousarray(noise[:-1].T), correction, distances,
         even, *bounds, float(confidence), int(n_bootstrap),

@@ -24,7 +24,8 @@ __all__ = ["PARTS", "Sketch", "deal", "own_share", "pooled", "sketch_samples"]
 PROBES, TOGETHER = 128, 32
 # Cells of a sample are dealt into at most so many parts for the bootstrap: with 32 a 95 % interval is 4 % too narrow.
 PARTS = 32
-MOST_PARTS = 20_000
+# Fewer if samples are very many; never so few that halves of them have no spread.
+MOST_PARTS, FEWEST_PARTS = 20_000, 4
 # A single cell has no spread, and few cells may lack a kind of cells altogether: a sample borrows as much of its spread
 # as so many cells say from those of all samples. For 12 cells it changed the coverage of intervals by less than its
 # error.
@@ -65,7 +66,7 @@ def deal(counts: sp.csr_array, rng: np.random.Generator, most: int) -> Dealt:
         Parts of a sample.
     """
     n_samples = counts.shape[0]
-    most = max(2, min(most, MOST_PARTS // n_samples))
+    most = min(most, max(FEWEST_PARTS, MOST_PARTS // n_samples))
     part_of, nodes, signs, starts, edges = [], [], [], [0], [0]
     for row in range(n_samples):
         inside = slice(*counts.indptr[row : row + 2])
@@ -130,11 +131,15 @@ class Sketch:
 
         Few cells say little of their spread, a single one nothing: a sample borrows from those of all samples.
         """
-        sizes = self.sizes
-        spread = np.maximum(self.squares - (self.means.astype(np.float64) ** 2).mean(axis=2), 0)
-        alone = spread / np.maximum(sizes - 1, 1)
+        sizes, alone = self.sizes, self.noise_alone()
         own = own_share(sizes)
         return np.asarray(own * alone + (1 - own) * pooled(alone, sizes)[:, None] / sizes)
+
+    def noise_alone(self) -> Float64:
+        """Return the same as each sample tells it by itself, without bias; a single cell has that of all samples."""
+        spread = np.maximum(self.squares - (self.means.astype(np.float64) ** 2).mean(axis=2), 0)
+        alone = spread / np.maximum(self.sizes - 1, 1)
+        return np.where(self.sizes > 1, alone, pooled(alone, self.sizes)[:, None])
 
     def retrieval(self) -> float | None:
         """Return the share of halves that are nearest to their own other half; None if samples are too small."""
