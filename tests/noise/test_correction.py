@@ -9,6 +9,7 @@ from scipy.stats import spearmanr
 from heatmover.noise.correction import (
     STANDS_OUT,
     correction_of,
+    differ,
     even_distances,
     exchangeable,
     mean_deviation,
@@ -108,6 +109,28 @@ def test_noise_has_no_direction():
         found = correction_of(sketch, noise)
         assert not found.directions.any()
         assert found.between[0] < 0.2 * np.median(noise)
+
+
+def test_noise_alone_passes_for_a_difference_as_rarely_as_it_says():
+    """At a hundredth: two of 200 cohorts of noise, give or take; small differences are seen in nearly all of 30."""
+    by_luck = [differ(*simulate(20, rank=0, seed=seed)[1:]) for seed in range(200)]
+    seen = [differ(*simulate(20, rank=4, between=0.05, seed=seed)[1:]) for seed in range(30)]
+    assert sum(by_luck) <= 7
+    assert sum(seen) >= 27
+
+
+def test_samples_of_noise_alone_coincide():
+    for seed in range(5):
+        _, sketch, noise = simulate(20, rank=0, seed=seed)
+        found = correction_of(sketch, noise)
+        assert not found.between.any()
+        moved = found.apply(sketch.means[0], 0, 1e9)
+        np.testing.assert_array_equal(moved, np.broadcast_to(moved[:1], moved.shape))
+
+
+def test_a_difference_without_noise_is_one():
+    sketch = sketch_of(np.arange(4.0)[:, None] * np.ones(N_PROBES), np.zeros((4, N_PROBES)), np.full(4, 5))
+    assert differ(sketch, np.zeros((1, 4)))
 
 
 def test_many_equal_directions_move_as_one():
