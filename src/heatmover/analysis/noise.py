@@ -106,7 +106,7 @@ def noise_sentences(comparison: Comparison) -> tuple[str, ...]:
     if pairs is not None:
         sentences.append(
             f"{pairs['told']:,} of {pairs['all']:,} pairs can be told apart: the {pairs['confidence']} % interval of "
-            "their distance, each for itself, begins above zero."
+            f"their distance, each for itself, begins above zero{found.by_luck}."
         )
     if found.retrieval is not None:
         sentences.append(NOISY if unreliable(comparison) else "Most samples find themselves again: nothing to mend.")

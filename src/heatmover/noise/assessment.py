@@ -129,6 +129,13 @@ class Uncertainty(ReadOnlyArrays):
             raise InvalidInputError("intervals", "n_bootstrap=0", "ask for replicates, such as n_bootstrap=200")
         return np.asarray((self.upper - self.lower) / (2 * _quantile(self.confidence)))
 
+    @property
+    def by_luck(self) -> str:
+        """How many pairs luck tells apart, as the end of a sentence, where samples do not differ; else nothing."""
+        if self.lower is None or self.between.any() or not self.told_apart.any():
+            return ""
+        return f", where luck alone gives about {100 * (1 - self.confidence):.2g} %"
+
     def noise_floor(self, n_cells: float, other: float | None = None) -> float:
         """Return the expected distance between two samples of one distribution, that of a typical cell here.
 
@@ -189,7 +196,7 @@ class Uncertainty(ReadOnlyArrays):
             parts.append("Nothing but the luck of the draw sets the samples apart.")
         if self.lower is not None:
             pairs = self.told_apart[np.triu_indices(len(self.sizes), 1)]
-            parts.append(f"{int(pairs.sum()):,} of {pairs.size:,} pairs can be told apart.")
+            parts.append(f"{int(pairs.sum()):,} of {pairs.size:,} pairs can be told apart{self.by_luck}.")
         return " ".join(parts)
 
     def plain(self, floor: Callable[[float], float] | None = None) -> dict[str, Any]:
