@@ -62,6 +62,7 @@ def input_record(cohort: Cohort) -> dict[str, Any]:
         "dimensions": list(cohort.features),
         "varying": dict(cohort.varying),
         "unused": dict(cohort.unused),
+        **({"measured": cohort.measured} if cohort.measured else {}),
     }
 
 

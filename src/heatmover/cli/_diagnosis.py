@@ -273,8 +273,8 @@ def _spread_advice(dominant: tuple[str, float] | None, unequal: dict[str, float]
 
 def _advice(cohort: Cohort, settings: Settings, points: npt.NDArray[Any], copied: float) -> Iterator[str]:
     reader: Any = cohort.reader
-    measured = getattr(reader, "measured", None)
-    if measured is not None and measured.cofactor is measured.transform is None:
+    linear = cohort.measured and cohort.measured["cofactor"] is cohort.measured["transform"] is None
+    if linear and hasattr(reader, "linear"):
         places = [i for i, name in enumerate(reader.features) if name not in reader.linear]
         if cohort.projection.mean is None and any(points[:, i].max() >= LINEAR_VALUES for i in places):
             yield (

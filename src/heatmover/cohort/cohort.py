@@ -116,6 +116,14 @@ class Cohort:
         """``(n_dimensions,)``: share of the variance in each principal component; empty without PCA."""
         return self.projection.explained
 
+    @property
+    def measured(self) -> dict[str, Any]:
+        """How values of FCS files became features: cofactor, transform, compensate; empty for other files."""
+        reader: Any = self.reader
+        while hasattr(reader, "inner"):  # below those that leave cells out
+            reader = reader.inner
+        return dict(reader.measured._asdict()) if hasattr(reader, "measured") else {}
+
     def chunks(
         self, size: int | None = None, *, start: int = 0, stop: int | None = None
     ) -> Iterator[tuple[FloatArray, Int32]]:

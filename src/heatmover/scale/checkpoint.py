@@ -60,6 +60,7 @@ def describe_input(cohort: Cohort) -> dict[str, Any]:
         "labels": digest(np.ascontiguousarray(cohort.codes).data),
         "projection": _projection(cohort),
         "content": _content(cohort),
+        **({"measured": cohort.measured} if cohort.measured else {}),
     }
 
 

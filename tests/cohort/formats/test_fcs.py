@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from heatmover.analysis.record import input_record
 from heatmover.cohort import read_cohort
 from heatmover.cohort.formats.fcs import LINEAR
 from heatmover.cohort.transforms import Logicle
 from heatmover.errors import InvalidInputError
+from heatmover.scale.checkpoint import describe_input
 
 MARKERS = ["CD4", "CD8", "CD19"]
 
@@ -311,3 +313,14 @@ def test_the_page_of_the_documentation_runs_as_it_is_printed(tmp_path, monkeypat
     assert capsys.readouterr().out == printed[-1]
     sheet = (tmp_path / "samples.csv").read_text(encoding="utf-8")
     assert sheet.startswith(printed[0].removesuffix("...\n"))
+
+
+@pytest.mark.parametrize("changes", [{"cofactor": 5}, {"cofactor": 6}, {"transform": "logicle"}, {"compensate": False}])
+def test_a_checkpoint_of_other_values_is_another_input(changes, make, tmp_path):
+    text = {"spill": spelt([[1, 0.1], [0, 1]], "xy")}
+    for name in "ab":
+        make.fcs(tmp_path / f"{name}.fcs", [[1, 2], [3, 5]], ["x", "y"], metadata=text)
+    plain, other = read_cohort(tmp_path), read_cohort(tmp_path, **changes)
+    assert describe_input(plain) == describe_input(read_cohort(tmp_path, compensate=True))
+    assert describe_input(plain) != describe_input(other)
+    assert input_record(other)["measured"] == {"cofactor": None, "transform": None, "compensate": True} | changes
