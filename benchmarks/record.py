@@ -89,7 +89,7 @@ ENTRIES = (
     Entry("flow.py --seeds 0 1 2 --record", ("flow",), 6),
     Entry("calibration.py --data {data} --record", ("calibration",), 10),
     Entry("scale_rule.py --seeds 1 --record", ("scale_rule",), 10),
-    Entry("noise.py --only kinds --cohorts 10 --data {data} --record", ("noise",), 5),
+    Entry("noise.py --only kinds --cohorts 8 --data {data} --record", ("noise",), 10),
     Entry("noise.py --only tests --runs 1000 --data {data} --record", ("noise_tests",), 30),
     Entry("noise_cohorts.py --data {data} --record", ("noise_cohorts",), 3),
     Entry("paper/covid.py", ("covid", "covid_stages"), 7),
