@@ -15,8 +15,7 @@ import numpy as np
 from scipy.special import chdtrc, fdtrc
 
 from heatmover._typing import Bool, Float64, Intp
-from heatmover._validation import LabelNames
-from heatmover._words import counted, listed, naturally, percent, quoted
+from heatmover._words import counted, distinct, listed, naturally, percent, quoted
 from heatmover.analysis.variables import FEWEST_NUMBERS, as_groups, check_readings, kind_of
 from heatmover.errors import InvalidInputError, Sentence, argument
 from heatmover.measures import is_missing
@@ -198,7 +197,9 @@ def _looked(
     examined: Collection[str] | None = None,
 ) -> Iterator[DesignRemark]:
     check_readings(numeric, categorical)
-    names = LabelNames("variables").add_all(variables)
+    # Any text: what a file calls its columns is no reason to refuse it.
+    names = [str(name) for name in variables]
+    distinct(names, "names of variables", "1 and '1' read the same")
     keys = dict(zip(names, variables, strict=True))
     columns = [_column(name, list(variables[keys[name]]), numeric, categorical) for name in names[:MOST_VARIABLES]]
     if len({column.codes.size for column in columns}) > 1:

@@ -58,7 +58,7 @@ HOLDS = {
     CELL_TYPES: "which cell types differ between the groups, in numbers",
     COMPOSITION: "the share of every cell type in every sample",
     "samples.h5ad": "the samples as an AnnData: variables, distances, maps",
-    RECORD: "how all of this was made: input, settings, versions, checksums",
+    RECORD: "how it was made: input, settings, versions, checksums",
     INDEX: "this list",
 }
 NEEDS = {
