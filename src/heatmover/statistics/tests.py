@@ -10,7 +10,7 @@ import numpy.typing as npt
 from heatmover._typing import Float64, Int64
 from heatmover._validation import RandomState
 from heatmover.errors import InvalidInputError
-from heatmover.statistics.designs import Design, orthonormal
+from heatmover.statistics.designs import DEPENDENT, Design, orthonormal
 from heatmover.statistics.permutations import Restriction, TestResult, null_distribution, probability, restrict
 from heatmover.statistics.samples import check_at_most, check_distances, check_labels, check_numbers
 from heatmover.statistics.spread import score_distances
@@ -280,11 +280,15 @@ def distance_correlation(
     numbers = numbers / (np.abs(numbers).max() or 1.0)
     centered = _double_centered(matrix / (matrix.max() or 1.0))
     restriction = restrict(numbers, blocks)
+    left = None
     if adjust is not None:
-        numbers, centered = _residuals(numbers, centered, as_design(adjust, len(matrix)), restriction.units)
+        left = _Unexplained(numbers, as_design(adjust, len(matrix)), restriction.units)
+        numbers, centered = left.of_numbers(numbers[None])[0], left.of_distances(centered)
     norm = float(np.sqrt((centered**2).sum()))
 
     def squares(rows: Float64) -> Float64:
+        # Permuted residuals go with the covariates again by chance: without that, as the observed ones are.
+        rows = rows if left is None else left.of_numbers(rows)
         return np.array([_squared_correlation(centered, norm, row) for row in rows])
 
     null, complete = null_distribution(squares, numbers, restriction, n_permutations, random_state)
@@ -296,29 +300,36 @@ def distance_correlation(
     return TestResult("distance correlation", root, effect, p, roots[1:], complete, (), smallest)
 
 
-def _residuals(numbers: Float64, centered: Float64, design: Design, units: Int64 | None) -> tuple[Float64, Float64]:
-    """Return what covariates leave of a number and of double-centred distances.
+class _Unexplained:
+    """What a linear model of covariates leaves of numbers and of double-centred distances.
 
     Of blocks that change places as wholes each has one number, which the mean covariates of the block explain.
     """
-    spaces = beside(numbers[:, None], design, "a number")
-    left = centered - spaces.fixed @ (spaces.fixed.T @ centered)
-    left = left - (left @ spaces.fixed) @ spaces.fixed.T
-    if units is None:
-        return numbers - spaces.fixed @ (spaces.fixed.T @ numbers), left
-    sizes = np.bincount(units)
-    means = np.stack([np.bincount(units, weights=column) / sizes for column in design.columns.T], axis=1)
-    first = np.unique(units, return_index=True)[1]
-    basis = orthonormal(means, np.full((len(sizes), 1), 1 / np.sqrt(len(sizes))))
-    of_unit = numbers[first] - numbers[first].mean()
-    of_unit = of_unit - basis @ (basis.T @ of_unit)
-    if np.abs(of_unit).max() <= 1e-9 * np.abs(numbers).max():
-        raise InvalidInputError(
-            "a number that differs between blocks in other ways than the covariates",
-            f"none left in {len(sizes)} blocks",
-            "adjust for fewer",
-        )
-    return of_unit[units], left
+
+    def __init__(self, numbers: Float64, design: Design, units: Int64 | None) -> None:
+        self.fixed = beside(numbers[:, None], design, "a number").fixed
+        self.units = np.arange(len(numbers)) if units is None else units
+        self.first = np.unique(self.units, return_index=True)[1]
+        sizes = np.bincount(self.units)
+        means = np.stack([np.bincount(self.units, weights=column) / sizes for column in design.columns.T], axis=1)
+        mean = np.full((len(sizes), 1), 1 / np.sqrt(len(sizes)))
+        self.basis = np.hstack([mean, orthonormal(means, mean)])
+        if np.abs(self.of_numbers(numbers[None])).max() <= DEPENDENT * np.abs(numbers).max():
+            raise InvalidInputError(
+                "a number that differs between blocks in other ways than the covariates",
+                f"none left in {len(sizes)} blocks",
+                "adjust for fewer",
+            )
+
+    def of_numbers(self, rows: Float64) -> Float64:
+        """Return what is left of numbers, ``(n_rows, n_samples)``."""
+        of_units = rows[:, self.first]
+        return np.asarray((of_units - (of_units @ self.basis) @ self.basis.T)[:, self.units])
+
+    def of_distances(self, centered: Float64) -> Float64:
+        """Return what is left of double-centred distances, ``(n_samples, n_samples)``."""
+        left = centered - self.fixed @ (self.fixed.T @ centered)
+        return np.asarray(left - (left @ self.fixed) @ self.fixed.T)
 
 
 def false_discovery(p_values: npt.ArrayLike) -> Float64:
