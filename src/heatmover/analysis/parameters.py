@@ -34,6 +34,11 @@ class StudyParameters:
     formula
         In place of ``variables`` and ``adjust``: names of variables with ``+``, ``:`` and ``*`` between them. Each is
         tested with the others held fixed, and so is every interaction; see `heatmover.statistics.Design.from_formula`.
+    align_batch, anchors
+        Name of the variable of batches whose cells are to be moved onto each other before anything is compared, see
+        `heatmover.analysis.align_batches`; tests are adjusted for it. What ``variables`` name is kept; or, with
+        anchors, a variable that names the material of samples that are the same in every batch, shifts come from these
+        samples alone.
     cells
         Name of an annotation of the cells, such as their types: which of them differ between the groups of the
         first variable that has groups, see `heatmover.analysis.contrast_cells`. ``"auto"``: clusters of cells instead.
@@ -80,6 +85,8 @@ class StudyParameters:
     block: str | Sequence[str] | None = None
     adjust: Sequence[str] = ()
     formula: str | None = None
+    align_batch: str | None = None
+    anchors: str | None = None
     cells: str | None = None
     clusters: int | None = None
     reference: str | None = None
@@ -103,11 +110,13 @@ class StudyParameters:
         for name in ("adjust", "numeric", "categorical"):
             object.__setattr__(self, name, _check_names(name, getattr(self, name)))
         check_readings(self.numeric, self.categorical)
-        if self.cells is not None:
-            check_word("cells", self.cells)
+        for name in ("cells", "align_batch", "anchors"):
+            if getattr(self, name) is not None:
+                check_word(name, getattr(self, name))
         self._check_clusters()
         self._check_reference()
         self._check_formula()
+        self._check_alignment()
         for name in ("n_neighbors", "n_permutations"):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), minimum=1))
         if self.min_cells is not None:
@@ -129,13 +138,34 @@ class StudyParameters:
     @property
     def design(self) -> tuple[str, ...]:
         """Names of the variables that are held fixed or are part of the formula."""
-        return tuple(self.adjust) if self.formula is None else tuple(formula_names(self.formula))
+        if self.formula is not None:
+            return tuple(formula_names(self.formula))
+        return tuple(dict.fromkeys([*self.adjust, *([] if self.align_batch is None else [self.align_batch])]))
+
+    @property
+    def kept_variables(self) -> tuple[str, ...]:
+        """Names of the variables whose differences an alignment of batches must leave alone."""
+        named = self.variables or () if self.formula is None else formula_names(self.formula)
+        return tuple(name for name in named if name != self.align_batch)
 
     @property
     def required(self) -> tuple[str, ...]:
         """Names of all variables of the samples that are asked for."""
         named = (*(self.variables or ()), *self.blocks, *self.design, *self.numeric, *self.categorical)
-        return tuple(dict.fromkeys(named))
+        further = (name for name in (self.align_batch, self.anchors) if name is not None)
+        return tuple(dict.fromkeys((*named, *further)))
+
+    def _check_alignment(self) -> None:
+        if self.anchors is not None and self.align_batch is None:
+            raise InvalidInputError(
+                f"{argument('align_batch')} beside {argument('anchors')}", "none", "name the variable of batches"
+            )
+        if self.align_batch is not None and self.anchors is None and not self.kept_variables:
+            raise InvalidInputError(
+                f"{argument('variables')} that {argument('align_batch')} must leave alone, such as the condition",
+                "none",
+                f"or name {argument('anchors')}",
+            )
 
     def _check_reference(self) -> None:
         if self.reference is None:

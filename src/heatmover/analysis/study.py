@@ -15,6 +15,7 @@ from heatmover._progress import SILENT, Progress
 from heatmover._typing import Bool, Float64, Intp
 from heatmover._validation import check_integer, import_extra
 from heatmover._words import distinct, find, listed, percent, quoted
+from heatmover.analysis.batches import Alignment, align_cohort, check_batches
 from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, check_reference, contrast_cells
 from heatmover.analysis.clusters import cluster_cells, cluster_note, clusters_wanted
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
@@ -44,6 +45,7 @@ from heatmover.statistics.terms import check_design
 
 __all__ = [
     "Study",
+    "check_alignment",
     "check_block",
     "check_components",
     "check_noise",
@@ -259,15 +261,23 @@ def study_cohort(
     for name in (*asked.numeric, *asked.categorical):
         cohort.variable(name)
     table = read_variables(cohort.samples.iloc[kept], asked.numeric, asked.categorical)
-    chosen = choose_variables(cohort, table, wanted_variables(asked), (*asked.blocks, *asked.adjust))
+    chosen = choose_variables(cohort, table, wanted_variables(asked), (*asked.blocks, *asked.design))
     if asked.reference is not None:
         check_reference(asked.reference, {name: table[name].tolist() for name in chosen})
     blocks = {name: check_block(cohort.variable(name).iloc[kept], name) for name in asked.blocks} or None
     covariates = covariates_of(cohort, table, blocks, asked)
-    annotation, told = _annotation(cohort, asked, getattr(comparer, "n_jobs", None), watch)
+    aligned = cohort
+    alignment = None
+    if asked.align_batch is not None:
+        check_alignment(cohort, table, asked)
+        watch.stage("align batches", 1)
+        aligned, alignment = align_cohort(cohort, kept, *_batches(table, asked))
+        watch.advance()
+    annotation, told = _annotation(cohort, aligned, asked, getattr(comparer, "n_jobs", None), watch)
     with _quiet() as warned:
-        compared = comparer.compare(cohort, kept, annotation, asked, watch)
+        compared = comparer.compare(aligned, kept, annotation, asked, watch)
     compact = [_text(warning) for warning in warned if issubclass(warning.category, EmbeddingWarning)]
+    told = (*told, *_aligned_notes(alignment, asked))
     notes = (*_left_out_notes(cohort, kept, asked.min_cells), *cohort.warnings, *compact, *told)
     watch.stage("diagnose graph", 1)
     if not asked.allow_components:
@@ -280,12 +290,12 @@ def study_cohort(
 
 
 def _annotation(
-    cohort: Cohort, asked: StudyParameters, n_jobs: int | None, progress: Progress
+    cohort: Cohort, aligned: Cohort, asked: StudyParameters, n_jobs: int | None, progress: Progress
 ) -> tuple[Annotation | None, tuple[str, ...]]:
-    """Return the type of each cell, from the file or by clusters, and what to say of it."""
+    """Return the type of each cell, from the file or by clusters of the cells as they are compared, and what to say."""
     n_clusters = clusters_wanted(cohort, asked)
     if n_clusters is not None:
-        found = cluster_cells(cohort, n_clusters, random_state=asked.random_state, n_jobs=n_jobs, progress=progress)
+        found = cluster_cells(aligned, n_clusters, random_state=asked.random_state, n_jobs=n_jobs, progress=progress)
         return found, (cluster_note(found),)
     if asked.cells is None:
         return None, ()
@@ -610,13 +620,7 @@ def _covariates(table: Any, blocks: Any | None, asked: StudyParameters) -> Desig
         return None
     columns = {name: table[name].tolist() for name in asked.design}
     for name, values in columns.items():
-        missing = [sample for sample, value in zip(table.index, values, strict=True) if is_missing(value)]
-        if missing:
-            raise InvalidInputError(
-                f"a value of {quoted(name)} for every sample, to hold it fixed",
-                f"none for {len(missing)} of {len(values)} samples ({listed(missing)})",
-                "leave these samples out, or the variable",
-            )
+        _check_known(name, values, table, "to hold it fixed")
     design = design_of(columns, formula=asked.formula, numeric=asked.numeric)
     asked_about = asked.variables or ()
     if asked.formula is not None:
@@ -625,6 +629,46 @@ def _covariates(table: Any, blocks: Any | None, asked: StudyParameters) -> Desig
     for name in asked_about:
         check_adjusted(name, table[name].tolist(), design, blocks=blocks, numeric=name in asked.numeric)
     return design
+
+
+def check_alignment(cohort: Cohort, table: Any, asked: StudyParameters) -> None:
+    """Raise if batches cannot be moved onto each other, before any cell is read.
+
+    Parameters
+    ----------
+    cohort, table, asked
+        As in `covariates_of`.
+    """
+    for name in (asked.align_batch, asked.anchors):
+        if name is not None:
+            cohort.variable(name)
+    batch, keep, anchors = _batches(table, asked)
+    check_batches(batch, keep, anchors, numeric=asked.numeric)
+
+
+def _batches(table: Any, asked: StudyParameters) -> tuple[list[Any], dict[str, list[Any]], list[Any] | None]:
+    """Return the batch of each sample, what is kept, and the material of anchors, or None."""
+    assert asked.align_batch is not None
+    keep = {name: table[name].tolist() for name in asked.kept_variables} if asked.anchors is None else {}
+    for name, values in {**keep, asked.align_batch: table[asked.align_batch].tolist()}.items():
+        _check_known(name, values, table, "to align batches")
+    anchors = None if asked.anchors is None else table[asked.anchors].tolist()
+    return table[asked.align_batch].tolist(), keep, anchors
+
+
+def _aligned_notes(alignment: Alignment | None, asked: StudyParameters) -> Iterator[str]:
+    if alignment is not None:
+        yield alignment.describe(str(asked.align_batch))
+
+
+def _check_known(name: str, values: list[Any], table: Any, what: str) -> None:
+    missing = [sample for sample, value in zip(table.index, values, strict=True) if is_missing(value)]
+    if missing:
+        raise InvalidInputError(
+            f"a value of {quoted(name)} for every sample, {what}",
+            f"none for {len(missing)} of {len(values)} samples ({listed(missing)})",
+            "leave these samples out, or the variable",
+        )
 
 
 def _varied(column: Any) -> bool:

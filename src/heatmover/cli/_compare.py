@@ -42,6 +42,8 @@ def compare(
     block: options.Block = None,
     adjust: options.Adjust = None,
     formula: options.Formula = None,
+    align_batch: options.AlignBatch = None,
+    anchors: options.Anchors = None,
     cells: options.Cells = None,
     clusters: options.Clusters = None,
     reference: options.Reference = None,

@@ -28,6 +28,7 @@ from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import Clock
 from heatmover.analysis.study import (
     SMALL_SAMPLE,
+    check_alignment,
     check_block,
     check_components,
     check_noise,
@@ -185,6 +186,8 @@ def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
     if asked.design and not refused and not _tried(read_variables, table, asked.numeric, asked.categorical):
         read = read_variables(table, asked.numeric, asked.categorical)
         yield from _tried(covariates_of, cohort, read, blocks or None, asked)
+        if asked.align_batch is not None:
+            yield from _tried(check_alignment, cohort, read, asked)
 
 
 def _tried(check: Callable[..., object], *arguments: Any) -> list[str]:

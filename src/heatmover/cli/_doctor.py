@@ -35,6 +35,8 @@ def doctor(
     block: options.Block = None,
     adjust: options.Adjust = None,
     formula: options.Formula = None,
+    align_batch: options.AlignBatch = None,
+    anchors: options.Anchors = None,
     cells: options.Cells = None,
     clusters: options.Clusters = None,
     reference: options.Reference = None,

@@ -137,7 +137,7 @@ def noise_advice(cohort: Cohort, kept: Intp, noise: Noise | None, settings: Sett
 def _confounded(cohort: Cohort, kept: Intp, settings: Settings, remedy: str) -> Iterator[str]:
     asked, table = settings.study, cohort.samples.iloc[kept]
     try:
-        names = choose_variables(cohort, table, wanted_variables(asked), (*asked.blocks, *asked.adjust))
+        names = choose_variables(cohort, table, wanted_variables(asked), (*asked.blocks, *asked.design))
         blocks = {name: cohort.variable(name).iloc[kept].tolist() for name in asked.blocks} or None
         sizes = _sizes(cohort, kept, settings)
         columns = {name: table[name].tolist() for name in names}

@@ -18,8 +18,10 @@ __all__ = [
     "OPTIONS",
     "SMALLEST",
     "Adjust",
+    "AlignBatch",
     "AllowComponents",
     "AllowParts",
+    "Anchors",
     "AnnotationColumn",
     "Bias",
     "Block",
@@ -60,6 +62,8 @@ __all__ = [
 # The option for each argument of the package that has one.
 OPTIONS: Mapping[str, str] = {
     "adjust": "--adjust",
+    "align_batch": "--align-batch",
+    "anchors": "--anchors",
     "allow_components": "--allow-components",
     "bias": "--bias",
     "block": "--block",
@@ -185,6 +189,21 @@ Adjust = Annotated[
     typer.Option(
         metavar="COLUMN", rich_help_panel=TESTS, show_default=False,
         help="Variable to hold fixed while others are tested, such as the batch or the age; may be given again.",
+    ),
+]  # fmt: skip
+AlignBatch = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN", rich_help_panel=METHOD, show_default=False,
+        help="Variable of batches whose cells are moved onto each other first; differences of --color are kept.",
+    ),
+]  # fmt: skip
+Anchors = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN", rich_help_panel=METHOD, show_default=False,
+        help="Variable that names the material of samples that are the same in every batch, empty for others: "
+        "--align-batch learns from these alone.",
     ),
 ]  # fmt: skip
 Formula = Annotated[

@@ -220,6 +220,8 @@ def settings_of(asked: Mapping[str, Any]) -> Settings:
         block=typed["block"] or None,
         adjust=typed["adjust"] or (),
         formula=typed["formula"],
+        align_batch=typed["align_batch"],
+        anchors=typed["anchors"],
         cells=typed["cells"],
         clusters=typed["clusters"],
         reference=typed["reference"],

@@ -11,6 +11,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -21,6 +22,7 @@ from heatmover._files import lock_file, try_lock
 from heatmover._validation import import_extra
 from heatmover._words import quoted_path, readable
 from heatmover.cohort import Cohort
+from heatmover.cohort.shifted import ShiftedReader
 from heatmover.errors import InvalidInputError, argument
 
 __all__ = [
@@ -74,6 +76,15 @@ def _projection(cohort: Cohort) -> str:
     total = hashlib.sha256()
     for part in (projection.mean, projection.scale, projection.components):
         total.update(b"none" if part is None else np.ascontiguousarray(part).data)
+    reader: Any = cohort.reader
+    while reader is not None:
+        if isinstance(reader, ShiftedReader):
+            # What was moved is made of other values: those of the file, and how these became points.
+            total.update(_projection(replace(cohort, reader=reader.inner, projection=reader.projection)).encode())
+            for moved in (reader.batches, reader.shifts):
+                total.update(np.ascontiguousarray(moved).data)
+            break
+        reader = getattr(reader, "inner", None)
     return total.hexdigest()
 
 

@@ -21,6 +21,7 @@ from heatmover.cohort.formats.text import DelimitedReader
 from heatmover.cohort.hashes import cell_hashes
 from heatmover.cohort.projection import Projection
 from heatmover.cohort.reader import Block, Columns, DrawnReader, Numbers, Reader, spans
+from heatmover.cohort.shifted import ShiftedReader
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs.search.kmeans import PER_LANDMARK, CenterSearch
@@ -331,7 +332,7 @@ class Piece:
     def of(cls, cohort: Cohort, start: int, stop: int, block_rows: int) -> Piece:
         """Return a range of a cohort's cells; of a draw, it carries what concerns the range only."""
         cells = Cells.of(cohort)
-        if isinstance(cells.reader, DrawnReader):
+        if isinstance(cells.reader, DrawnReader | ShiftedReader):
             cells = replace(cells, reader=cells.reader.within(start, stop))
         return cls(cells, start, stop, block_rows)
 
