@@ -106,8 +106,14 @@ def test_residuals_change_places_within_blocks():
         [2 * k + (side if turn == 0 else 1 - side) for k, turn in enumerate(turns) for side in (0, 1)]
         for turns in product((0, 1), repeat=4)
     ]
-    expected = freedman_lane(places, filled(age), filled(age, group), orders)
+    pairs = np.eye(4)[pair]
+    expected = freedman_lane(places, filled(age, pairs), filled(age, pairs, group), orders)
     found = permanova(apart(places), group, adjust={"age": age}, blocks=pair)
+    assert found.statistic == pytest.approx(f_of(places, filled(age, pairs), filled(age, pairs, group)))
+    # The table of a design is that of the design; p is that of the test within blocks.
+    term = permanova_design(apart(places), Design.from_columns({"g": group.astype(str), "age": age}), blocks=pair)["g"]
+    assert term.p_value == found.p_value
+    assert term.statistic == pytest.approx(f_of(places, filled(age), filled(age, group)))
     assert found.complete
     np.testing.assert_allclose(np.sort(np.append(found.null, found.statistic)), np.sort(expected), rtol=1e-8)
 
@@ -200,6 +206,18 @@ def test_a_confounded_covariate_is_adjusted_for():
     assert adjusted < 0.09  # 5 % and three standard errors
     found = [confounded(seed, effect=2.5) for seed in range(60)]
     assert np.mean([permanova(d, g, adjust={"age": a}, n_permutations=39).p_value <= 0.05 for d, g, a in found]) > 0.8
+
+
+def test_pairs_with_a_covariate_that_goes_with_the_visit():
+    called = []
+    for seed in range(300):
+        rng = np.random.default_rng([seed, 3])
+        patient, visit = np.repeat(np.arange(10), 2), np.tile([0, 1], 10)
+        hour = rng.normal(size=20) + 0.8 * visit
+        places = 3 * rng.normal(size=(10, 2))[patient] + np.outer(hour, [1, 0]) + rng.normal(size=(20, 2))
+        found = permanova(apart(places), visit, blocks=patient, adjust={"hour": hour}, n_permutations=39)
+        called.append(found.p_value <= 0.05)
+    assert np.mean(called) < 0.09
 
 
 def bent(seed, effect=0.0, n=24):

@@ -14,7 +14,7 @@ from heatmover.statistics.designs import DEPENDENT, Design, orthonormal
 from heatmover.statistics.permutations import Restriction, TestResult, null_distribution, probability, restrict
 from heatmover.statistics.samples import check_at_most, check_distances, check_labels, check_numbers
 from heatmover.statistics.spread import score_distances
-from heatmover.statistics.terms import as_design, beside, f_ratio, gower, residual_test
+from heatmover.statistics.terms import as_design, beside, f_ratio, gower, residual_test, within_blocks
 
 __all__ = [
     "TestResult",
@@ -63,7 +63,7 @@ def permanova(
     -------
     TestResult
         ``statistic``: pseudo-F. ``effect``: R squared, the share of the sum of squares that lies between groups; with
-        covariates the share of what they leave, the partial R squared.
+        covariates the share of what they, and blocks within which groups change places, leave: the partial R squared.
 
     Examples
     --------
@@ -86,6 +86,7 @@ def permanova(
     matrix, codes, names, restriction = _check_groups(distances, groups, blocks)
     if adjust is not None:
         spaces = beside(np.eye(len(names))[codes], as_design(adjust, len(codes)), "groups")
+        spaces = within_blocks(spaces, restriction, "groups")
         test = residual_test(gower(matrix), spaces, restriction, n_permutations, random_state)
         share, null, complete = test.share, test.null, test.complete
         f = f_ratio(np.append(share, null), spaces.tested.shape[1], spaces.residual_degrees_of_freedom)
@@ -282,7 +283,7 @@ def distance_correlation(
     restriction = restrict(numbers, blocks)
     left = None
     if adjust is not None:
-        left = _Unexplained(numbers, as_design(adjust, len(matrix)), restriction.units)
+        left = _Unexplained(numbers, as_design(adjust, len(matrix)), restriction)
         numbers, centered = left.of_numbers(numbers[None])[0], left.of_distances(centered)
     norm = float(np.sqrt((centered**2).sum()))
 
@@ -306,12 +307,12 @@ class _Unexplained:
     Of blocks that change places as wholes each has one number, which the mean covariates of the block explain.
     """
 
-    def __init__(self, numbers: Float64, design: Design, units: Int64 | None) -> None:
-        self.fixed = beside(numbers[:, None], design, "a number").fixed
-        self.units = np.arange(len(numbers)) if units is None else units
+    def __init__(self, numbers: Float64, design: Design, restriction: Restriction) -> None:
+        self.fixed = within_blocks(beside(numbers[:, None], design, "a number"), restriction, "a number").fixed
+        self.units = np.arange(len(numbers)) if restriction.units is None else restriction.units
         self.first = np.unique(self.units, return_index=True)[1]
         sizes = np.bincount(self.units)
-        means = np.stack([np.bincount(self.units, weights=column) / sizes for column in design.columns.T], axis=1)
+        means = np.stack([np.bincount(self.units, weights=column) / sizes for column in self.fixed.T], axis=1)
         mean = np.full((len(sizes), 1), 1 / np.sqrt(len(sizes)))
         self.basis = np.hstack([mean, orthonormal(means, mean)])
         if np.abs(self.of_numbers(numbers[None])).max() <= DEPENDENT * np.abs(numbers).max():
