@@ -4,13 +4,15 @@ Ignored, the covariate makes a difference of the variable where there is none; a
 The last rows compare two ways to adjust a distance correlation where the distances depend on the covariate along a
 curve: the package's, and the partial distance correlation of Szekely and Rizzo (2014) with its number permuted.
 
---speed times 999 permutations for 1,000 samples and four terms instead.
+--speed times 999 permutations for 1,000 samples and four terms instead. --batches moves batches of a simulated cohort
+onto each other: how often the nearest sample is of the same batch, and of the same condition, before and after.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,7 +22,11 @@ from provenance import add_record, write_table
 from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
+from heatmover import compare, datasets
+from heatmover.analysis import align_batches
+from heatmover.errors import GraphWarning
 from heatmover.statistics import Design, distance_correlation, permanova, permanova_design
+from heatmover.statistics.separation import separate
 
 LEVEL = 0.05
 PERMUTATIONS = 199
@@ -208,13 +214,80 @@ def speed(n_samples: int, n_permutations: int) -> list[list[str]]:
     return rows
 
 
+class Batched(NamedTuple):
+    """How often the nearest sample is of the same batch and condition: cells as drawn, with batches, and aligned."""
+
+    batch: tuple[float, float, float]
+    condition: tuple[float, float, float]
+    chance: float
+    error: float
+
+
+def batched(seed: int, size: float, n_batches: int, *, even: bool, n: int = 40) -> Batched:
+    """Displace the batches of a cohort by so many spreads of its cells, and move them onto each other."""
+    data = datasets.cohort(n, cells_per_sample=100, effect=3.0, random_state=seed)
+    rng = np.random.default_rng(seed)
+    condition = (np.asarray(data.annotations["condition"]) == "case").astype(int)
+    batch = np.empty(n, dtype=int)
+    for group in (0, 1):
+        members = rng.permutation(np.flatnonzero(condition == group))
+        dealt = np.arange(len(members)) % n_batches
+        # Unevenly: three quarters of each condition in one half of the batches.
+        uneven = (np.arange(len(members)) % 4 == 0) ^ (group == 1)
+        batch[members] = dealt if even else (2 * (dealt // 2) + uneven) % n_batches
+    clean = compare(data.points, data.labels)
+    place = {name: i for i, name in enumerate(clean.names)}
+    samples = np.array([place[str(label)] for label in data.labels])
+    spread = np.sqrt(((data.points - data.points.mean(axis=0)) ** 2).sum(axis=1).mean())
+    way = rng.normal(size=(n_batches, data.points.shape[1]))
+    way *= size * spread / np.linalg.norm(way, axis=1, keepdims=True)
+    moved = data.points + way[batch[samples]]
+    aligned, _ = align_batches(moved, samples, batch.tolist(), keep={"condition": condition.astype(str).tolist()})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GraphWarning)  # far batches are apart, that is the point
+        found = [clean.distances, *(compare(points, data.labels).distances for points in (moved, aligned))]
+    left = aligned - data.points
+    error = float(np.sqrt(((left - left.mean(axis=0)) ** 2).sum(axis=1).mean()) / spread)
+    by_batch, by_condition = ([separate(d, codes).agreement for d in found] for codes in (batch, condition))
+    return Batched(tuple(by_batch), tuple(by_condition), separate(found[0], batch).chance, error)  # type: ignore[arg-type]
+
+
+def batches(runs: int) -> list[list[str]]:
+    rows = []
+    for size in (0.3, 1.0):
+        for n_batches, even in ((2, True), (4, True), (2, False)):
+            found = [batched(seed, size, n_batches, even=even) for seed in range(runs)]
+            by_batch, by_condition = (
+                np.mean([getattr(run, name) for run in found], axis=0) for name in ("batch", "condition")
+            )
+            chance, error = (np.mean([getattr(run, name) for run in found]) for name in ("chance", "error"))
+            name = f"{n_batches} batches{'' if even else ', unevenly mixed'}, moved by {size:g} spreads"
+            rows.append([name, *(f"{x:.2f}" for x in (chance, *by_batch, *by_condition)), f"{error:.3f}"])
+            print(" | ".join(rows[-1]), flush=True)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=FULL, help="runs of each adjusted test; a quarter of the others")
     parser.add_argument("--small", action="store_true", help="few runs: whether it runs, not the figures")
     parser.add_argument("--speed", action="store_true", help="time a large design instead")
+    parser.add_argument("--batches", action="store_true", help="move batches onto each other instead")
     add_record(parser)
     arguments = parser.parse_args()
+    if arguments.batches:
+        runs = 2 if arguments.small else 20
+        rows = batches(runs)
+        if arguments.record:
+            kinds = ("as drawn", "in batches", "aligned")
+            heads = ["cohort of 40", "chance", *(f"batch, {kind}" for kind in kinds)]
+            heads += [*(f"condition, {kind}" for kind in kinds), "error of the shift"]
+            note = (
+                f"Share of samples whose nearest is of the same batch, or condition: means of {runs} cohorts of 100 "
+                "cells a sample; the error in spreads of the cells."
+            )
+            write_table("designs_batches", heads, rows, note, folder=arguments.record)
+        return
     if arguments.speed:
         size = 60 if arguments.small else 1_000
         rows = speed(size, 99 if arguments.small else 999)

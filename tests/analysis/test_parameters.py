@@ -41,7 +41,7 @@ BAD = {
     "misspelt": ({"n_neighbours": 5}, r"a parameter of a study, found 'n_neighbours' \(did you mean 'n_neighbors'\?\)"),
     "unknown": (
         {"xyzzy": 5},
-        "a parameter of a study, found 'xyzzy'; there are 'variables', 'block', 'adjust', 'formula', 'cells'",
+        "a parameter of a study, found 'xyzzy'; there are 'variables', 'block', 'adjust', 'formula', 'align_batch'",
     ),
 }
 
