@@ -11,6 +11,7 @@ chains          the distances agree best (Spearman) with their own shortest chai
 breadth         the last scale at which the heat of two points of one measure differs by 0.12 (total variation): after
                 it heat has outgrown the measures
 breadth, below  the finer of it and the present one
+breadth, one    the same, but at most one scale below the present one
 paths           the distances agree best with lower bounds of the exact EMD along shortest paths: the largest difference
                 that 32 functions, the distance from a point drawn, have between two measures (Kantorovich); at most
                 three scales below the present rule and two above
@@ -148,6 +149,7 @@ RULES: dict[str, Callable[[Case], int | np.ndarray]] = {
     "chains": by_chains,
     "breadth": lambda case: case.outgrown,
     "breadth, below": lambda case: min(case.outgrown, case.own),
+    "breadth, one": lambda case: max(min(case.outgrown, case.own), case.own - 1),
     "paths": by_paths,
     "paths, if clear": lambda case: by_paths(case, CLEAR),
     "breadth, paths": by_breadth_and_paths,
