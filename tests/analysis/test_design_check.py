@@ -201,6 +201,14 @@ def test_notes_of_a_study():
     assert list(design_notes(partly, ["condition"], adjust=["batch"])) == []
 
 
+def test_text_is_read_as_numbers_if_that_is_said():
+    table = {"dose": [str(i) for i in range(12)], "level": [2.5 * i + i % 2 for i in range(12)]}
+    assert [remark.kind for remark in check_design(table)] == ["reading"]
+    assert [remark.kind for remark in check_design(table, numeric=["dose"])] == ["partly confounded"]
+    with pytest.raises(InvalidInputError, match="Expected numbers in 'dose', which numeric names, found 'x'"):
+        check_design({"dose": ["1", "x"]}, numeric=["dose"])
+
+
 def test_bad_input():
     with pytest.raises(InvalidInputError, match="variables of equally many samples, found different numbers"):
         check_design({"a": [1, 2], "b": [1]})

@@ -16,7 +16,7 @@ from scipy.special import chdtrc, fdtrc
 
 from heatmover._typing import Bool, Float64, Intp
 from heatmover._words import counted, distinct, listed, naturally, percent, quoted
-from heatmover.analysis.variables import FEWEST_NUMBERS, as_groups, check_readings, kind_of
+from heatmover.analysis.variables import FEWEST_NUMBERS, as_groups, as_numbers, check_readings, kind_of, label
 from heatmover.errors import InvalidInputError, Sentence, argument
 from heatmover.measures import is_missing
 from heatmover.metrics import centered_ranks
@@ -209,16 +209,22 @@ def _looked(
 
 
 def _column(name: str, values: list[Any], numeric: Collection[str], categorical: Collection[str]) -> _Column:
-    groups = as_groups(values)
+    values = as_numbers(name, values) if name in numeric else values
     known = [value for value in values if not is_missing(value)]
-    names = naturally({group for group in groups if group is not None})
-    place = {group: code for code, group in enumerate(names)}
-    codes = np.array([-1 if group is None else place[group] for group in groups], dtype=np.intp)
     tested_as = "groups" if name in categorical else kind_of(known, numeric=name in numeric)
     if tested_as == "groups" or (name not in numeric and _names_something(name, known)):
+        groups = as_groups(values)
+        names = naturally({group for group in groups if group is not None})
+        place = {group: code for code, group in enumerate(names)}
+        codes = np.array([-1 if group is None else place[group] for group in groups], dtype=np.intp)
         return _Column(name, "groups", tested_as, codes, tuple(names), None)
     numbers = np.array([np.nan if is_missing(value) else float(value) for value in values])
-    return _Column(name, "number", "number", codes, tuple(names), np.where(np.isfinite(numbers), numbers, np.nan))
+    there = ~np.isnan(numbers)
+    different, codes = np.unique(numbers[there], return_inverse=True)
+    every = np.full(len(values), -1, dtype=np.intp)
+    every[there] = codes
+    finite = np.where(np.isfinite(numbers), numbers, np.nan)
+    return _Column(name, "number", "number", every, tuple(map(label, different.tolist())), finite)
 
 
 def _names_something(name: str, known: Sequence[Any]) -> bool:
@@ -277,13 +283,15 @@ def _determines(first: _Column, second: _Column) -> bool:
     """Tell whether all samples of each group of the first variable are alike in the second, where both are known."""
     both = first.known & second.known
     codes = first.codes[both]
-    pairs = np.unique(np.stack([codes, second.codes[both]]), axis=1).shape[1]
+    pairs = np.unique(codes * len(second.groups) + second.codes[both]).size
     return bool(pairs == np.unique(codes).size)
 
 
 def _shared(first: _Column, second: _Column) -> bool:
     """Tell whether two variables vary in the samples where both are known."""
     both = first.known & second.known
+    if both.all():
+        return both.size >= FEWEST_SAMPLES and min(len(first.groups), len(second.groups)) > 1
     levels = [np.unique(each.codes[both]).size for each in (first, second)]
     return int(both.sum()) >= FEWEST_SAMPLES and min(levels) > 1
 
@@ -421,6 +429,7 @@ def _together(
     columns: Sequence[_Column], givers: Sequence[_Column], apart: Collection[tuple[str, ...]]
 ) -> Iterator[DesignRemark]:
     """Yield pairs of variables that go together, though neither tells the other."""
+    ranks = {column.name: _ranks(column.numbers) for column in columns if column.numbers is not None}
     for first, second in combinations(columns, 2):
         if (first.name, second.name) in apart or (second.name, first.name) in apart or not _shared(first, second):
             continue
@@ -428,7 +437,8 @@ def _together(
         if one.kind == other.kind == "groups":
             found = _groups_together(one, other)
         elif one.kind == other.kind:
-            found = _numbers_together(one, other)
+            whole = one is first and np.isfinite(ranks[one.name]).all() and np.isfinite(ranks[other.name]).all()
+            found = _numbers_together(one, other, (ranks[one.name], ranks[other.name]) if whole else None)
         else:
             found = _number_in_groups(*((one, other) if one.kind == "groups" else (other, one)))
         if found is not None:
@@ -505,14 +515,19 @@ def _number_in_groups(groups: _Column, number: _Column) -> DesignRemark | None:
     )  # fmt: skip
 
 
-def _numbers_together(first: _Column, second: _Column) -> DesignRemark | None:
+def _ranks(numbers: Float64) -> Float64:
+    """Return the ranks of numbers around zero; NaN if one of them is missing, as ranks are then others in each pair."""
+    return centered_ranks(numbers[None])[0] if np.isfinite(numbers).all() else np.full_like(numbers, np.nan)
+
+
+def _numbers_together(first: _Column, second: _Column, ranks: tuple[Float64, Float64] | None) -> DesignRemark | None:
     assert first.numbers is not None
     assert second.numbers is not None
     both = np.isfinite(first.numbers) & np.isfinite(second.numbers)
     if both.sum() < FEWEST_SAMPLES:
         return None
-    ranks = centered_ranks(np.stack([first.numbers[both], second.numbers[both]]))
-    correlation = _correlation(*ranks)
+    a, b = centered_ranks(np.stack([first.numbers[both], second.numbers[both]])) if ranks is None else ranks
+    correlation = _correlation(a, b)
     left, freedom = 1 - correlation**2, int(both.sum()) - 2
     p_value = 0.0 if left <= 0 else float(fdtrc(1, freedom, freedom * correlation**2 / left))
     if abs(correlation) < STRONG_NUMBERS or p_value > SURE:
