@@ -218,9 +218,10 @@ def test_the_record_is_plain_and_complete(cohort, finished):
     assert record["input"]["varying"] == {"cluster": 10}
     assert record["parameters"] == {
         "variables": ["condition", "age"], "block": None, "adjust": [], "formula": None,
-        "align_batch": None, "anchors": None, "cells": None, "clusters": None, "numeric": [], "categorical": [],
-        "min_cells": None, "allow_components": False, "n_neighbors": 30, "landmarks": "auto", "equal_cells": False,
-        "bias": "corrected", "n_bootstrap": 0, "units": None, "n_permutations": 99, "random_state": 0,
+        "align_batch": None, "anchors": None, "cells": None, "clusters": None, "reference": None, "numeric": [],
+        "categorical": [], "min_cells": None, "allow_components": False, "n_neighbors": 30, "landmarks": "auto",
+        "equal_cells": False, "bias": "corrected", "n_bootstrap": 0, "units": None, "n_permutations": 99,
+        "random_state": 0,
     }  # fmt: skip
     assert [found["variable"] for found in record["findings"]] == ["condition", "age"]
     assert record["findings"][0]["tests"]["permanova"]["p_value"] == finished.findings[0].answer.p_value
