@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from heatmover.analysis.study import study_cohort
 from heatmover.cohort import read_cohort
-from heatmover.report.folder import CELL_TYPES, COMPOSITION, FILES
+from heatmover.report.folder import CELL_TYPES, COMPOSITION, DRIVERS, FILES
 from heatmover.tables import plain_text
 
 HOSTILE = "=1+1\n<b>[red]\x1b[31m,\"'"
@@ -42,7 +43,7 @@ def expected(file):
 
 
 def test_the_table_has_the_numbers_of_the_contrast(finished, expected, cli):
-    assert sorted(cli.contents(finished[0])) == sorted([*FILES, CELL_TYPES, COMPOSITION])
+    assert sorted(cli.contents(finished[0])) == sorted([*FILES, CELL_TYPES, COMPOSITION, DRIVERS])
     with (finished[0] / CELL_TYPES).open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     names = [plain_text(row["cell_type"]) for row in rows]
@@ -57,6 +58,16 @@ def test_the_table_has_the_numbers_of_the_contrast(finished, expected, cli):
         assert float(row["ratio"]) == kind.ratio
         assert row["direction"] == kind.direction
     assert sum(float(row["share"]) for row in rows) == pytest.approx(1)
+
+
+def test_the_table_of_features_is_that_of_the_contrast(finished, expected):
+    written = pd.read_csv(finished[0] / DRIVERS)
+    table = expected.drivers.table()
+    assert list(written.columns) == list(table.columns)
+    np.testing.assert_allclose(written["score"], table["score"])
+    assert set(written["feature"]) == set(expected.drivers.features)
+    shown = (finished[0] / "report.html").read_text(encoding="utf-8")
+    assert ("Which features differ within them" in shown) == bool(expected.drivers.top())
 
 
 def test_the_terminal_has_a_line_and_the_report_a_section(finished, expected):
@@ -116,7 +127,14 @@ def test_a_run_in_pieces_tells_the_same_of_every_cell(file, tmp_path, cli):
         for column in ("in_group", "in_reference"):
             assert float(row[column]) == pytest.approx(float(other[column]), rel=1e-12)
         assert row["direction"] == other["direction"]
+        # Every cell has the features of its landmark, which differ little from its own.
+        assert float(row["abundance"]) + float(row["state"]) == pytest.approx(float(row["contribution"]), abs=1e-9)
     assert sum(float(row["share"]) for row in found["pieces"].values()) == pytest.approx(1)
+    near, own = (
+        pd.read_csv(tmp_path / name / DRIVERS).set_index(["cell_type", "feature"])["in_group"].sort_index()
+        for name in ("pieces", "memory")
+    )
+    np.testing.assert_allclose(near, own, atol=0.5)
 
 
 def test_the_reference_can_be_named(file, tmp_path, cli):

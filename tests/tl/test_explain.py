@@ -270,3 +270,27 @@ def test_intervals_follow_the_samples_that_are_left(fresh):
     made = samples(left).uns["heatmover"]["intervals"]
     np.testing.assert_array_equal(made["lower"], whole["lower"][3:, 3:])
     np.testing.assert_array_equal(made["upper"], whole["upper"][3:, 3:])
+
+
+def test_features_are_compared_within_types(adata):
+    adata.var_names = [f"gene {i}" for i in range(adata.n_vars)]
+    explain(adata, "condition", annotation="branch", features=["gene 1", "gene 0"], **QUICK)
+    drivers = adata.uns["heatmover"]["explain"]["drivers"]
+    assert len(drivers) == 2 * adata.obs["branch"].nunique()
+    assert set(drivers["feature"]) == {"gene 0", "gene 1"}
+    cell = (adata.obs["condition"] == "case") & (adata.obs["branch"] == "branch 4")
+    row = drivers[(drivers["cell_type"] == "branch 4") & (drivers["feature"] == "gene 1")].iloc[0]
+    assert row["in_group"] == pytest.approx(adata[cell.to_numpy(), "gene 1"].X.mean(), abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"features": ["gene 1"]}, "Expected annotation= with features="),
+        ({"features": "gene 1", "annotation": "branch"}, "features to be a list of names of var"),
+        ({"features": ["gene x"], "annotation": "branch"}, "features to be names of var, found 'gene x'"),
+    ],
+)
+def test_bad_features_are_one_sentence(adata, settings, sentence):
+    with pytest.raises(InvalidInputError, match=sentence):
+        explain(adata, "condition", **settings, **QUICK)

@@ -18,6 +18,7 @@ from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.examination import label
 from heatmover.attribution.cell_types import CellTypes, TypedCells, contrast_types
 from heatmover.attribution.contrast import set_up
+from heatmover.attribution.drivers import Drivers, check_features, find_drivers
 from heatmover.attribution.reference import choose_groups, first_of_order
 from heatmover.attribution.witness import explain_masses
 from heatmover.cohort.annotation import encode
@@ -171,6 +172,8 @@ class CellContrast:
         The cell types, those that add most to the distance first.
     n_permutations
         Permutations of the samples that were tried.
+    drivers
+        Which features differ within each type, if features were given; types in the same order.
     stable
         Types whose ratios to each other did not change, against which numbers were compared; empty if too few are known
         to be stable, so that shares alone decided.
@@ -198,6 +201,7 @@ class CellContrast:
     types: tuple[CellType, ...]
     n_permutations: int
     stable: tuple[str, ...] = ()
+    drivers: Drivers | None = None
 
     @property
     def different(self) -> tuple[CellType, ...]:
@@ -264,7 +268,8 @@ class CellContrast:
         named = ("annotation", "variable", "group", "reference", "n_samples", "blocks", "distance", "n_permutations")
         types = [{"name": cell_type.name} | row for cell_type, row in zip(self.types, self.rows(), strict=True)]
         sums = {"abundance": self.abundance, "state": self.state, "stable": list(self.stable)}
-        return {name: getattr(self, name) for name in named} | sums | {"types": types}
+        drivers = None if self.drivers is None else self.drivers.top()
+        return {name: getattr(self, name) for name in named} | sums | {"types": types, "drivers": drivers}
 
     def __str__(self) -> str:
         return self.describe()
@@ -353,6 +358,8 @@ def contrast_cells(
     reference: str | None = None,
     blocks: Mapping[str, Sequence[Any]] | Sequence[Any] | None = None,
     cells: CellMasses | None = None,
+    features: Any | None = None,
+    feature_names: Sequence[str] | None = None,
     n_permutations: int = 999,
     random_state: int = 0,
 ) -> CellContrast:
@@ -380,6 +387,9 @@ def contrast_cells(
         samples are compared within their block.
     cells
         The cells for which landmarks stand.
+    features, feature_names
+        ``(n_cells, n_features)``, dense or sparse, such as markers or genes, and their names: which of them differ
+        within each type. One row for each cell of the annotation.
     n_permutations, random_state
         As in `explain_groups`.
 
@@ -391,6 +401,7 @@ def contrast_cells(
     >>> contrast_cells(hm.compare(data.points, data.labels), branch, data.annotations["condition"], n_permutations=19)
     CellContrast(case against control, 5 types of branch)
     """
+    given = (None, ()) if features is None else check_features(features, feature_names, annotation.codes.size)
     values = list(groups)
     known = [i for i, value in enumerate(values) if not is_missing(value)]
     if not known:
@@ -409,10 +420,14 @@ def contrast_cells(
     explained = explain_masses(comparison.model, design.means(rows), design.names)
     witness = comparison.unit_factor(explained.distance) * explained.witness
     found = contrast_types(comparison.model, design, own, witness, rng)
+    types = tuple(_types(found))
+    drivers = None
+    if features is not None:
+        drivers = find_drivers(design, own, *given).ordered(tuple(cell_type.name for cell_type in types))
     stable = tuple(name for name, kept in zip(found.names, found.stable, strict=True) if kept)
     return CellContrast(
         annotation.name, variable, *design.names, design.counts, design.how,
-        math.fsum(found.contributions), tuple(_types(found)), len(design.members) - 1, stable,
+        math.fsum(found.contributions), types, len(design.members) - 1, stable, drivers,
     )  # fmt: skip
 
 

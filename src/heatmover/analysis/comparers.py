@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from heatmover._progress import Progress
-from heatmover._typing import Intp
+from heatmover._typing import FloatArray, Intp
 from heatmover._validation import check_threads
 from heatmover.analysis.cell_types import Annotation, CellMasses
 from heatmover.analysis.comparison import Comparison, compare
@@ -34,6 +34,9 @@ class Compared(NamedTuple):
         The type of each cell, or of each group of equal cells; None if none was asked for.
     cells
         The cells, or groups of cells, for which the points of the graph stand; None if they are the points.
+    features, feature_names
+        Values of the cells, or of the landmarks of groups of cells, ``(n_cells, n_features)``, and their names; None if
+        they are not known.
 
     Examples
     --------
@@ -46,6 +49,8 @@ class Compared(NamedTuple):
     comparison: Comparison
     annotation: Annotation | None = None
     cells: CellMasses | None = None
+    features: FloatArray | None = None
+    feature_names: tuple[str, ...] = ()
 
 
 class Comparer(Protocol):
@@ -174,8 +179,8 @@ class InMemory:
         points = cohort.points() if inside.all() else cohort.points()[inside]
         codes = codes[inside]
         shape = (len(kept), codes.size)
-        cells = sp.csr_array((np.ones(codes.size), (codes, np.arange(codes.size))), shape=shape)
-        samples = measures_from_weights(cells, names=[cohort.names[i] for i in kept])
+        weights = sp.csr_array((np.ones(codes.size), (codes, np.arange(codes.size))), shape=shape)
+        samples = measures_from_weights(weights, names=[cohort.names[i] for i in kept])
         comparison = compare(
             points, samples, n_neighbors=parameters.n_neighbors, landmarks=parameters.landmarks,
             bias=parameters.bias, n_bootstrap=parameters.n_bootstrap, units=parameters.units,
@@ -187,7 +192,8 @@ class InMemory:
         annotation = annotation._replace(codes=annotation.codes[inside])
         marks = comparison.landmarks
         nodes = None if marks is None else marks.assign(points, n_jobs=self.n_jobs)
-        return Compared(comparison, annotation, None if nodes is None else CellMasses(samples.masses, nodes))
+        cells = None if nodes is None else CellMasses(samples.masses, nodes)
+        return Compared(comparison, annotation, cells, points, cohort.features)
 
     def record(self) -> Mapping[str, Any]:
         """Return how it compares, as plain values for JSON."""

@@ -508,7 +508,7 @@ def _contrast(
     return contrast_cells(
         compared.comparison, compared.annotation, groups,
         variable=first.variable, reference=reference, blocks=_one_or_several(design.blocks), cells=compared.cells,
-        **tests,
+        features=compared.features, feature_names=compared.feature_names, **tests,
     )  # fmt: skip
 
 

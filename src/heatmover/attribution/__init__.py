@@ -1,7 +1,8 @@
 """Why two samples, or two groups of samples, are far apart: which points make the distance."""
 
 from heatmover.attribution.cell_types import CellTypes
+from heatmover.attribution.drivers import Drivers
 from heatmover.attribution.groups import GroupContrast, explain_groups
 from heatmover.attribution.witness import Breakdown, Explanation, explain
 
-__all__ = ["Breakdown", "CellTypes", "Explanation", "GroupContrast", "explain", "explain_groups"]
+__all__ = ["Breakdown", "CellTypes", "Drivers", "Explanation", "GroupContrast", "explain", "explain_groups"]

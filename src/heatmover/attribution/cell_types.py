@@ -20,7 +20,7 @@ from heatmover.attribution.state import compare_state, places_of_types
 from heatmover.attribution.witness import check_annotation, split
 from heatmover.embedding.estimator import DiffusionEMD
 
-__all__ = ["CellTypes", "TypedCells", "contrast_types", "typed_points"]
+__all__ = ["CellTypes", "TypedCells", "contrast_types", "effective_cells", "typed_points"]
 
 COLUMNS = (
     "points", "contributions", "abundance", "state", "scores", "log_ratios", "abundance_p", "abundance_q",
@@ -123,6 +123,12 @@ def typed_points(annotation: Any, rows: Any) -> TypedCells:
     return TypedCells(names, codes, np.arange(codes.size), masses, np.ones(codes.size, dtype=np.int64), sizes)
 
 
+def effective_cells(design: Design, cells: TypedCells) -> Float64:
+    """Return of how many cells each unit consists, as if all weighed the same, ``(n_units,)``."""
+    squares = design.average.multiply(design.average)
+    return np.asarray(1 / (squares @ (1 / cells.sizes[design.chosen]))).ravel()
+
+
 def contrast_types(
     model: DiffusionEMD, design: Design, cells: TypedCells, witness: Float64, rng: np.random.Generator
 ) -> CellTypes:
@@ -145,7 +151,7 @@ def contrast_types(
     units = design.units(cells.masses)
     rows = _by_type(model, cells, units)
     shares = np.asarray(rows.sum(axis=1)).reshape(units.shape[0], len(cells.names))
-    sizes = 1 / np.asarray(design.average.multiply(design.average) @ (1 / cells.sizes[design.chosen])).ravel()
+    sizes = effective_cells(design, cells)
     counted = compare_abundance(shares, sizes, design.members, design.blocks)
     threads = check_threads(model.n_jobs)
     places = places_of_types(model.prepared_, rows, shares * sizes[:, None], rng, threads)

@@ -27,6 +27,7 @@ from heatmover.tables import write_table
 __all__ = [
     "CELL_TYPES",
     "COMPOSITION",
+    "DRIVERS",
     "EVERY",
     "FILES",
     "HOLDS",
@@ -44,11 +45,12 @@ RECORD = "run.json"
 PICTURE = "sample-map.png"
 CELL_TYPES = "cell-types.csv"
 COMPOSITION = "composition.csv"
+DRIVERS = "drivers.csv"
 INTERVALS = "intervals.csv"
 INDEX = "index.txt"
 FILES = ("distances.csv", "samples.h5ad", "report.html", RECORD, INDEX)
 # All names that a run has ever written: with --force none of an earlier run stays beside those of a later one.
-EVERY = (*FILES, PICTURE, CELL_TYPES, INTERVALS, COMPOSITION)
+EVERY = (*FILES, PICTURE, CELL_TYPES, INTERVALS, COMPOSITION, DRIVERS)
 # What a person finds in each, in the order in which one would look.
 HOLDS = {
     "report.html": "the report: open it in a browser, it needs no network",
@@ -56,6 +58,7 @@ HOLDS = {
     "distances.csv": "the distance between every two samples",
     INTERVALS: "how sure each distance is: the interval it lies in",
     CELL_TYPES: "which cell types differ between the groups, in numbers",
+    DRIVERS: "which features differ within each cell type",
     COMPOSITION: "the share of every cell type in every sample",
     "samples.h5ad": "the samples as an AnnData: variables, distances, maps",
     RECORD: "how it was made: input, settings, versions, checksums",
@@ -273,7 +276,8 @@ def write_results(
     ['distances.csv', 'index.txt', 'report.html', 'run.json', 'samples.h5ad']
     """
     sure = study.comparison.intervals is not None
-    extra = (bool(picture), study.contrast is not None, study.composition is not None, sure)
+    drivers = None if study.contrast is None else study.contrast.drivers
+    extra = (bool(picture), study.contrast is not None, study.composition is not None, drivers is not None, sure)
     progress.stage("write results", len(FILES) + sum(extra))
     study.comparison.to_csv(folder / "distances.csv")
     progress.advance()
@@ -289,6 +293,10 @@ def write_results(
         progress.advance()
     if study.contrast is not None:
         write_table(folder / CELL_TYPES, *cell_type_table(study.contrast))
+        progress.advance()
+    if drivers is not None:
+        rows = drivers.rows()
+        write_table(folder / DRIVERS, list(rows[0]), [list(row.values()) for row in rows])
         progress.advance()
     if study.composition is not None:
         write_table(folder / COMPOSITION, *composition_table(study.comparison.names, study.composition))

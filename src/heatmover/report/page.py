@@ -42,6 +42,8 @@ __all__ = [
 
 # A table that a reader still reads; the others are added up in one line, and all are in cell-types.csv.
 MOST_TYPES = 30
+# Types whose features are shown, and how many of each; drivers.csv has all.
+MOST_DRIVEN, MOST_FEATURES = 8, 5
 # Types that have a colour of their own; all others are one.
 MOST_COLORED = len(TYPE_COLOURS)
 # Colour, sign and word say the same, for those who cannot see one of them.
@@ -253,6 +255,8 @@ def cell_sections(study: Study) -> list[Section]:
         group=shortened(contrast.group, 40),
         reference=shortened(contrast.reference, 40),
         n_different=len(contrast.different),
+        drivers=_driver_rows(contrast),
+        drivers_file="drivers.csv",
     )
     data = {
         "types": [cell_type.name for cell_type in shown],
@@ -332,6 +336,34 @@ def composition_table(names: Sequence[str], composition: SampleComposition) -> t
     rounded_shares = composition.shares.round(12).tolist()
     rows = [[name, *shares] for name, shares in zip(names, rounded_shares, strict=True)]
     return ["sample", *composition.types], rows
+
+
+def _driver_rows(contrast: CellContrast) -> list[dict[str, Any]]:
+    """Return the surest features of the types that add most, in words."""
+    if contrast.drivers is None:
+        return []
+    sure = [row for row in contrast.drivers.rows() if row["q_value"] <= LEVEL]
+    shown = []
+    for name in [cell_type.name for cell_type in contrast.types][:MOST_DRIVEN]:
+        own = sorted((row for row in sure if row["cell_type"] == name), key=lambda row: -abs(row["standardized"]))
+        shown += [
+            {
+                "type": name if place == 0 else "",
+                "feature": row["feature"],
+                "mark": MARKS["more" if row["difference"] > 0 else "less"],
+                "direction": "more" if row["difference"] > 0 else "less",
+                "means": f"{_number(row['in_group'])} against {_number(row['in_reference'])}",
+                "size": _number(row["standardized"]),
+                "q": row["q_value"],
+            }
+            for place, row in enumerate(own[:MOST_FEATURES])
+        ]
+    return shown
+
+
+def _number(value: float) -> str:
+    """Return a number to three digits, with a minus that is one."""
+    return f"{value:.3g}".replace("-", "\u2212")
 
 
 def _row(cell_type: CellType, contrast: CellContrast, largest: float) -> dict[str, Any]:

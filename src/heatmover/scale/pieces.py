@@ -197,7 +197,9 @@ class InPieces:
             comparison = compare_samples(request, kept, found, drawn, stages)
         if annotation is None:
             return Compared(comparison)
-        return Compared(comparison, *found.by_type(annotation, kept))
+        annotation, cells = found.by_type(annotation, kept)
+        # A cell has the values of its landmark; its own would take another pass.
+        return Compared(comparison, annotation, cells, found.landmarks.centers[cells.nodes], cohort.features)
 
     def record(self) -> Mapping[str, Any]:
         """Return how it compares, as plain values for JSON; where it runs and what it keeps changes no number."""

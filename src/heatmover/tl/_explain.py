@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from heatmover._validation import LabelNames, check_integer
-from heatmover._words import find, quoted
+from heatmover._words import find, find_all, quoted
 from heatmover.analysis.cell_types import Annotation, CellContrast, CellMasses, annotate, contrast_cells
 from heatmover.analysis.comparison import Comparison, compare, in_units
 from heatmover.analysis.examination import label
@@ -39,6 +39,7 @@ def explain(
     group: str | None = None,
     reference: str | None = None,
     annotation: str | None = None,
+    features: Sequence[str] | None = None,
     sample_key: str | None = None,
     blocks: str | None = None,
     key: str = KEY,
@@ -67,6 +68,9 @@ def explain(
     annotation
         Column of ``.obs`` with the type of each cell: test types too. Cells without one are a
         type of their own.
+    features
+        Names of ``.var``, such as markers or genes: which of them differ, in the values of ``.X``, within each type of
+        ``annotation``.
     sample_key
         Column with the sample of each cell; default that of `sample_distances`, and it can be no other.
     blocks
@@ -94,7 +98,8 @@ def explain(
         Where landmarks stood for the cells, a cell has the values of its landmark. Cells that were not drawn, with
         ``equal_cells``, have NaN. ``.uns[key]["explain"]``, or
         ``.uns[key][key_added]`` if that was given, holds ``"params"``, ``"distance"`` between the means of the groups
-        and, with ``annotation``, ``"types"``: a DataFrame with a row for each type, see `heatmover.analysis.CellType`.
+        and, with ``annotation``, ``"types"``: a DataFrame with a row for each type, see `heatmover.analysis.CellType`;
+        with ``features`` also ``"drivers"``, with a row for each type and feature, see `heatmover.attribution.Drivers`.
 
     See Also
     --------
@@ -130,11 +135,13 @@ def explain(
     tied = None if blocks is None else _blocks(_of_samples(adata, samples, blocks, "blocks"), blocks)
     names = _check_groups(groups, groupby, group, reference, first_of_order(adata.obs[groupby]))
     annotated = None if annotation is None else _annotation(adata, annotation)
+    given = _features(adata, features, annotation)
     result, cells = _again(adata, stored)
     # A graph that was given has all cells as its points, also those that were not drawn.
     drawn = None if result.drawn is None or "neighbors_key" in stored["params"] else result.drawn.rows
     if annotated is not None and drawn is not None:
         annotated = annotated._replace(codes=annotated.codes[drawn])
+        given = None if given is None else given[drawn]
     design: dict[str, Any] = {"n_permutations": n_permutations, "random_state": random_state}
     design |= {"group": names[0], "reference": names[1]}
     points = _contrast(result, groups, tied, design)
@@ -142,7 +149,17 @@ def explain(
     factor = result.unit_factor(points.distance)
     types = None
     if annotated is not None:
-        types = contrast_cells(result, annotated, groups, variable=groupby, blocks=tied, cells=cells, **design)
+        types = contrast_cells(
+            result,
+            annotated,
+            groups,
+            variable=groupby,
+            blocks=tied,
+            cells=cells,
+            features=given,
+            feature_names=features,
+            **design,
+        )
     asked = {"groupby": groupby, "annotation": annotation, "blocks": blocks, "key_added": prefix, **design}
     columns = _columns(points, None if cells is None else cells.nodes, prefix)
     columns[f"{prefix}_witness"] *= factor
@@ -234,6 +251,22 @@ def _check_groups(
 def _annotation(adata: Any, name: str) -> Annotation:
     find(name, list(adata.obs.columns), "annotation to be a column of obs")
     return annotate(name, adata.obs[name], adata.n_obs)
+
+
+def _features(adata: Any, names: Sequence[str] | None, annotation: str | None) -> Any:
+    """Return the values of some variables, ``(n_cells, n_features)``, or None if there are none to look at."""
+    if names is None:
+        return None
+    if isinstance(names, str) or not len(names):
+        raise InvalidInputError("features to be a list of names of var", repr(names))
+    if annotation is None:
+        raise InvalidInputError(
+            "annotation= with features=, for they are compared within each type",
+            "features= alone",
+            "name a column of obs",
+        )
+    find_all(names, [str(name) for name in adata.var_names], "features to be names of var")
+    return adata[:, list(names)].X
 
 
 def _again(adata: Any, stored: Mapping[str, Any]) -> tuple[Comparison, CellMasses | None]:
@@ -340,7 +373,10 @@ def _packed(found: GroupContrast, types: CellContrast | None, asked: Mapping[str
         "n_samples": np.array(found.n_samples),
         "scale": int(found.scale),
     }
-    return packed if types is None else packed | {"types": types.table()}
+    if types is None:
+        return packed
+    drivers = {} if types.drivers is None else {"drivers": types.drivers.table()}
+    return packed | {"types": types.table()} | drivers
 
 
 def _write(adata: Any, key: str, place: str, columns: Mapping[str, Any], packed: dict[str, Any]) -> None:
