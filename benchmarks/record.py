@@ -2,13 +2,15 @@
 
     python benchmarks/record.py --list                     # what there is, and how long it takes
     python benchmarks/record.py --data FOLDER              # all of it, the cheapest first
-    python benchmarks/record.py --data FOLDER --stale      # only what the present code has not made
+    python benchmarks/record.py --data FOLDER --stale      # only what the present code would not show again
+    python benchmarks/record.py --data FOLDER --older      # all that an earlier version of the code has made
     python benchmarks/record.py --only swissroll l1        # by the names of numbers files
 
-Commit first: a table made from changed code says so. FOLDER holds the data that are not part of this package, mnist.npz
-and some cohorts; each script says what it reads, and without --data those that need them are left out. Tables of times
-want a machine that does nothing else: --times and --no-times choose between them and the others. Afterwards
-verify_claims.py says which sentences to mend.
+Commit first: a table made from changed code says so. A table is stale if its script, or a part of the package that it
+rests on, computes something else than at the table's commit; panel.py tells. FOLDER holds the data that are not part of
+this package, mnist.npz and some cohorts; each script says what it reads, and without --data those that need them are
+left out. Tables of times want a machine that does nothing else: --times and --no-times choose between them and the
+others. Afterwards verify_claims.py says which sentences to mend.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import panel
 from provenance import NUMBERS, ROOT
 
 DATA = "{data}"
@@ -30,12 +33,16 @@ DATA = "{data}"
 
 @dataclass(frozen=True)
 class Entry:
-    """A command: script and arguments, the numbers files it writes, roughly how long, and whether it tells times."""
+    """A command: script and arguments, the numbers files it writes, roughly how long, and whether it tells times.
+
+    ``rests`` are the parts of the package, as panel.py names them, whose results decide its figures.
+    """
 
     command: str
     writes: tuple[str, ...]
     minutes: float
     times: bool = False
+    rests: tuple[str, ...] = ("distances",)
 
     @property
     def script(self) -> Path:
@@ -50,9 +57,17 @@ class Entry:
         words = shlex.split(self.command)[1:]
         return [sys.executable, str(self.script), *(word.replace(DATA, str(data)) for word in words)]
 
-    def stale(self) -> bool:
+    def older(self) -> bool:
         """Whether a file is missing, or the package or the script is not as it was when the file was made."""
         return any(not made_by_present_code(NUMBERS / f"{name}.md", self.script) for name in self.writes)
+
+    def stale(self) -> bool:
+        """Whether a file is missing, or the script or what it rests on computes something else than it did then."""
+        return self.older() and any(self._changed(NUMBERS / f"{name}.md") for name in self.writes)
+
+    def _changed(self, path: Path) -> bool:
+        commit = commit_of(path)
+        return commit is None or panel.script_changed(self.script, commit) or bool(panel.differs(commit, self.rests))
 
 
 # Minutes are those of two cores. Sizes are the scripts' own unless the table says otherwise.
@@ -62,14 +77,19 @@ ENTRIES = (
     Entry("connectivities.py --record", ("connectivities",), 1),
     Entry("l1.py --record", ("l1",), 2, times=True),
     Entry("paper/kernels.py", ("kernels", "kernels_bands"), 2),
-    Entry("paper/swissroll_embed.py", ("swissroll_embed",), 2),
+    Entry("paper/swissroll_embed.py", ("swissroll_embed",), 2, rests=("distances", "baselines")),
     Entry("compact.py --record", ("compact",), 3),
     Entry("paper/alpha.py", ("alpha", "alpha_line", "alpha_order"), 3),
     Entry("paper/theorem2.py", ("theorem2", "theorem2_kinds", "theorem2_terms"), 3),
     Entry("paper/corollary.py", ("corollary", "corollary_waves", "corollary_distances"), 3),
-    Entry("paper/mnist_flat.py --data {data}/mnist.npz", ("mnist_flat",), 2),
+    Entry("paper/mnist_flat.py --data {data}/mnist.npz", ("mnist_flat",), 2, rests=("distances", "baselines")),
     Entry("paper/preset.py", ("preset",), 3),
-    Entry("cohorts.py --data {data}", ("cohorts_melanoma", "cohorts_kidney", "cohorts_kidney_large"), 5),
+    Entry(
+        "cohorts.py --data {data}",
+        ("cohorts_melanoma", "cohorts_kidney", "cohorts_kidney_large"),
+        5,
+        rests=("comparison", "statistics", "baselines"),
+    ),
     Entry("coarse_scales.py --record", ("coarse_scales",), 5),
     Entry("race_swissroll.py --seeds 3 --record", ("race_swissroll",), 4),
     Entry(
@@ -77,53 +97,89 @@ ENTRIES = (
         " --seeds 3 --record",
         ("landmarks",),
         5,
+        rests=("comparison",),
     ),
-    Entry("cohort22m.py --cells 2e5 --landmarks 4000 --against-full --record", ("cohort22m_full",), 3),
-    Entry("cohort22m.py --sizes 1e6 1e7 2.2e7 --landmarks 4000 --record", ("cohort22m_sizes",), 4),
-    Entry("cohort22m.py --cells 1e7 --landmarks 4000 --workers 1 2 --record", ("cohort22m_workers",), 3, times=True),
+    Entry(
+        "cohort22m.py --cells 2e5 --landmarks 4000 --against-full --record",
+        ("cohort22m_full",),
+        3,
+        rests=("distances", "pieces"),
+    ),
+    Entry(
+        "cohort22m.py --sizes 1e6 1e7 2.2e7 --landmarks 4000 --record",
+        ("cohort22m_sizes",),
+        4,
+        rests=("distances", "pieces"),
+    ),
+    Entry(
+        "cohort22m.py --cells 1e7 --landmarks 4000 --workers 1 2 --record",
+        ("cohort22m_workers",),
+        3,
+        times=True,
+        rests=("distances", "pieces"),
+    ),
     Entry(
         "cohort22m.py --cells 1e5 --samples 60 --landmarks 1000 --kill 10 --kill-workers 5 --record",
         ("cohort22m_kill", "cohort22m_kill_workers"),
         8,
+        rests=("distances", "pieces"),
     ),
-    Entry("flow.py --seeds 0 1 2 --record", ("flow",), 6),
-    Entry("calibration.py --data {data} --record", ("calibration",), 10),
+    Entry("flow.py --seeds 0 1 2 --record", ("flow",), 6, rests=("gradients",)),
+    Entry("calibration.py --data {data} --record", ("calibration",), 10, rests=("distances", "calibration")),
     Entry("scale_rule.py --seeds 1 --record", ("scale_rule",), 10),
-    Entry("noise.py --only kinds --cohorts 8 --data {data} --record", ("noise",), 10),
-    Entry("noise.py --only tests --runs 1000 --data {data} --record", ("noise_tests",), 30),
-    Entry("noise_cohorts.py --data {data} --record", ("noise_cohorts",), 3),
-    Entry("paper/covid.py", ("covid", "covid_stages"), 7),
-    Entry("dispersion.py --runs 200 --record", ("dispersion",), 8),
-    Entry("designs.py --record", ("designs",), 6),
-    Entry("designs.py --batches --record", ("designs_batches",), 3),
-    Entry("designs.py --speed --record", ("designs_speed",), 0.5, times=True),
+    Entry("noise.py --only kinds --cohorts 8 --data {data} --record", ("noise",), 10, rests=("noise", "statistics")),
+    Entry(
+        "noise.py --only tests --runs 1000 --data {data} --record",
+        ("noise_tests",),
+        30,
+        rests=("noise_tests", "statistics"),
+    ),
+    Entry(
+        "noise_cohorts.py --data {data} --record", ("noise_cohorts",), 3, rests=("comparison", "noise", "statistics")
+    ),
+    Entry("paper/covid.py", ("covid", "covid_stages"), 7, rests=("distances", "pieces", "statistics", "baselines")),
+    Entry("dispersion.py --runs 200 --record", ("dispersion",), 8, rests=("statistics",)),
+    Entry("designs.py --record", ("designs",), 6, rests=("statistics",)),
+    Entry("designs.py --batches --record", ("designs_batches",), 3, rests=("comparison", "statistics")),
+    Entry("designs.py --speed --record", ("designs_speed",), 0.5, times=True, rests=("statistics",)),
     Entry("paper/theory.py", ("theory", "theory_measures", "theory_random"), 8),
     Entry("shapes.py --record", ("shapes",), 8),
-    Entry("power.py --cohorts 400 100 --record", ("power",), 10),
-    Entry("paper/mnist_front.py --data {data}/mnist.npz", ("mnist_front", "mnist_front_exact"), 10),
-    Entry("paper/speed.py", ("speed",), 9),
-    Entry("paper/swissroll.py", ("swissroll",), 9),
-    Entry("explain.py --cohorts 50 --record", ("explain",), 10),
-    Entry("gradients.py --record", ("gradients",), 15),
+    Entry("power.py --cohorts 400 100 --record", ("power",), 10, rests=("comparison", "statistics")),
+    Entry(
+        "paper/mnist_front.py --data {data}/mnist.npz",
+        ("mnist_front", "mnist_front_exact"),
+        10,
+        rests=("distances", "baselines"),
+    ),
+    Entry("paper/speed.py", ("speed",), 9, rests=("distances", "baselines")),
+    Entry("paper/swissroll.py", ("swissroll",), 9, rests=("distances", "baselines")),
+    Entry("explain.py --cohorts 50 --record", ("explain",), 10, rests=("comparison", "attribution")),
+    Entry("gradients.py --record", ("gradients",), 15, rests=("gradients",)),
     Entry("paper/ablation.py --draws 5", ("ablation",), 12),
-    Entry("paper/table_mnist.py --data {data}/mnist.npz", ("table_mnist",), 25),
+    Entry("paper/table_mnist.py --data {data}/mnist.npz", ("table_mnist",), 25, rests=("distances", "baselines")),
 )
 
 
-def made_by_present_code(path: Path, script: Path) -> bool:
+def commit_of(path: Path) -> str | None:
+    """Return the commit that made a table; None if it was made from changed code, or does not say."""
     last = path.read_text(encoding="utf-8").rstrip().splitlines()[-1] if path.exists() else ""
     commit = re.search(r", commit ([0-9a-f]{7,}),", last)
+    return commit[1] if commit else None
+
+
+def made_by_present_code(path: Path, script: Path) -> bool:
+    commit = commit_of(path)
     if commit is None:
         return False
-    order = ["git", "-C", str(ROOT), "diff", "--quiet", commit[1], "--", "src", str(script)]
+    order = ["git", "-C", str(ROOT), "diff", "--quiet", commit, "--", "src", str(script)]
     return subprocess.run(order, capture_output=True, check=False).returncode == 0
 
 
 def chosen_of(args: argparse.Namespace) -> list[Entry]:
     """Return what the arguments ask for, the cheapest first."""
     found = [entry for entry in ENTRIES if not args.only or set(args.only) & set(entry.writes)]
-    if args.stale:
-        found = [entry for entry in found if entry.stale()]
+    if args.stale or args.older:
+        found = [entry for entry in found if (entry.stale() if args.stale else entry.older())]
     if args.times is not None:
         found = [entry for entry in found if entry.times == args.times]
     return sorted(found, key=lambda entry: entry.minutes)
@@ -138,6 +194,8 @@ def run(entries: Sequence[Entry], data: Path | None) -> list[str]:
         if subprocess.run(entry.order(data), check=False).returncode:
             failed.append(entry.command)
         print(f"=== {(time.perf_counter() - begun) / 60:.1f} minutes", flush=True)
+    if len(failed) < len(entries):
+        panel.keep(panel.short("HEAD"), panel.newest())
     return failed
 
 
@@ -145,7 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [name for entry in ENTRIES for name in entry.writes]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help="numbers files to make")
-    parser.add_argument("--stale", action="store_true", help="only those that the present code has not made")
+    parser.add_argument("--stale", action="store_true", help="only those that would not come out again")
+    parser.add_argument("--older", action="store_true", help="only those that the present code has not made")
     parser.add_argument("--times", action=argparse.BooleanOptionalAction, help="only tables with seconds, or none")
     parser.add_argument("--data", type=Path, help="folder of data that are not part of this package")
     parser.add_argument("--list", action="store_true", help="say what would be run")
