@@ -276,7 +276,7 @@ def main() -> None:
     add_record(parser)
     arguments = parser.parse_args()
     if arguments.batches:
-        runs = 2 if arguments.small else 20
+        runs = 2 if arguments.small else 10
         rows = batches(runs)
         if arguments.record:
             kinds = ("as drawn", "in batches", "aligned")
