@@ -10,7 +10,7 @@ import pytest
 
 import heatmover as hm
 from heatmover.analysis import InMemory, StudyParameters
-from heatmover.analysis.examination import design_of, examine, examine_design
+from heatmover.analysis.examination import Pairs, design_of, examine, examine_design
 from heatmover.analysis.study import study_cohort, study_comparison
 from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError
@@ -120,6 +120,11 @@ def test_pairs_tell_what_is_explained_within_them(pairs):
     assert "Within the 8 pairs of 'patient' it explains" in str(found)
     assert found.evidence == "8 pairs"
     assert found.plain()["pairs"]["n_blocks"] == 8
+
+
+def test_shares_in_words_stay_between_nothing_and_all():
+    words = [str(Pairs("", 5, True, share, 0.5, 0.1, 0.4, 0.1, 10)) for share in (-0.1, 1.02)]
+    assert ["explains 0 % of" in words[0], "explains 100 % of" in words[1]] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -88,11 +88,16 @@ class Pairs:
         """What a block is called."""
         return "pair" if self.matched else "block"
 
+    @property
+    def share(self) -> str:
+        """The share explained in per cent; of distances that no Euclidean space holds it may be beyond 0 and 100 %."""
+        return percent(min(max(self.explained, 0.0), 1.0))
+
     def describe(self) -> str:
         """Return what was found in one sentence."""
         n, of = self.n_samples, f" of {quoted(self.block)}" if self.block else ""
         return (
-            f"Within the {counted(self.n_blocks, self.noun)}{of} it explains {percent(self.explained)} of the "
+            f"Within the {counted(self.n_blocks, self.noun)}{of} it explains {self.share} of the "
             f"variation; the nearest sample is of the same group for {self.same_group * n:.3g} of {n} samples "
             f"({self.chance_group * n:.1f} expected by chance) and of the same {self.noun} for "
             f"{self.same_block * n:.3g} ({self.chance_block * n:.1f} expected)."

@@ -57,11 +57,7 @@ def row(finding: Finding) -> dict[str, Any]:
 
 def _within_pairs(finding: Finding) -> str:
     pairs = finding.pairs
-    return (
-        ""
-        if pairs is None
-        else f"{percent(pairs.explained)} of what varies within the {counted(pairs.n_blocks, pairs.noun)}"
-    )
+    return "" if pairs is None else f"{pairs.share} of what varies within the {counted(pairs.n_blocks, pairs.noun)}"
 
 
 def term_rows(found: DesignResult | None) -> list[dict[str, Any]]:
@@ -72,8 +68,8 @@ def term_rows(found: DesignResult | None) -> list[dict[str, Any]]:
         {
             "term": term.term,
             "freedom": term.degrees_of_freedom,
-            "share": percent(max(term.r_squared, 0.0)),
-            "left": percent(max(term.partial_r_squared, 0.0)),
+            "share": percent(min(max(term.r_squared, 0.0), 1.0)),
+            "left": percent(min(max(term.partial_r_squared, 0.0), 1.0)),
             # Whole blocks of which each is a group of its own can only change names.
             "p": term.p_value if term.smallest_p < 1 else None,
         }

@@ -75,6 +75,7 @@ def methods(study: Study) -> tuple[str, ...]:
     distances = " ".join(
         (
             _samples(study),
+            *_batches(study),
             *_landmarks(study.comparison),
             _graph(study),
             _diffusion(study.comparison),
@@ -196,6 +197,20 @@ def _numerics(study: Study) -> str:
     return (
         f"Densities were computed by {WAYS[model.method_]}; the certified relative error of each is at most "
         f"{float(np.max(model.error_bound_)):.1g}.{compact} Seed {study.record.parameters['random_state']}."
+    )
+
+
+def _batches(study: Study) -> Iterator[str]:
+    batch = study.record.parameters.get("align_batch")
+    if batch is None:
+        return
+    anchors = study.record.parameters.get("anchors")
+    source = (
+        "with the variables tested held fixed" if anchors is None else f"of the anchor samples ({shortened(anchors)})"
+    )
+    yield (
+        f"Cells of each batch ({shortened(batch)}) were first moved by the shift that they had in common, learnt by least "
+        f"squares of the means of samples within clusters of cells, {source}."
     )
 
 
