@@ -205,12 +205,12 @@ def _batches(study: Study) -> Iterator[str]:
     if batch is None:
         return
     anchors = study.record.parameters.get("anchors")
-    source = (
-        "with the variables tested held fixed" if anchors is None else f"of the anchor samples ({shortened(anchors)})"
-    )
+    held = "with the variables tested held fixed"
+    source = held if anchors is None else f"of the anchor samples ({shortened(anchors)})"
+    name = shortened(batch)
     yield (
-        f"Cells of each batch ({shortened(batch)}) were first moved by the shift that they had in common, learnt by least "
-        f"squares of the means of samples within clusters of cells, {source}."
+        f"Cells of each batch ({name}) were first moved by the shift that they had in common, learnt by least squares of "
+        f"the means of samples within clusters of cells, {source}."
     )
 
 
