@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anndata
 import matplotlib as mpl
 import numpy as np
@@ -571,3 +573,45 @@ def test_without_a_contrast_there_is_nothing_to_draw(result):
     for bad, found in ((without, "a study without any"), (result, "Comparison"), (3, "int")):
         with pytest.raises(hm.InvalidInputError, match=f"a contrast of cell types.*found {found}"):
             pl.abundance_state(bad, ax=axes())
+
+
+# Drivers
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(12 * 40, 3)), columns=["x", "$\\frac{", "z"])
+    frame["sample"] = np.repeat([f"s{i:02}" for i in range(12)], 40)
+    frame["group"] = np.repeat(["control", "case"] * 6, 40)
+    frame["type"] = np.tile(["B", "_T"], 240)
+    frame.loc[frame["type"] == "B", "x"] += 4
+    frame.loc[(frame["group"] == "case") & (frame["type"] == "B"), "z"] += 2
+    path = tmp_path_factory.mktemp("driven") / "cells.csv"
+    frame.to_csv(path, index=False)
+    cohort = hm.read_cohort(path, sample_key="sample")
+    return hm.study_cohort(cohort, variables=["group"], cells="type", n_permutations=199)
+
+
+def test_drivers_are_drawn_as_they_were_found(driven):
+    drawn = pl.drivers(driven, ax=axes())
+    drawn.figure.draw_without_rendering()
+    rows = [label.get_text() for label in drawn.get_yticklabels()]
+    columns = [label.get_text() for label in drawn.get_xticklabels()]
+    found = driven.contrast.drivers
+    assert rows == [kind.name for kind in driven.contrast.types]
+    assert columns[0] == "z"
+    shown = np.asarray(drawn.images[0].get_array())
+    expected = [[found.standardized[found.types.index(r), found.features.index(c)] for c in columns] for r in rows]
+    np.testing.assert_allclose(shown, expected)
+    dots = {(rows[int(y)], columns[int(x)]) for x, y in drawn.collections[0].get_offsets()}
+    assert dots == {("B", "z")}
+    low, high = drawn.images[0].get_clim()
+    assert low == -high
+    assert len(pl.drivers(driven.contrast, most=1, ax=axes()).get_xticklabels()) == 1
+
+
+def test_without_features_there_are_no_drivers(contrasted, result):
+    for bad in (replace(contrasted, contrast=None), result):
+        with pytest.raises(hm.InvalidInputError, match="a contrast of cell types with the features"):
+            pl.drivers(bad, ax=axes())

@@ -14,6 +14,7 @@ from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.composition import SampleComposition, shares_of
 from heatmover.analysis.study import Study
 from heatmover.drawing.composition import arranged, draw_composition
+from heatmover.drawing.drivers import draw_drivers
 from heatmover.drawing.heatmap import leaf_order
 from heatmover.drawing.parts import Parts, draw_parts
 from heatmover.drawing.style import TYPE_COLOURS, new_axes, shortened
@@ -22,7 +23,7 @@ from heatmover.errors import InvalidInputError
 from heatmover.pl.data import read_data
 from heatmover.tl.layout import KEY, composed, unpack
 
-__all__ = ["abundance_state", "composition"]
+__all__ = ["abundance_state", "composition", "drivers"]
 
 
 def composition(
@@ -170,6 +171,65 @@ def abundance_state(data: Any, *, most: int = 20, key: str = KEY, key_added: str
         parts,
         title=f"Number and state of cells{groups}",
         xlabel="part of the distance (%)" + (f"; {counted(left, 'further type')} not shown" if left else ""),
+    )
+
+
+def drivers(data: Any, *, most: int = 15, ax: Any = None) -> Any:
+    r"""Draw which features, such as markers or genes, differ within which cell types between two groups.
+
+    Parameters
+    ----------
+    data
+        A `Study` that knows the types of cells, or its ``contrast``.
+    most
+        Draw so many features, those that differ most surely in any type.
+    ax
+        Axes to draw into; default new ones.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        With a row for each cell type, those that add most to the distance on top, and a column for each feature. The
+        colour is the difference in standard deviations of the cells of that type; a dot is a sure one, with a tenth of
+        such findings false.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> import heatmover as hm
+    >>> from heatmover.pl import drivers
+    >>> rng = np.random.default_rng(0)
+    >>> rows = ["sample,group,type,x,y"]
+    >>> for s in range(8):
+    ...     for i in range(40):
+    ...         x, y = rng.normal(size=2) + [3 * (i % 2), 2 * (s % 2) * (i % 2)]
+    ...         rows.append(f"s{s},{'ab'[s % 2]},{'BT'[i % 2]},{x},{y}")
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.csv"
+    >>> _ = path.write_text("\n".join(rows))
+    >>> study = hm.study_cohort(hm.read_cohort(path, sample_key="sample"), variables=["group"], cells="type")
+    >>> axes = drivers(study)
+    >>> sorted(label.get_text() for label in axes.get_xticklabels())
+    ['x', 'y']
+    """
+    count = check_integer("most", most, minimum=1)
+    contrast = data.contrast if isinstance(data, Study) else data
+    found = getattr(contrast, "drivers", None)
+    if not isinstance(contrast, CellContrast) or found is None:
+        raise InvalidInputError(
+            "a contrast of cell types with the features of their cells, from hm.study_cohort with cells=",
+            "a study without any" if isinstance(data, Study) else type(data).__name__,
+        )
+    rows = [found.types.index(each.name) for each in contrast.types]
+    surest = np.argsort(-np.abs(found.scores).max(axis=0), kind="stable")[:count]
+    part = np.ix_(rows, surest)
+    return draw_drivers(
+        new_axes((2.6 + 0.32 * len(surest), 2.4 + 0.32 * len(rows))) if ax is None else ax,
+        [found.types[row] for row in rows],
+        [found.features[place] for place in surest],
+        found.standardized[part],
+        found.q_values[part] <= LEVEL,
+        title=f"Features within cells: {shortened(contrast.group)} against {shortened(contrast.reference)}",
     )
 
 
