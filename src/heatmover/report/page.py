@@ -44,6 +44,8 @@ __all__ = [
 MOST_TYPES = 30
 # Types whose features are shown, and how many of each; drivers.csv has all.
 MOST_DRIVEN, MOST_FEATURES = 8, 5
+# Sure ones that the page can save: of thousands of genes in dozens of types all would be megabytes.
+MOST_DRIVERS = 2_000
 # Types that have a colour of their own; all others are one.
 MOST_COLORED = len(TYPE_COLOURS)
 # Colour, sign and word say the same, for those who cannot see one of them.
@@ -266,8 +268,11 @@ def cell_sections(study: Study) -> list[Section]:
         "sure_states": [cell_type.moved for cell_type in shown],
         "colors": list(NUMBER_AND_STATE),
     }
-    table = table_text(*cell_type_table(contrast))
-    return [Section("cells", "Which cells differ", html, data, tables={"cells": table}, picture=True)]
+    tables = {"cells": table_text(*cell_type_table(contrast))}
+    sure = [] if contrast.drivers is None else [one for one in contrast.drivers.rows() if one["q_value"] <= LEVEL]
+    if sure:
+        tables["drivers"] = table_text(list(sure[0]), [list(one.values()) for one in sure[:MOST_DRIVERS]])
+    return [Section("cells", "Which cells differ", html, data, tables=tables, picture=True)]
 
 
 def _parts(cell_type: CellType, contrast: CellContrast) -> tuple[float, float]:
