@@ -33,7 +33,7 @@ def draw_drivers(
         Heading.
     """
     largest = float(np.abs(sizes).max(initial=0.0)) or 1.0
-    # Orange is more and blue is less, as in the report; neither is red or green.
+    # Orange is more, as in the report, and purple is less: the colour-blind tell them apart.
     image = axes.imshow(sizes, cmap="PuOr_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest")
     rows, columns = np.nonzero(sure)
     axes.scatter(columns, rows, s=16, color=INK, edgecolor="white", linewidth=0.5, zorder=3)
