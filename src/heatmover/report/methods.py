@@ -209,8 +209,8 @@ def _batches(study: Study) -> Iterator[str]:
     source = held if anchors is None else f"of the anchor samples ({shortened(anchors)})"
     name = shortened(batch)
     yield (
-        f"Cells of each batch ({name}) were first moved by the shift that they had in common, learnt by least squares of "
-        f"the means of samples within clusters of cells, {source}."
+        f"Cells of each batch ({name}) were first moved by the shift that they had in common, learnt by least squares "
+        f"of the means of samples within clusters of cells, {source}."
     )
 
 
