@@ -99,6 +99,13 @@ def test_all_parts_of_all_types_make_the_distance(plain_study):
     assert sum(data["numbers"]) + sum(data["states"]) == pytest.approx(1, abs=1e-4)
 
 
+def test_a_type_of_one_group_has_no_state_to_compare(plain_study, contrast, parsed):
+    alone = replace(contrast.types[0], in_reference=0.0, state=0.0, state_q=1.0)
+    text = " ".join("".join(parsed(cell_sections(with_types(plain_study, [alone]))[0].html).texts).split())
+    assert "nothing to compare" in text
+    assert "only in the group" in text
+
+
 def test_many_kinds_are_added_up(plain_study, contrast, parsed):
     many = [replace(contrast.types[0], name=f"kind {i}", share=0.01) for i in range(100)]
     text = "".join(parsed(cell_sections(with_types(plain_study, many))[0].html).texts)

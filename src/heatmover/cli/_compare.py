@@ -74,8 +74,8 @@ def compare(
     """Compare the samples of a file: the distances between all of them, what goes with these, and a report.
 
     Writes distances.csv, samples.h5ad (an AnnData of the samples), report.html, run.json (how it was made) and
-    index.txt (what each file holds), with --cells also cell-types.csv and with --bootstrap intervals.csv, all of them
-    or none. Ask `heatmover doctor` first if the file is large.
+    index.txt (what each file holds), with --cells also cell-types.csv and drivers.csv, with --bootstrap intervals.csv,
+    all of them or none. Ask `heatmover doctor` first if the file is large.
     """
     asked = locals() | {"allow_components": allow_components or allow_parts}
     # Here, not above: help and version must not wait for the numerical libraries.

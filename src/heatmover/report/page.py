@@ -343,6 +343,12 @@ def composition_table(names: Sequence[str], composition: SampleComposition) -> t
     return ["sample", *composition.types], rows
 
 
+def _state_words(cell_type: CellType) -> str:
+    if not cell_type.in_group or not cell_type.in_reference:
+        return "nothing to compare"
+    return "other state" if cell_type.moved else "no sign of it"
+
+
 def _driver_rows(contrast: CellContrast) -> list[dict[str, Any]]:
     """Return the surest features of the types that add most, in words."""
     if contrast.drivers is None:
@@ -385,7 +391,7 @@ def _row(cell_type: CellType, contrast: CellContrast, largest: float) -> dict[st
         "abundance": _percent(_parts(cell_type, contrast)[0]),
         "abundance_q": cell_type.abundance_q,
         "moved": cell_type.moved,
-        "state_words": "other state" if cell_type.moved else "no sign of it",
+        "state_words": _state_words(cell_type),
         "state": _percent(_parts(cell_type, contrast)[1]),
         "state_q": cell_type.state_q,
         "in_group": _percent(cell_type.in_group),
