@@ -84,6 +84,9 @@ BAD = {
         ["-c", "kit", "--adjust", "age", "--block", "patient"],
         "'kit' in every block, found one only in 2 of 5",
     ),
+    "batches that are the condition": (["-c", "kit", "--align-batch", "[red]<b>batch"], "no adjustment can tell them"),
+    "nothing to keep": (["--align-batch", "kit"], "--color that --align-batch must leave alone, .* or name --anchors"),
+    "anchors without batches": (["--anchors", "kit"], "--align-batch beside --anchors, found none"),
     "alone": (["-c", "visit", "--adjust", "sample"], "'sample'"),
 }
 
