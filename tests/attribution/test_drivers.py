@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -68,6 +69,17 @@ def test_sparse_features_and_pairs(cohort):
     assert contrast(cohort, blocks=pairs).drivers.p_values.min() == pytest.approx(2 / 64)
     assert dense.plain()["drivers"] == {"b": ["+y"]}
     assert contrast(cohort, features=None).drivers is None
+
+
+def test_the_picture_colours_what_is_sure(cohort):
+    mpl.use("Agg")
+    drivers = contrast(cohort).drivers
+    axes = drivers.plot(2)
+    image = axes.images[0].get_array()
+    assert np.count_nonzero(image) == 1
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(drivers.types)
+    assert np.count_nonzero(drivers.plot(4, level=1.0, ax=axes).images[-1].get_array()) == 8
+    mpl.pyplot.close("all")
 
 
 @pytest.mark.parametrize(

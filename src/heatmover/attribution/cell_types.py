@@ -62,6 +62,18 @@ class CellTypes(ReadOnlyArrays):
     stable
         ``(n_types,)``: types whose ratios to each other did not change, the reference of the log-ratios. None at all
         if too few are: then shares alone decide.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(8, cells_per_sample=30, effect=6.0)
+    >>> measures = data.measures()
+    >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points)).fit(measures)
+    >>> branch = data.coordinates[:, 0].astype(int)
+    >>> groups = data.annotations["condition"]
+    >>> types = hm.explain_groups(model, measures, groups, annotation=branch, n_permutations=19).types
+    >>> bool(np.allclose(types.abundance + types.state, types.contributions))
+    True
     """
 
     names: tuple[str, ...]

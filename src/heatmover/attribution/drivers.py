@@ -42,6 +42,17 @@ class Drivers(ReadOnlyArrays):
     scores, p_values, q_values
         ``(n_types, n_features)``: studentised differences, by permuting samples, and corrected for all types and
         features that could be found. Zero and 1 where too few samples have such cells.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(8, cells_per_sample=30)
+    >>> comparison = hm.compare(data.points, data.labels)
+    >>> branch = hm.analysis.annotate("branch", data.coordinates[:, 0].astype(int), 240)
+    >>> condition = data.annotations["condition"]
+    >>> found = hm.analysis.contrast_cells(comparison, branch, condition, features=data.points, n_permutations=19)
+    >>> found.drivers.scores.shape == (5, data.points.shape[1])
+    True
     """
 
     types: tuple[str, ...]
@@ -87,6 +98,36 @@ class Drivers(ReadOnlyArrays):
             self.scores, self.p_values, self.q_values,
         )  # fmt: skip
         return Drivers(types, self.features, *(array[order] for array in arrays))
+
+    def plot(self, count: int = 3, *, level: float = 0.1, ax: Any | None = None) -> Any:
+        """Draw the surest features of every type, red for more in the group, blue for less, white if it may be chance.
+
+        Parameters
+        ----------
+        count
+            Features of each type; the picture has all that any type has among its surest.
+        level
+            Share of false discoveries allowed among coloured ones; 1 colours all.
+        ax
+            Matplotlib axes to draw into; default new ones.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        order = np.argsort(-np.abs(self.scores), axis=1, kind="stable")[:, :count]
+        shown = list(dict.fromkeys(order.ravel().tolist()))
+        values = np.where(self.q_values <= level, self.standardized, 0.0)[:, shown]
+        if ax is None:
+            pyplot = import_extra("matplotlib.pyplot", package="matplotlib", extra="cohort")
+            size = (2.5 + 0.45 * len(shown), 1.6 + 0.35 * len(self.types))
+            ax = pyplot.subplots(figsize=size, layout="constrained")[1]
+        limit = float(np.abs(values).max()) or 1.0
+        drawn = ax.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+        ax.set_xticks(range(len(shown)), [self.features[i] for i in shown], rotation=45, ha="right")
+        ax.set_yticks(range(len(self.types)), self.types)
+        ax.figure.colorbar(drawn, ax=ax, label="difference in standard deviations")
+        return ax
 
     def __str__(self) -> str:
         found = self.top()
