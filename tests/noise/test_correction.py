@@ -112,10 +112,10 @@ def test_noise_has_no_direction():
 
 
 def test_noise_alone_passes_for_a_difference_as_rarely_as_it_says():
-    """At a hundredth: two of 200 cohorts of noise, give or take; small differences are seen in nearly all of 30."""
+    """At a twentieth: ten of 200 cohorts of noise, give or take; small differences are seen in nearly all of 30."""
     by_luck = [differ(*simulate(20, rank=0, seed=seed)[1:]) for seed in range(200)]
     seen = [differ(*simulate(20, rank=4, between=0.05, seed=seed)[1:]) for seed in range(30)]
-    assert sum(by_luck) <= 7
+    assert 2 <= sum(by_luck) <= 18
     assert sum(seen) >= 27
 
 
