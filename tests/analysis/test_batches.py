@@ -124,6 +124,20 @@ def test_a_study_aligns(cohort, study):
     assert aligned.design.names == ("batch", "condition")
 
 
+def test_numbers_of_batches_are_names(tmp_path):
+    _, moved, samples, _, condition = cells(n_samples=16, n_cells=10)
+    frame = pd.DataFrame(moved, columns=["u", "v", "w"]).assign(
+        sample=[f"s{i:02d}" for i in samples],
+        run=samples // 2 + 100,
+        condition=np.array(["a", "b"])[condition][samples],
+    )
+    frame.to_csv(tmp_path / "cells.csv", index=False)
+    cohort = read_cohort(tmp_path / "cells.csv", sample_key="sample", representation=["u", "v", "w"])
+    asked = {"variables": ["condition"], "n_permutations": 9, "allow_components": True}
+    found = hm.study_cohort(cohort, align_batch="run", **asked)
+    assert found.design["run"].degrees_of_freedom == 7
+
+
 def test_moved_cells_are_those_of_align_batches(cohort):
     asked = {"variables": ["condition"], "bias": "raw", "n_permutations": 9, "allow_components": True}
     found = hm.study_cohort(cohort, align_batch="batch", **asked)

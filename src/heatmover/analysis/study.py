@@ -35,7 +35,7 @@ from heatmover.analysis.noise import (
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import Clock, StudyRecord, input_record, versions
 from heatmover.analysis.units import check_enough_samples
-from heatmover.analysis.variables import read_variables
+from heatmover.analysis.variables import as_groups, read_variables
 from heatmover.cohort import Cohort
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, Sentence, argument
 from heatmover.measures import is_missing
@@ -621,6 +621,8 @@ def _covariates(table: Any, blocks: Any | None, asked: StudyParameters) -> Desig
     columns = {name: table[name].tolist() for name in asked.design}
     for name, values in columns.items():
         _check_known(name, values, table, "to hold it fixed")
+    if asked.align_batch in columns:  # numbers of batches are names
+        columns[asked.align_batch] = list(as_groups(columns[asked.align_batch]))
     design = design_of(columns, formula=asked.formula, numeric=asked.numeric)
     asked_about = asked.variables or ()
     if asked.formula is not None:
