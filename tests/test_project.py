@@ -92,6 +92,11 @@ def machine_paths(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if MACHINE_PATH.search(line)]
 
 
+def merge_marks(text: str) -> list[str]:
+    """Lines that a merge left for a person to decide."""
+    return [line for line in text.splitlines() if re.match(r"(<{7}|>{7}|\|{7}) |={7}$", line)]
+
+
 def public_objects() -> Iterator[tuple[str, object]]:
     """Every public name; a public module stands for its own public names."""
     for name in heatmover.__all__:
@@ -100,6 +105,12 @@ def public_objects() -> Iterator[tuple[str, object]]:
             yield from ((f"{name}.{inner}", getattr(found, inner)) for inner in found.__all__)
         else:
             yield name, found
+
+
+def test_no_merge_is_left_undecided():
+    assert merge_marks("<" * 7 + " HEAD\none\n" + "=" * 7 + "\ntwo\n") == ["<" * 7 + " HEAD", "=" * 7]
+    found = {str(path.relative_to(ROOT)): merge_marks(path.read_text("utf-8", "replace")) for path in text_files()}
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 def test_versions_agree():
