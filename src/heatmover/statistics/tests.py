@@ -258,7 +258,7 @@ def distance_correlation(
     adjust
         Covariates to hold fixed, as in `permanova`. What a linear model of them leaves of the number is compared with
         what they leave of the distances, and permuted. This keeps its level however the distances depend on the
-        covariates, if the number depends on them linearly; see decision record 31.
+        covariates, if the number depends on them linearly; see decision record 30.
 
     Returns
     -------
