@@ -95,3 +95,9 @@ def test_threads_are_given_once(cohort):
 def test_pieces_need_landmarks(cohort):
     with pytest.raises(InvalidInputError, match="landmarks for cells that stay on disk, found landmarks=None"):
         hm.study_cohort(cohort, comparer=InPieces(), landmarks=None)
+
+
+def test_a_variable_is_not_adjusted_for_itself():
+    StudyParameters(variables=["condition", "batch"], adjust=["batch"])
+    with pytest.raises(InvalidInputError, match=r"'condition' in adjust too; leave it out of one of the two"):
+        StudyParameters(variables=["condition"], adjust=["condition"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, final
 
 from heatmover._validation import check_integer, check_option, check_seed, check_truth, check_word
-from heatmover._words import quoted, unknown_parameter
+from heatmover._words import listed, quoted, unknown_parameter
 from heatmover.analysis.units import UNITS, Units
 from heatmover.analysis.variables import check_readings
 from heatmover.cohort.equal import check_equal_cells
@@ -110,6 +110,13 @@ class StudyParameters:
         for name in ("adjust", "numeric", "categorical"):
             object.__setattr__(self, name, _check_names(name, getattr(self, name)))
         check_readings(self.numeric, self.categorical)
+        both = [name for name in self.variables or () if name in self.adjust]
+        if both and len(both) == len(self.variables or ()):
+            raise InvalidInputError(
+                f"a variable to test in {argument('variables')} beside those to hold fixed",
+                f"{listed(both)} in {argument('adjust')} too",
+                f"leave {'it' if len(both) == 1 else 'them'} out of one of the two",
+            )
         for name in ("cells", "align_batch", "anchors"):
             if getattr(self, name) is not None:
                 check_word(name, getattr(self, name))
