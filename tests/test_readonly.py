@@ -12,8 +12,10 @@ import scipy.sparse as sp
 
 import heatmover as hm
 from heatmover._readonly import ReadOnlyArrays
+from heatmover.analysis.cell_types import annotate, contrast_cells
 from heatmover.analysis.study import study_comparison
 from heatmover.diffusion.skeleton import interpolative_decomposition
+from heatmover.statistics import Design, permanova_design
 from heatmover.statistics.permutations import TestResult
 
 
@@ -26,7 +28,13 @@ def values():
     branch = [f"branch {number:.0f}" for number in data.coordinates[:, 0]]
     explanation = hm.explain(whole.model, measures.masses[[0]], measures.masses[[1]])
     groups = hm.explain_groups(whole.model, measures, condition, annotation=branch, n_permutations=19)
+    contrast = contrast_cells(
+        whole, annotate("branch", branch, len(branch)), condition, n_permutations=19,
+        features=data.points, feature_names=[f"x{i}" for i in range(data.points.shape[1])],
+    )  # fmt: skip
+    design = Design.from_columns({"condition": condition})
     return [
+        contrast, design, permanova_design(whole.distances, design, n_permutations=19),
         data, measures, whole, comparison, explanation, explanation.by(branch), groups,
         study_comparison(whole, {"condition": condition}, cells={"branch": branch}, n_permutations=19),
         hm.barycenter(whole.model, measures, n_iterations=20, tol=0.9),

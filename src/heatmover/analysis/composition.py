@@ -8,6 +8,7 @@ from typing import final
 import numpy as np
 import scipy.sparse as sp
 
+from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64
 from heatmover._validation import check_integer
 from heatmover._words import counted
@@ -19,7 +20,7 @@ __all__ = ["SampleComposition", "compose", "shares_of"]
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class SampleComposition:
+class SampleComposition(ReadOnlyArrays):
     """Shares of cell types in samples; a study with ``cells`` has one.
 
     Attributes
