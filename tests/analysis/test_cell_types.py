@@ -170,14 +170,14 @@ def test_direction_needs_a_small_q_and_a_sign():
         ),
         (
             {"in_group": 0.41, "in_reference": 0.43, "state_q": 0.1, "log_ratio": 1.9},
-            "same share (41 % against 43 % of the cells), other state",
+            "about the same share (41 % against 43 % of the cells), other state",
         ),
         ({"state_q": 0.05}, "no sure change of number (20 % against 10 % of the cells), other state"),
         (
             {"abundance_q": 0.1, "state_q": 0.1},
             "2 times as many (20 % against 10 % of the cells), and in another state",
         ),
-        ({"in_group": 0.1}, "same share (10 % against 10 % of the cells)"),
+        ({"in_group": 0.1}, "about the same share (10 % against 10 % of the cells)"),
         ({"in_reference": 0.0, "abundance_q": 0.1}, "only in the group (20 % against 0 % of the cells)"),
         ({"in_group": 0.0}, "only in the reference, which may be chance (0 % against 10 % of the cells)"),
         ({"in_group": 0.105, "abundance_q": 0.1}, "1.05 times as many (10.5 % against 10 % of the cells)"),

@@ -139,7 +139,7 @@ class CellType:
             return where if self.direction else f"{where}, which may be chance"
         if self.direction:
             return f"{_times(self.ratio)} times as many"
-        return "same share" if abs(np.log(self.ratio)) <= np.log(ALIKE) else "no sure change of number"
+        return "about the same share" if abs(np.log(self.ratio)) <= np.log(ALIKE) else "no sure change of number"
 
     def words(self) -> str:
         """Return what is known of its number and its state."""
