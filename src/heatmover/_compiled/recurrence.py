@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from heatmover._compiled.vectors import LANES, add_rows
+
 __all__ = ["add_known", "advance", "advance_pairs", "known_parts", "project", "retreat"]
+
+
+# Rows whose terms are added to the sums together: the terms are still in the innermost cache, and every call for a sum
+# has some thousand numbers.
+ROWS = 16
 
 
 # "contract" alone: fused multiply-adds, but no reordering, so that a column's bits do not depend on the block
@@ -34,35 +41,38 @@ def advance(rows, indptr, indices, data, current, previous, slope, offset, share
     n_fine = fine.shape[0]
     width = current.shape[1]
     row = np.empty(width, current.dtype)
-    for i in range(rows[0], rows[1]):
-        for k in range(width):
-            row[k] = 0
-        entry = indptr[i]
-        end = indptr[i + 1]
-        # Four neighbours per pass: the sum in `row` is loaded and stored once for four products, which took
-        # the product from 18 to 20 GFlop/s at width 64 and from 7 to 9 at width 16.
-        while entry + 4 <= end:
-            w0, w1, w2, w3 = data[entry], data[entry + 1], data[entry + 2], data[entry + 3]
-            t0, t1 = current[indices[entry]], current[indices[entry + 1]]
-            t2, t3 = current[indices[entry + 2]], current[indices[entry + 3]]
+    for start in range(rows[0], rows[1], ROWS):
+        stop = min(start + ROWS, rows[1])
+        for i in range(start, stop):
+            _weighted_sum(indptr[i], indptr[i + 1], data, indices, current, row)
+            here, there = current[i], previous[i]
             for k in range(width):
-                row[k] += w0 * t0[k] + w1 * t1[k] + w2 * t2[k] + w3 * t3[k]
-            entry += 4
-        while entry < end:
-            w0, t0 = data[entry], current[indices[entry]]
-            for k in range(width):
-                row[k] += w0 * t0[k]
-            entry += 1
-        for k in range(width):
-            previous[i, k] = slope * row[k] + offset * current[i, k] - previous[i, k]
+                there[k] = slope * row[k] + offset * here[k] - there[k]
+        old, new = current[start:stop].reshape(-1), previous[start:stop].reshape(-1)
         for s in range(n_fine):
-            older, newer = shares[s, 0], shares[s, 1]
-            for k in range(width):
-                fine[s, i, k] += older * current[i, k] + newer * previous[i, k]
+            _add_two(fine[s, start:stop].reshape(-1), shares[s, 0], old, shares[s, 1], new)
         for s in range(coarse.shape[0]):
-            older, newer = shares[n_fine + s, 0], shares[n_fine + s, 1]
-            for k in range(width):
-                coarse[s, i, k] += older * current[i, k] + newer * previous[i, k]
+            share = shares[n_fine + s]
+            _add_two(coarse[s, start:stop].reshape(-1), share[0], old, share[1], new)
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _weighted_sum(first, last, data, indices, block, row):  # type: ignore[no-untyped-def]
+    """Write the sum of some rows of ``block``, each times its entry of ``data``, into ``row``."""
+    add_rows(first, last, data, indices, block, row)
+    width = row.size
+    for k in range(width - width % LANES, width):
+        total = row.dtype.type(0)
+        for entry in range(first, last):
+            total += data[entry] * block[indices[entry], k]
+        row[k] = total
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _add_two(total, a, x, b, y):  # type: ignore[no-untyped-def]
+    """Add ``a x + b y`` to ``total``."""
+    for k in range(total.size):
+        total[k] += a * x[k] + b * y[k]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -81,13 +91,14 @@ def advance_pairs(rows, indptr, indices, data, even, odd, slope, offset, is_star
         Shares of the coming terms in each sum, ``(n_sums, n_steps)``.
     """
     number = shares.dtype.type
+    pair = np.empty((shares.shape[0], 2), shares.dtype)
     for step in range(0, shares.shape[1], 2):
         part = number(0.5) if is_start and step == 0 else number(1)
+        pair[:] = shares[:, step : step + 2]
         advance(
-            rows, indptr, indices, data, even, odd, part * slope, part * offset, shares[:0, step : step + 2],
-            fine[:0], coarse[:0],
+            rows, indptr, indices, data, even, odd, part * slope, part * offset, pair[:0], fine[:0], coarse[:0]
         )  # fmt: skip
-        advance(rows, indptr, indices, data, odd, even, slope, offset, shares[:, step : step + 2], fine, coarse)
+        advance(rows, indptr, indices, data, odd, even, slope, offset, pair, fine, coarse)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -110,22 +121,7 @@ def retreat(rows, indptr, indices, data, current, previous, slope, offset, share
     width = current.shape[1]
     row = np.empty(width, current.dtype)
     for i in range(rows[0], rows[1]):
-        for k in range(width):
-            row[k] = 0
-        entry = indptr[i]
-        end = indptr[i + 1]
-        while entry + 4 <= end:
-            w0, w1, w2, w3 = data[entry], data[entry + 1], data[entry + 2], data[entry + 3]
-            t0, t1 = current[indices[entry]], current[indices[entry + 1]]
-            t2, t3 = current[indices[entry + 2]], current[indices[entry + 3]]
-            for k in range(width):
-                row[k] += w0 * t0[k] + w1 * t1[k] + w2 * t2[k] + w3 * t3[k]
-            entry += 4
-        while entry < end:
-            w0, t0 = data[entry], current[indices[entry]]
-            for k in range(width):
-                row[k] += w0 * t0[k]
-            entry += 1
+        _weighted_sum(indptr[i], indptr[i + 1], data, indices, current, row)
         for k in range(width):
             row[k] = slope * row[k] + offset * current[i, k] - previous[i, k]
         for s in range(inputs.shape[0]):

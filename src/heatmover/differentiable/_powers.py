@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from heatmover._typing import Float64
 from heatmover.diffusion.chebyshev import power_coefficients
+from heatmover.diffusion.operator import csr_structure
 from heatmover.diffusion.recurrence import WIDEST_BLOCK
 
 __all__ = ["Expansion", "SparsityPattern", "powers"]
@@ -82,7 +83,7 @@ class SparsityPattern:
     """
 
     def __init__(self, matrix: sp.csr_array, order: npt.NDArray[np.intp], n_threads: int) -> None:
-        self.indptr, self.indices, self.order = matrix.indptr, matrix.indices, order
+        (self.indptr, self.indices), self.order = csr_structure(matrix), order
         parts = n_threads if self.indices.size > SHARED_ABOVE else 1
         cuts = np.searchsorted(self.indptr, np.linspace(0, self.indptr[-1], parts + 1)[1:-1])
         self._rows = list(pairwise([0, *(int(cut) for cut in cuts), matrix.shape[0]]))

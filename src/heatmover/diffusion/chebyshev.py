@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._typing import Float64
-from heatmover.diffusion.base import LANES, Block, Diffuser
+from heatmover.diffusion.base import LANES, Block, Diffuser, aligned_zeros
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.recurrence import Recurrence
 from heatmover.errors import InvalidInputError
@@ -188,7 +188,7 @@ class ChebyshevDiffuser(Diffuser):
     def inward(self, masses: Block) -> Block:
         """Conjugate measures into the coordinates of S, in its order, padded to whole vector registers."""
         width = -(-masses.shape[1] // LANES) * LANES
-        block = np.zeros((masses.shape[0], width), dtype=self.dtype)
+        block = aligned_zeros((masses.shape[0], width), self.dtype)
         block[:, : masses.shape[1]] = masses[self.operator.order] / self._outward[:, None]
         return block
 
@@ -230,7 +230,7 @@ class ChebyshevDiffuser(Diffuser):
         for position, block in enumerate(blocks):
             if position == 0:
                 width = block.shape[1]
-                inputs = np.zeros((count, len(block), -(-width // LANES) * LANES), dtype=self.dtype)
+                inputs = aligned_zeros((count, len(block), -(-width // LANES) * LANES), self.dtype)
                 known = np.zeros((self.operator.n_components, inputs.shape[2]))
             ordered = block[self.operator.order] if self.operator.is_reordered else block
             inputs[position, :, :width] = ordered * self._outward[:, None]

@@ -11,18 +11,16 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 
-from heatmover._typing import Float64, FloatArray, Int32, IntArray, Intp
+from heatmover._typing import Float64, FloatArray, Int32, Int64, IntArray, Intp
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import order_of_nodes
 from heatmover.graphs.graph import Graph
 from heatmover.graphs.spectrum import lanczos, normalise, relative
 
-__all__ = ["REORDER_ABOVE", "DiffusionOperator"]
+__all__ = ["REORDER_ABOVE", "DiffusionOperator", "csr_structure"]
 
 
-# Below this size a block of columns fits the cache in any order; above, neighbours must lie close together in
-# memory: at 300,000 points in 8-D the order of the sample made a step of 16 or 64 columns 3.5 times slower than this.
-REORDER_ABOVE = 20_000
+REORDER_ABOVE = 1_000
 
 # See `DiffusionOperator.tightening`; below UNEVEN a tolerance of 1e-3 would become one of 1e-9, which the rounding of
 # S leaves no room for at coarse scales; below UNHELD squares of what is divided by the stationary law overflow.
@@ -53,6 +51,9 @@ class DiffusionOperator:
         Number of connected components.
     lowest
         A lower bound of the spectrum of S, in [-1, 0].
+    nodes
+        The points in an order that depends neither on that in which they came nor on how S is stored, ``(n_points,)``:
+        whoever draws points at random draws from these.
     """
 
     symmetric: sp.csr_array
@@ -61,6 +62,7 @@ class DiffusionOperator:
     component: Int32
     n_components: int
     lowest: float
+    nodes: Intp
 
     @classmethod
     def from_graph(cls, graph: Graph, *, anisotropy: float = 1.0) -> DiffusionOperator:
@@ -77,13 +79,14 @@ class DiffusionOperator:
             # Nodes made from points are sorted already; these are in the order of the matrix that was given.
             order = order_of_nodes(relative(affinity, connected_components(affinity, directed=False)[1]))
             affinity = _permuted(affinity, order)
+        nodes = order
         if graph.n_nodes > REORDER_ABOVE:
             # Neighbours close together.
             place = reverse_cuthill_mckee(sp.csr_matrix(affinity), symmetric_mode=True)
             affinity, order = _permuted(affinity, place), order[place]
         n_components, component = connected_components(affinity, directed=False)
         symmetric, degree = normalise(affinity, anisotropy, component)
-        operator = cls(symmetric, order, degree, component, int(n_components), _lowest_eigenvalue(symmetric))
+        operator = cls(symmetric, order, degree, component, int(n_components), _lowest_eigenvalue(symmetric), nodes)
         if not operator.evenness > UNHELD:
             raise InvalidInputError(
                 "affinities within a component that float64 can hold",
@@ -105,6 +108,11 @@ class DiffusionOperator:
     def is_reordered(self) -> bool:
         """Whether rows are in another order than the graph's nodes."""
         return not np.array_equal(self.order, np.arange(self.n_points))
+
+    @cached_property
+    def structure(self) -> tuple[Int64, Int32]:
+        """Where the rows of S begin, and the columns of its entries; see `csr_structure`."""
+        return csr_structure(self.symmetric)
 
     @property
     def top(self) -> Float64:
@@ -165,6 +173,14 @@ class DiffusionOperator:
         membership = sp.csr_array((np.ones(self.n_points), (self.order, self.component)), shape=shape)
         product = rows @ membership
         return np.asarray(product.toarray() if sp.issparse(product) else product)
+
+
+def csr_structure(matrix: sp.csr_array) -> tuple[Int64, Int32]:
+    """Return where the rows of a matrix begin, and the columns of its entries, in the types that kernels take.
+
+    SciPy may hold columns in 64 bits, which are two thirds of what a product in float32 reads of the matrix.
+    """
+    return matrix.indptr.astype(np.int64, copy=False), matrix.indices.astype(np.int32, copy=False)
 
 
 def _with_loops_where_isolated(affinity: sp.csr_array) -> sp.csr_array:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from heatmover._threads import in_threads
 from heatmover._typing import Float64
-from heatmover.diffusion.base import LANES, Block
+from heatmover.diffusion.base import LANES, Block, aligned_zeros
 from heatmover.diffusion.operator import DiffusionOperator
 
 __all__ = ["Recurrence", "in_columns"]
@@ -52,6 +52,7 @@ class Recurrence:
         self, operator: DiffusionOperator, dtype: npt.DTypeLike, *, highest: float = 1.0, n_threads: int = 1
     ) -> None:
         self._matrix = operator.symmetric
+        self._structure = operator.structure
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self._data = operator.symmetric.data.astype(self.dtype, copy=False)
         # slope * S + offset is twice the map of the interval onto [-1, 1].
@@ -61,7 +62,8 @@ class Recurrence:
 
     def terms(self, start: Block) -> Iterator[Block]:
         """Yield T_1 X, T_2 X, ... for a block X ``(n_points, width)``; each is valid until two more were taken."""
-        current, previous = start.copy(), np.zeros_like(start)
+        current, previous = (aligned_zeros(start.shape, self.dtype) for _ in range(2))
+        current[:] = start
         nothing = np.empty((0, 2), dtype=self.dtype), *(np.empty((0, *start.shape), dtype=self.dtype),) * 2
         with self._steps(start.shape[1]) as step:
             for degree in count(1):
@@ -92,9 +94,8 @@ class Recurrence:
             row[: len(part)] = part
         # In two parts, so that the memory of the fine scales, which are done early, is free for what is made of them.
         n_fine = sum(3 * length <= lengths[-1] for length in lengths)
-        fine: Block = start * table[:n_fine, 0, None, None]
-        coarse: Block = start * table[n_fine:, 0, None, None]
-        even, odd, degree = start, np.zeros_like(start), 0
+        fine, coarse = (_multiples(start, part) for part in (table[:n_fine, 0], table[n_fine:, 0]))
+        even, odd, degree = start, aligned_zeros(start.shape, self.dtype), 0
         with self._pairs_of_steps(start.shape[1]) as advance:
             for done, length in enumerate(lengths):
                 if done == n_fine:
@@ -122,7 +123,7 @@ class Recurrence:
         """
         from heatmover._compiled.recurrence import retreat
 
-        matrix, number = self._matrix, self.dtype.type
+        (indptr, indices), number = self._structure, self.dtype.type
         lengths = np.array([len(part) for part in coefficients])
         table = np.zeros((len(lengths), int(lengths[-1])), dtype=self.dtype)
         for row, part in zip(table, coefficients, strict=True):
@@ -130,12 +131,12 @@ class Recurrence:
 
         def step(rows: tuple[int, int]) -> None:
             retreat(
-                rows, matrix.indptr, matrix.indices, self._data, current, previous, number(slope), number(offset),
+                rows, indptr, indices, self._data, current, previous, number(slope), number(offset),
                 shares, inputs[first:],
             )  # fmt: skip
 
-        current: Block = inputs[-1] * table[-1, -1]
-        previous = np.zeros_like(current)
+        current, previous = (aligned_zeros(inputs.shape[1:], self.dtype) for _ in range(2))
+        np.multiply(inputs[-1], table[-1, -1], out=current)
         for other in np.flatnonzero(lengths[:-1] == lengths[-1]):
             current += inputs[other] * table[other, -1]
         parts = self._parts(current.shape[1])
@@ -165,7 +166,7 @@ class Recurrence:
         """Lend a function that takes one step, whose rows the threads share; see `advance`."""
         from heatmover._compiled.recurrence import advance
 
-        matrix, number, parts = self._matrix, self.dtype.type, self._parts(width)
+        (indptr, indices), number, parts = self._structure, self.dtype.type, self._parts(width)
 
         def step(current: Block, previous: Block, is_first: bool, *sums: Block) -> None:
             # T_1 = X T_0 is half of what the recurrence makes of T_{-1} = 0.
@@ -173,7 +174,7 @@ class Recurrence:
             factors = number(half * self._slope), number(half * self._offset)
 
             def work(rows: tuple[int, int]) -> None:
-                advance(rows, matrix.indptr, matrix.indices, self._data, current, previous, *factors, *sums)
+                advance(rows, indptr, indices, self._data, current, previous, *factors, *sums)
 
             share(work, parts)
 
@@ -191,13 +192,13 @@ class Recurrence:
         def many(even: Block, odd: Block, is_start: bool, shares: Block, fine: Block, coarse: Block) -> None:
             for first in range(0, shares.shape[1], at_once):
                 advance_pairs(
-                    (0, matrix.shape[0]), matrix.indptr, matrix.indices, self._data, even, odd, *factors,
+                    (0, matrix.shape[0]), *self._structure, self._data, even, odd, *factors,
                     is_start and first == 0, shares[:, first : first + at_once], fine, coarse,
                 )  # fmt: skip
 
         def two(even: Block, odd: Block, is_start: bool, shares: Block, fine: Block, coarse: Block) -> None:
             for first in range(0, shares.shape[1], 2):
-                pair = shares[:, first : first + 2]
+                pair = np.ascontiguousarray(shares[:, first : first + 2])
                 step(even, odd, is_start and first == 0, pair[:0], fine[:0], coarse[:0])
                 step(odd, even, False, pair, fine, coarse)
 
@@ -209,6 +210,13 @@ class Recurrence:
 
 
 Rows = tuple[int, int]
+
+
+def _multiples(block: Block, factors: Block) -> Block:
+    """Return multiples of a block, ``(n_factors, n_points, width)``."""
+    multiples = aligned_zeros((len(factors), *block.shape), block.dtype)
+    return np.multiply(block, factors[:, None, None], out=multiples)
+
 
 
 @contextmanager

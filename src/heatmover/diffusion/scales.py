@@ -212,18 +212,17 @@ def _draw(operator: DiffusionOperator, rows: Any, rng: np.random.Generator) -> _
     n_charged = int(np.count_nonzero(mean))
     n_drawn = min(SAMPLE, n_charged)
     n_probes = PROBES if n_drawn < n_charged else 0
-    # In the operator's order, which does not depend on that of the points.
-    order, chances = operator.order, mean[operator.order]
-    drawn = order[np.sort(rng.choice(mean.size, n_drawn, replace=False, p=chances))]
+    nodes, chances = operator.nodes, mean[operator.nodes]
+    drawn = nodes[np.sort(rng.choice(mean.size, n_drawn, replace=False, p=chances))]
     read = rng.choice(mean.size, min(READ, n_charged), replace=False, p=chances) if n_probes else np.empty(0, np.intp)
     stationary, component = operator.stationary, np.empty_like(operator.component)
-    component[order] = operator.component
+    component[operator.order] = operator.component
     sources = np.zeros((operator.n_points, n_drawn + n_probes), dtype=_precision(operator))
     sources[drawn, np.arange(n_drawn)] = 1
     limit = mean_total_variation(operator.component_masses(sources[:, :n_drawn].T).T)
     # White noise for S: the adjoint then returns the smoothed function times the stationary law.
-    sources[order, n_drawn:] = rng.normal(size=(operator.n_points, n_probes)) * np.sqrt(stationary[order])[:, None]
-    return _Draw(sources, drawn, order[np.sort(read)], stationary, component, limit)
+    sources[nodes, n_drawn:] = rng.normal(size=(operator.n_points, n_probes)) * np.sqrt(stationary[nodes])[:, None]
+    return _Draw(sources, drawn, nodes[np.sort(read)], stationary, component, limit)
 
 
 def _precision(operator: DiffusionOperator) -> npt.DTypeLike:

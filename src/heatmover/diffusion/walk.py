@@ -42,8 +42,7 @@ class WalkDiffuser(Diffuser):
     def __init__(self, operator: DiffusionOperator, *, adjoint: bool) -> None:
         self.operator = operator
         matrix, root = operator.symmetric, operator.top if adjoint else 1 / operator.top
-        # Indices of 64 bits, which SciPy likes, are half of what a step reads of the operator.
-        self._structure = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
+        self._structure = operator.structure
         ratio = np.repeat(root, np.diff(matrix.indptr)) / root[matrix.indices]
         self._forward, self._backward = matrix.data * ratio, matrix.data / ratio
 

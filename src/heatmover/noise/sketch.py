@@ -196,8 +196,7 @@ def sketch_samples(
     n_scales, n_samples = len(layout.scales), rows.shape[0]
     starts = range(0, PROBES, TOGETHER)
     signs = np.empty((operator.n_points, PROBES), dtype=np.int8)
-    # In the operator's order, which does not depend on that of the points.
-    signs[operator.order] = rng.choice(np.array([-1, 1], dtype=np.int8), size=signs.shape)
+    signs[operator.nodes] = rng.choice(np.array([-1, 1], dtype=np.int8), size=signs.shape)
     means = np.empty((n_scales + 1, n_samples, PROBES), dtype=dtype)
     halves = np.empty((n_scales, n_samples, PROBES), dtype=dtype)
     squares = np.empty((len(starts), n_scales + 1, n_samples))
