@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
+from numba.core.errors import TypingError
 from numpy.polynomial import chebyshev
 
 import heatmover._compiled.recurrence as compiled
+from heatmover.diffusion.base import aligned_zeros
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.recurrence import Recurrence, in_columns
 from heatmover.graphs import Graph
@@ -210,3 +213,57 @@ def test_results_of_other_heights_are_put_side_by_side():
     block = np.arange(40.0).reshape(2, 20)
     found = in_columns(lambda part: part.sum(axis=0, keepdims=True), block, n_threads=2)
     np.testing.assert_array_equal(found, block.sum(axis=0, keepdims=True))
+
+
+# --- weighted sums of rows ------------------------------------------------------------------------------------------
+
+
+@njit
+def summed(first, last, weights, indices, block, result):
+    compiled._weighted_sum(first, last, weights, indices, block, result)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [1, 7, 8, 9, 24, 31, 32, 40, 56, 64, 72, 104, 131])
+def test_sums_of_rows_are_those_of_the_definition(width, dtype):
+    rng = np.random.default_rng(width)
+    block = rng.standard_normal((50, width)).astype(dtype)
+    weights, indices = rng.random(90).astype(dtype), rng.integers(0, 50, 90).astype(np.int32)
+    for first, last in ((0, 90), (3, 4), (5, 5), (11, 37)):
+        result = np.full(width, np.nan, dtype=dtype)
+        summed(first, last, weights, indices, block, result)
+        expected = weights[first:last].astype(np.float64) @ block[indices[first:last]].astype(np.float64)
+        np.testing.assert_allclose(result, expected, rtol=0, atol=100 * np.finfo(dtype).eps)
+
+
+def test_a_column_has_the_same_bits_in_any_block():
+    rng = np.random.default_rng(0)
+    block = rng.standard_normal((50, 131)).astype(np.float32)
+    weights, indices = rng.random(90).astype(np.float32), rng.integers(0, 50, 90).astype(np.int32)
+    whole = np.empty(131, dtype=np.float32)
+    summed(0, 90, weights, indices, block, whole)
+    for start, stop in ((0, 8), (3, 100), (64, 131), (17, 18), (40, 96)):
+        part = np.empty(stop - start, dtype=np.float32)
+        summed(0, 90, weights, indices, np.ascontiguousarray(block[:, start:stop]), part)
+        np.testing.assert_array_equal(part, whole[start:stop])
+
+
+def test_rows_that_are_not_contiguous_are_refused():
+    block = np.ones((4, 16), dtype=np.float32)[:, ::2]
+    arguments = (0, 1, np.ones(1, dtype=np.float32), np.zeros(1, dtype=np.int32), block, np.ones(8, dtype=np.float32))
+    with pytest.raises(TypingError, match="contiguous"):
+        summed(*arguments)
+    with pytest.raises(TypingError, match="one type"):
+        summed(*arguments[:4], np.ones((4, 8)), arguments[5])
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (3, 8), (1001, 56)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_aligned_zeros(shape, dtype):
+    block = aligned_zeros(shape, dtype)
+    assert block.shape == shape
+    assert block.dtype == dtype
+    assert block.flags.c_contiguous
+    assert block.flags.writeable
+    assert not block.any()
+    assert block.size == 0 or block.ctypes.data % 64 == 0

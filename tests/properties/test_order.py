@@ -314,4 +314,5 @@ def test_copies_of_every_cell_change_no_distance(cells, copies, landmarks):
     once = hm.compare(points, labels, landmarks=landmarks)
     often = hm.compare(np.repeat(points, copies, axis=0), np.tile(labels[:, None], copies).ravel(), landmarks=landmarks)
     assert once.model.max_scale_ == often.model.max_scale_
-    np.testing.assert_allclose(often.distances, once.distances, rtol=1e-6)
+    # Masses of 1 of 100 and of 3 of 300 differ in their last bits, and densities have a rounding of 6e-8 of all mass.
+    np.testing.assert_allclose(often.distances, once.distances, rtol=1e-6, atol=6e-8)

@@ -1,6 +1,6 @@
 """Weighted sums of rows that stay in vector registers: what the compiler does not make of a plain loop.
 
-In a loop over neighbours and columns the sum of a row is an array, which every few neighbours is read and written again,
+In a loop over neighbours and columns the sum of a row is an array that is read and written again every few neighbours,
 and every pass over the columns begins with a test whether its arrays overlap. Half of the time of a product with the
 operator went there (swiss roll of 10,000 points, 64 columns of float32, one core: 18 GFlop/s with four neighbours a
 pass, 38 here). So this one function is written in the compiler's own language.
@@ -20,14 +20,14 @@ __all__ = ["add_rows"]
 
 # Columns of a vector; two registers of AVX2 for float64.
 LANES = 8
-# Vectors that are summed at a time, by bits of a number: 8 registers hold the sums, and others the weight and the index.
+# Vectors that are summed at a time, by bits of a number: 8 registers hold the sums, another one the weight.
 MOST = {32: 8, 64: 4}
 # Products and sums may be fused, but not reordered: a column's bits do not depend on the block it is computed in.
 FUSED = ("contract",)
 
 
 @intrinsic
-def add_rows(_: Any, first: Any, last: Any, weights: Any, indices: Any, block: Any, result: Any) -> Any:
+def add_rows(_: Any, first: Any, last: Any, weights: Any, indices: Any, block: Any, result: Any) -> Any:  # noqa: ARG001
     """Write the sum of ``weights[e] * block[indices[e]]`` over e from ``first`` to ``last`` into ``result``.
 
     In the order of e. Columns beyond the last whole vector of 8 are left as they are.
@@ -80,7 +80,9 @@ def _generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
 class _Panel:
     """Writes the code that sums some columns of all rows."""
 
-    def __init__(self, context: Any, builder: Any, dtype: Any, entries: tuple[Any, Any], arrays: tuple[Any, ...]) -> None:
+    def __init__(
+        self, context: Any, builder: Any, dtype: Any, entries: tuple[Any, Any], arrays: tuple[Any, ...]
+    ) -> None:
         self.builder, self.entries = builder, entries
         self.weights, self.indices, self.block = arrays
         self.vector = ir.VectorType(context.get_value_type(dtype), LANES)

@@ -24,7 +24,7 @@ Every shape is a `Dataset` with the annotation ``center``, (n_measures, n_coordi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -187,6 +187,7 @@ def swiss_roll(
     *,
     points_per_measure: int = 100,
     spread: float = 1.0,
+    height_spread: float | None = None,
     n_dimensions: int = 10,
     noise: float = 0.0,
     random_state: RandomState = 0,
@@ -202,6 +203,8 @@ def swiss_roll(
     spread
         Standard deviation of both the angle t and the height y within each cloud. A point that would pass the
         axis is reflected there, or the sheet would cross itself; at the default spread this hardly happens.
+    height_spread
+        Standard deviation of the height alone; None for ``spread``. Broad clouds have 3 and 7: all of them overlap.
     n_dimensions
         Dimensions of the ambient space, at least 3. In more, the shape is rotated at random.
 
@@ -221,7 +224,10 @@ def swiss_roll(
     angle_centers = 1.5 * np.pi * (1 + 2 * clouds.rng.random((n_measures, 1)))
     t = np.abs(clouds.scatter(angle_centers))
     height_centers = 21 * clouds.rng.random((n_measures, 1))
-    y = clouds.scatter(height_centers)
+    tall = (
+        clouds if height_spread is None else replace(clouds, spread=check_non_negative("height_spread", height_spread))
+    )
+    y = tall.scatter(height_centers)
     return clouds.dataset(
         "swiss_roll",
         np.hstack([t * np.cos(t), y, t * np.sin(t)]),

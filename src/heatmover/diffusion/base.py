@@ -16,8 +16,8 @@ __all__ = ["LANES", "Block", "Diffuser", "aligned_zeros"]
 # Columns of a block that a vector register of the machine holds: widths that are multiples of it waste nothing.
 LANES = 8
 
-# Bytes of a line of the cache. Vectors that reach over two lines take two loads: from NumPy's own arrays, which begin 16
-# bytes behind a line, products with the operator took a fifth longer.
+# Bytes of a line of the cache. A vector that reaches over two lines takes two loads: from NumPy's own arrays, which
+# begin 16 bytes behind a line, products with the operator took a fifth longer.
 CACHE_LINE = 64
 
 Block = npt.NDArray[np.floating[Any]]

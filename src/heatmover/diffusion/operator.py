@@ -20,6 +20,9 @@ from heatmover.graphs.spectrum import lanczos, normalise, relative
 __all__ = ["REORDER_ABOVE", "DiffusionOperator", "csr_structure"]
 
 
+# Below this size a block of columns fits the cache in any order; above, neighbours must lie close together in memory.
+# A product with 64 columns on a swiss roll of 10,000 points takes 1.4 times as long in the order of coordinates, and
+# 1.9 times as long in a random order; at 300,000 points in 8-D the order of the sample takes 3.5 times as long.
 REORDER_ABOVE = 1_000
 
 # See `DiffusionOperator.tightening`; below UNEVEN a tolerance of 1e-3 would become one of 1e-9, which the rounding of

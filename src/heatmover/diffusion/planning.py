@@ -15,12 +15,14 @@ import numpy as np
 
 from heatmover.diffusion.base import LANES
 from heatmover.diffusion.chebyshev import power_coefficients, rounding
+from heatmover.diffusion.coarsening import may_coarsen
 from heatmover.diffusion.interpolative import interpolative_factors
 from heatmover.diffusion.lowrank import ROUNDING_STEPS, Factor
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.rank import DensityOfStates, density_of_states, threshold
 from heatmover.diffusion.spectral import (
     BELOW,
+    COARSE_GROWTH,
     FIRST_GROWTH,
     OVERSAMPLING,
     POLISH,
@@ -44,9 +46,9 @@ WORTHWHILE = 0.8
 FINELY = 11
 # Scales at which a basis is tried, from the cheapest on: the rank is an estimate, and halves with each.
 TRIALS = 3
-# Orthogonalisation and Rayleigh-Ritz of a block, in products per squared column and pass. From the operations alone it
-# would be 0.03; on 10,000 points 128 columns took 0.07 s a pass, 80 half as much, and products 22 microseconds each.
-ORTHOGONALISATION = 0.1
+# Orthogonalisation and Rayleigh-Ritz of a block, in products per squared column and pass. On 100,000 points 191 columns
+# took 4.4 s a pass and 279 columns 7.9 s, and a product 0.9 ms.
+ORTHOGONALISATION = 0.12
 
 
 @final
@@ -115,11 +117,12 @@ class Workload:
         theta, lowest = threshold(first, self.tol / BELOW), self.operator.lowest
         per_degree = np.arccosh((2 - lowest - theta) / (theta - lowest))
         block = OVERSAMPLING * rank + LANES
+        if may_coarsen(self.operator.n_points, block):
+            growth, passes = COARSE_GROWTH, 1
+        else:
+            growth, passes = FIRST_GROWTH + second_growth(self.operator.n_points), 2
         # The polish and the tests run in float64, which costs twice as much.
-        basis = (
-            block * (FIRST_GROWTH + second_growth(self.operator.n_points) + 2 * POLISH) / per_degree
-            + 2 * ORTHOGONALISATION * block**2
-        )
+        basis = block * (growth + passes * POLISH) / per_degree + passes * ORTHOGONALISATION * block**2
         tests = 2 * 2 * TESTS * self.degree(first, self.tol / 2**10)
         density = max(self.operator.symmetric.nnz / self.operator.n_points, 1.0)
         fine = self.degree(first - 1) * self._precision_cost(first - 1) + 4 * rank / density

@@ -62,14 +62,16 @@ class Recurrence:
 
     def terms(self, start: Block) -> Iterator[Block]:
         """Yield T_1 X, T_2 X, ... for a block X ``(n_points, width)``; each is valid until two more were taken."""
-        current, previous = (aligned_zeros(start.shape, self.dtype) for _ in range(2))
-        current[:] = start
-        nothing = np.empty((0, 2), dtype=self.dtype), *(np.empty((0, *start.shape), dtype=self.dtype),) * 2
-        with self._steps(start.shape[1]) as step:
+        n_points, width = start.shape
+        shape = (n_points, -(-width // LANES) * LANES)
+        current, previous = (aligned_zeros(shape, self.dtype) for _ in range(2))
+        current[:, :width] = start
+        nothing = np.empty((0, 2), dtype=self.dtype), *(np.empty((0, *shape), dtype=self.dtype),) * 2
+        with self._steps(shape[1]) as step:
             for degree in count(1):
                 step(current, previous, degree == 1, *nothing)
                 current, previous = previous, current
-                yield current
+                yield current[:, :width]
 
     def polynomials(self, start: Block, coefficients: Sequence[Float64]) -> Iterator[Block]:
         """Yield polynomials of S applied to one block, each as soon as it is complete.
@@ -216,7 +218,6 @@ def _multiples(block: Block, factors: Block) -> Block:
     """Return multiples of a block, ``(n_factors, n_points, width)``."""
     multiples = aligned_zeros((len(factors), *block.shape), block.dtype)
     return np.multiply(block, factors[:, None, None], out=multiples)
-
 
 
 @contextmanager

@@ -43,6 +43,7 @@ SAMPLE = 32
 PROBES = 16
 # Points at which probes are read. They leave an eighth of the deviation of 32 points, which is less than the rest.
 READ = 2_000
+FLOW_TOL = 1e-3
 # Of the surrogate, which lies between 0 and 1; data have 1e-3 and more.
 LEAST_VARIANCE = 1e-6
 # 2^18 steps cost 1,400 products per measure. Data that have not mixed by then hang together by a thread.
@@ -130,7 +131,7 @@ def _flow(
     if operator.is_uneven:
         yield from WalkDiffuser(operator, adjoint=True).diffuse_progressively(sources)
         return
-    tol, dtype = 1e-3 * operator.tightening, _precision(operator)
+    tol, dtype = FLOW_TOL * operator.tightening, _precision(operator)
     diffuser = ChebyshevDiffuser(operator, adjoint=True, tol=tol, dtype=dtype, n_threads=n_threads)
     flow = diffuser.diffuse_progressively(sources)
     yield from islice(flow, PATIENCE)

@@ -25,8 +25,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._threads import in_threads, one_blas_thread
 from heatmover._typing import Float64
 from heatmover.diffusion.base import LANES, Block
+from heatmover.diffusion.coarsening import DENSE, STIFFER, hierarchy
 from heatmover.diffusion.lowrank import COARSEST_FACTOR, Factor, deflated_power
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.rank import threshold
@@ -49,6 +51,11 @@ BELOW = 30.0
 # with 14 that of 100,000.
 FIRST_GROWTH = 9.0
 GROWTH = 9.2  # and half of the logarithm of n_points
+# Growth of the first pass over vectors from coarser graphs, which are apart too. On swiss rolls of 20,000 and 100,000
+# points, tol 1e-3, seven and five scales: 9 left bounds of 4e-3 and 1e-3 at the coarsest scale, 12 both 4e-4.
+COARSE_GROWTH = 12.0
+# A threshold of a coarse graph is at least this: filters for lower ones tell nothing apart.
+LOWEST_THRESHOLD = 0.3
 # The end of a pass runs in float64 for so much of the growth: it takes the noise of float32, which repeated squaring
 # multiplies, from 6e-7 down to where 2^10 squarings do no harm.
 POLISH = 2.5
@@ -62,6 +69,9 @@ STALLED = 0.7
 OVERSAMPLING = 1.25
 # Up to this many points all eigenpairs are computed if half of them are wanted, or some far below zero.
 SMALL = 1_000
+# Rows of a dense product that a thread takes at a time: fixed, so that bits do not depend on the threads. The linear
+# algebra library's own threads wait for each other, which beside another process takes many times as long.
+ROWS_AT_ONCE = 8_192
 # Directions of the filtered block weaker than this carry only rounding. With 1e-11 a ring of 1,500 points, where the
 # filter's degree is so low that rounding it up adds 3 to the growth, lost a quarter of the block at tol 1e-6, and no
 # doubling brought it back.
@@ -132,12 +142,15 @@ def spectral_factors(
     if two_sided:
         return None
     dtype: type[np.floating[Any]] = np.float32 if tol >= SINGLE_TOL else np.float64
-    block = _random_block(operator, width, rng).astype(dtype)
-    worst, fresh = np.inf, True
+    start = _coarse_start(operator, width, theta, rng, n_threads) if width <= most else None
+    fresh = start is None
+    block = (_random_block(operator, width, rng) if start is None else start).astype(dtype)
+    worst = np.inf
     for _ in range(PASSES):
         if block.shape[1] > most:
             return None
-        growth = FIRST_GROWTH if fresh else second_growth(operator.n_points)
+        growth = FIRST_GROWTH if fresh else COARSE_GROWTH if start is not None else second_growth(operator.n_points)
+        start = None
         ritz = leading_eigenpairs(operator, block, theta, growth=growth, n_threads=n_threads)
         block = np.ascontiguousarray(ritz.vectors, dtype=dtype)
         if ritz.values.size and ritz.values[-1] > theta:
@@ -156,6 +169,39 @@ def spectral_factors(
                     return None
                 dtype, block = np.float64, ritz.vectors
     return None
+
+
+def _coarse_start(
+    operator: DiffusionOperator, width: int, theta: float, rng: np.random.Generator, n_threads: int
+) -> Float64 | None:
+    """Return approximate eigenvectors above ``theta`` from coarser graphs, ``(n_points, width)``, or None."""
+    levels = hierarchy(operator, width, theta)
+    if not levels:
+        return None
+    vectors = _coarsest(levels[-1].operator, width, _threshold_at(len(levels), theta), rng, n_threads)
+    for depth in range(len(levels) - 1, 0, -1):
+        block, finer = levels[depth].prolong(vectors).astype(np.float32), levels[depth - 1].operator
+        vectors = leading_eigenpairs(finer, block, _threshold_at(depth, theta), n_threads=n_threads).vectors
+    return levels[0].prolong(vectors)
+
+
+def _coarsest(
+    operator: DiffusionOperator, width: int, theta: float, rng: np.random.Generator, n_threads: int
+) -> Float64:
+    if operator.n_points <= DENSE:
+        pairs = _all_eigenpairs(operator)
+        return pairs.vectors[:, np.argsort(-pairs.values, kind="stable")[:width]]
+    block = _random_block(operator, width, rng)
+    for growth in (FIRST_GROWTH, COARSE_GROWTH):
+        block = leading_eigenpairs(operator, block, theta, growth=growth, n_threads=n_threads).vectors.astype(
+            np.float32
+        )
+    return block.astype(np.float64)
+
+
+def _threshold_at(depth: int, theta: float) -> float:
+    """Return what corresponds to ``theta`` on a graph that was coarsened ``depth`` times."""
+    return max(1 - STIFFER**depth * (1 - theta), LOWEST_THRESHOLD)
 
 
 def second_growth(n_points: int) -> float:
@@ -188,14 +234,14 @@ def leading_eigenpairs(
 
 
 def _rayleigh_ritz(operator: DiffusionOperator, block: Float64, n_threads: int) -> Ritz:
-    basis = _orthonormal(operator, block)
+    basis = _orthonormal(operator, block, n_threads)
     recurrence = Recurrence(operator, np.float64)
     # T_1 is S, mapped from [lowest, 1] to [-1, 1].
     image = in_columns(lambda part: next(recurrence.terms(part)), basis, n_threads=n_threads)
-    small = basis.T @ image
+    small = _inner_products(basis, image, n_threads)
     mapped, turn = np.linalg.eigh((small + small.T) / 2)
     pairs = _sorted((1 + operator.lowest) / 2 + (1 - operator.lowest) / 2 * mapped, turn)
-    return Ritz(pairs.values, basis @ pairs.vectors)
+    return Ritz(pairs.values, _turned(basis, pairs.vectors, n_threads))
 
 
 def _all_eigenpairs(operator: DiffusionOperator) -> Ritz:
@@ -211,20 +257,38 @@ def _sorted(values: Float64, vectors: Float64) -> Ritz:
     return Ritz(np.clip(values[order], -1, 1), np.ascontiguousarray(vectors[:, order]))
 
 
-def _orthonormal(operator: DiffusionOperator, block: Float64) -> Float64:
+def _orthonormal(operator: DiffusionOperator, block: Float64, n_threads: int) -> Float64:
     """Return an orthonormal basis of what the columns span, beside the top eigenvectors and above rounding."""
     lengths = np.linalg.norm(block, axis=0)
     block = block[:, lengths > WEAKEST * np.sqrt(len(block))]
     for _ in range(2):
         block = block / np.linalg.norm(block, axis=0)
-        weights, turn = np.linalg.eigh(block.T @ block)
+        weights, turn = np.linalg.eigh(_inner_products(block, block, n_threads))
         kept = weights > WEAKEST * block.shape[1]
-        block = np.ascontiguousarray(block @ (turn[:, kept] / np.sqrt(weights[kept])))
+        block = _turned(block, turn[:, kept] / np.sqrt(weights[kept]), n_threads)
         operator.remove_top(block)
         # The Gram matrix loses half of the digits of weak directions; twice is enough, and often once.
         if weights[kept].min(initial=np.inf) > 1e-4:
             break
     return block
+
+
+def _inner_products(a: Float64, b: Block, n_threads: int) -> Float64:
+    """Return ``a' b``, with the same bits for any number of threads."""
+    with one_blas_thread():
+        return np.asarray(sum(in_threads(lambda rows: a[rows].T @ b[rows], _runs_of_rows(len(a)), n_threads)))
+
+
+def _turned(block: Float64, turn: Float64, n_threads: int) -> Float64:
+    """Return ``block @ turn``, with the same bits for any number of threads."""
+    result = np.empty((len(block), turn.shape[1]))
+    with one_blas_thread():
+        in_threads(lambda rows: np.matmul(block[rows], turn, out=result[rows]), _runs_of_rows(len(block)), n_threads)
+    return result
+
+
+def _runs_of_rows(count: int) -> list[slice]:
+    return [slice(start, start + ROWS_AT_ONCE) for start in range(0, count, ROWS_AT_ONCE)]
 
 
 def _factors(
