@@ -236,9 +236,12 @@ def even_distances(sketch: Sketch, noise: Float64) -> Float64:
     joint, total, _ = _joint(sketch, noise)
     places = exchangeable(joint, variance_between(joint, total)[0] + total)[1]
     own = (places**2).mean(axis=1)
-    squares = own[:, None] + own - 2 * places @ places.T / places.shape[1]
+    both = own[:, None] + own
+    squares = both - 2 * places @ places.T / places.shape[1]
+    # Equal samples differ by the rounding of these sums, whose root would be no longer small.
+    squares[squares <= places.shape[1] * np.finfo(float).eps * both] = 0
     np.fill_diagonal(squares, 0)
-    return np.asarray(np.sqrt(np.maximum((squares + squares.T) / 2, 0)))
+    return np.asarray(np.sqrt((squares + squares.T) / 2))
 
 
 def variance_between(places: Float64, noise: Float64) -> tuple[float, float]:
