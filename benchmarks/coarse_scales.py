@@ -16,7 +16,7 @@ from provenance import add_record, write_table
 import heatmover as hm
 
 SMALL = [(2_000, 40)]
-FULL = [(10_000, 100), (10_000, 1_000), (100_000, 100)]
+FULL = [(10_000, 100), (10_000, 1_000), (100_000, 100), (100_000, 1_000)]
 DELTA = 1e-4
 
 

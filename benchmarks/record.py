@@ -90,8 +90,9 @@ ENTRIES = (
         5,
         rests=("comparison", "statistics", "baselines"),
     ),
-    Entry("coarse_scales.py --record", ("coarse_scales",), 5),
-    Entry("race_swissroll.py --seeds 3 --record", ("race_swissroll",), 4),
+    Entry("coarse_scales.py --record", ("coarse_scales",), 5, times=True),
+    Entry("race_swissroll.py --seeds 3 --record", ("race_swissroll",), 4, times=True),
+    Entry("race_swissroll.py --broad --seeds 3 --record", ("race_swissroll_broad",), 8, times=True),
     Entry(
         "landmarks.py --data {data}/melanoma_sadefeldman48.npz {data}/kidney_igan_glomeruli634.npz --standardize"
         " --seeds 3 --record",
