@@ -30,7 +30,7 @@ WARM_UP = 2_000
 
 @dataclass(frozen=True)
 class Run:
-    """Distances, seconds of work by stage, memory, seconds on the clock by stage, and work for the choice of a scale."""
+    """Distances, seconds of work by stage, memory, seconds on the clock by stage, and work for the choice of scale."""
 
     distances: np.ndarray
     seconds: dict[str, float]

@@ -34,8 +34,9 @@ SINGLE_RANGE = 1e-15
 LARGEST_ERROR = 0.5
 
 # Scales that diffuse_progressively takes from one recurrence, as many as the memory allows. The density at 2^k started
-# anew from 2^(k-1) costs 3.4 times the last recurrence in all, four at a time cost about 2, all at once 1.4.
-FEWEST_AT_ONCE, MOST_AT_ONCE = 4, 12
+# anew from 2^(k-1) costs 3.4 times the last recurrence in all, four at a time cost about 2, all at once 1.4. Every sum
+# costs from the first term on, so that there are no more than the search for the largest scale usually looks at.
+FEWEST_AT_ONCE, MOST_AT_ONCE = 4, 11
 GROUP_MEMORY = 64 * 2**20
 
 
