@@ -286,11 +286,11 @@ def distance_correlation(
         left = _Unexplained(numbers, as_design(adjust, len(matrix)), restriction)
         numbers, centered = left.of_numbers(numbers[None])[0], left.of_distances(centered)
     norm = float(np.sqrt((centered**2).sum()))
+    weights = centered + centered.T
 
     def squares(rows: Float64) -> Float64:
         # Permuted residuals go with the covariates again by chance: without that, as the observed ones are.
-        rows = rows if left is None else left.of_numbers(rows)
-        return np.array([_squared_correlation(centered, norm, row) for row in rows])
+        return _squared_correlations(weights, norm, rows if left is None else left.of_numbers(rows))
 
     null, complete = null_distribution(squares, numbers, restriction, n_permutations, random_state)
     observed = float(squares(numbers[None])[0])
@@ -422,15 +422,35 @@ def _double_centered(matrix: Float64) -> Float64:
     return np.asarray(matrix - means - means[:, None] + means.mean())
 
 
-def _squared_correlation(centered: Float64, norm: float, numbers: Float64) -> float:
-    """Return the squared distance correlation of double-centred distances with numbers."""
-    apart = np.subtract.outer(numbers, numbers)
-    np.abs(apart, out=apart)
-    # The product with centred distances is the same before centring, and the norm after it follows from sums.
-    sums = apart.sum(axis=1)
-    squares = np.vdot(apart, apart) - 2 * (sums @ sums) / len(sums) + (sums.sum() / len(sums)) ** 2
-    scale = norm * np.sqrt(max(float(squares), 0.0))
-    return float(np.vdot(centered, apart) / scale) if scale > 0 else 0.0
+def _squared_correlations(weights: Float64, norm: float, rows: Float64) -> Float64:
+    """Return the squared distance correlation of distances with each row of numbers, ``(n_rows,)``.
+
+    ``weights`` are the double-centred distances of both directions added, ``(n_samples, n_samples)``. Their product
+    with the differences of numbers is the same before these are centred.
+    """
+    # Here, because numba takes a while to import.
+    from heatmover._compiled.differences import ROWS, add_weighed_differences
+
+    padded = np.concatenate([rows, np.repeat(rows[-1:], -len(rows) % ROWS, axis=0)])
+    products = np.zeros(len(padded))
+    add_weighed_differences(weights, padded, products)
+    scales = norm * np.sqrt(np.maximum(_squared_norms(rows), 0.0))
+    return np.divide(products[: len(rows)], scales, out=np.zeros(len(rows)), where=scales > 0)
+
+
+def _squared_norms(rows: Float64) -> Float64:
+    """Return the sum of squares of the double-centred differences between the numbers of each row, ``(n_rows,)``.
+
+    It follows from sums of differences, and these from sums of the numbers in ascending order.
+    """
+    n_samples = rows.shape[1]
+    ascending = np.sort(rows, axis=1)
+    ascending -= ascending.mean(axis=1, keepdims=True)  # differences stay as they are, and squares lose no digits
+    up_to = np.cumsum(ascending, axis=1)
+    total = up_to[:, -1]
+    sums = (2 * np.arange(n_samples) + 2 - n_samples) * ascending + total[:, None] - 2 * up_to
+    squares = 2 * (n_samples * (ascending**2).sum(axis=1) - total**2)
+    return np.asarray(squares - 2 * (sums**2).sum(axis=1) / n_samples + (sums.sum(axis=1) / n_samples) ** 2)
 
 
 def _ratio(large: float, small: float) -> float:
