@@ -18,7 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from heatmover._threads import in_threads, one_blas_thread
 from heatmover._typing import Float64, Int64
+from heatmover._validation import check_threads
 
 __all__ = ["Scores", "score_distances", "spatial_medians"]
 
@@ -26,6 +28,8 @@ __all__ = ["Scores", "score_distances", "spatial_medians"]
 # Weiszfeld's iteration stops when no weight moves by more. Groups of 10 samples take 20 to 60 steps; where the median
 # is nearly a sample it creeps, and what is missing after the last step is far below the median's own uncertainty.
 SETTLED, MOST_STEPS = 1e-12, 200
+# Medians that one thread moves at once, and weights of so many from which on threads help.
+ROWS, LARGE = 256, 10_000
 # Fits of places of groups and blocks; after 30 they moved by less than 1e-3 of the unit in all designs tried. Squared
 # residuals below NEAREST, in that unit, count as this.
 FITS, NEAREST, RIDGE = 30, 1e-8, 1e-10
@@ -109,21 +113,64 @@ def spatial_medians(squared: Float64, weights: Float64) -> Float64:
     >>> spatial_medians((places[:, None] - places) ** 2, np.ones((1, 3)))
     array([[0., 1., 0.]])
     """
+    floor = _floor(squared)
     medians = weights / weights.sum(axis=1, keepdims=True)
-    floor = max(np.finfo(float).eps * float(squared.max()), np.finfo(float).tiny)
-    for _ in range(MOST_STEPS):
-        # In place, for the groups are small and the steps many: most of the time went into new arrays.
-        nearness = _to_points(squared, medians)
-        np.maximum(nearness, floor, out=nearness)
-        np.sqrt(nearness, out=nearness)
-        np.divide(weights, nearness, out=nearness)
-        nearness /= np.add.reduce(nearness, axis=1, keepdims=True)
-        np.subtract(nearness, medians, out=medians)
-        step = float(np.abs(medians, out=medians).max())
-        medians = nearness
-        if step < SETTLED:
-            break
+    _settle([(squared, weights, medians)], floor)
     return _on_points(squared, weights, medians)
+
+
+def _left_out_medians(squared: Float64, codes: Int64, unit_of: Int64, shares: Float64) -> Float64:
+    """Return the spatial median of each sample's group without the unit of the sample, ``(n_samples, n_samples)``.
+
+    A group's medians have no weights elsewhere: what is computed group by group takes, of G equal groups, one G squared
+    of the products.
+    """
+    found = np.zeros(squared.shape)
+    groups = [np.flatnonzero(codes == group) for group in range(int(codes.max()) + 1)]
+    inside, parts = [], []
+    for group in groups:
+        same = unit_of[group, None] == unit_of[group]
+        weights = np.where(same, 0.0, shares[group])
+        inside.append((squared[np.ix_(group, group)], weights, weights / weights.sum(axis=1, keepdims=True)))
+    for apart, weights, medians in inside:
+        for start in range(0, len(weights), ROWS):
+            rows = slice(start, start + ROWS)
+            parts.append((apart, weights[rows], medians[rows]))
+    _settle(parts, _floor(squared))
+    for group, (apart, weights, medians) in zip(groups, inside, strict=True):
+        found[np.ix_(group, group)] = _on_points(apart, weights, medians)
+    return found
+
+
+def _floor(squared: Float64) -> float:
+    """Return the square below which a distance is rounding."""
+    return max(np.finfo(float).eps * float(squared.max()), np.finfo(float).tiny)
+
+
+def _settle(parts: list[tuple[Float64, Float64, Float64]], floor: float) -> None:
+    """Move medians, in place, until none moves: parts of squared distances, weights and medians, all in step.
+
+    Threads of our own, for the rows of one product do not wait for those of another.
+    """
+    n_threads = check_threads(None) if len(parts) > 1 and max(part[1].size for part in parts) >= LARGE else 1
+    with one_blas_thread():
+        for _ in range(MOST_STEPS):
+            if max(in_threads(lambda part: _move(*part, floor), parts, n_threads)) < SETTLED:
+                break
+
+
+def _move(squared: Float64, weights: Float64, medians: Float64, floor: float) -> float:
+    """Take one step of Weiszfeld's iteration, in place; return by how much a weight has moved at most."""
+    # In place, for the groups are small and the steps many: most of the time went into new arrays.
+    nearness = _to_points(squared, medians)
+    np.maximum(nearness, floor, out=nearness)
+    np.sqrt(nearness, out=nearness)
+    np.divide(weights, nearness, out=nearness)
+    nearness /= np.add.reduce(nearness, axis=1, keepdims=True)
+    np.subtract(nearness, medians, out=medians)
+    step = float(np.abs(medians, out=medians).max())
+    medians[:] = nearness
+    return step
 
 
 def _to_points(squared: Float64, medians: Float64) -> Float64:
@@ -161,17 +208,20 @@ def _moved_together(
     """
     squared = distances**2
     members = (np.arange(codes.max() + 1)[:, None] == codes) * shares
-    without = np.where(unit_of[:, None] == unit_of, 0.0, members[codes])
-    freed = np.eye(codes.size) - _block_shifts(squared, codes, shares, block_of)
-    cleared = squared if block_of is None else _between(squared, freed)
-    medians = spatial_medians(cleared, members) @ freed
-    left_out = spatial_medians(cleared, without) @ freed
+    if block_of is None:
+        medians = spatial_medians(squared, members)
+        left_out = _left_out_medians(squared, codes, unit_of, shares)
+    else:
+        freed = np.eye(codes.size) - _block_shifts(squared, codes, shares, block_of)
+        cleared = _between(squared, freed)
+        medians = spatial_medians(cleared, members) @ freed
+        left_out = _left_out_medians(cleared, codes, unit_of, shares) @ freed
     centers = (medians[codes] + left_out) / 2
     kept = _share_to_move(squared, codes, unit_of, medians, left_out)[codes[:, None], codes]
     towards = -(squared @ centers.T) / 2
     own = towards.diagonal()
     along = own[:, None] + own - towards - towards.T
-    moved = squared - 2 * kept * along + kept**2 * _between(squared, centers)
+    moved = squared - 2 * kept * along + kept**2 * _around(centers @ towards)
     moved = np.where(np.abs(moved) > VANISHING, np.abs(moved), 0.0)
     return np.asarray(np.where(kept == 0, distances, np.sqrt(moved)))
 
@@ -221,6 +271,10 @@ def _block_shifts(squared: Float64, codes: Int64, shares: Float64, block_of: Int
 
 def _between(squared: Float64, combinations: Float64) -> Float64:
     """Return squared distances between combinations of points with equal sums of weights, ``(n_rows, n_rows)``."""
-    products = -(combinations @ squared @ combinations.T) / 2
+    return _around(-(combinations @ squared @ combinations.T) / 2)
+
+
+def _around(products: Float64) -> Float64:
+    """Return squared distances from products, ``(n_rows, n_rows)``."""
     own = products.diagonal()
     return np.asarray(np.abs(own[:, None] + own - products - products.T))

@@ -433,7 +433,8 @@ def _squared_correlations(weights: Float64, norm: float, rows: Float64) -> Float
     # Here, because numba takes a while to import.
     from heatmover._compiled.differences import ROWS, add_weighed_differences
 
-    padded = np.concatenate([rows, np.repeat(rows[-1:], -len(rows) % ROWS, axis=0)])
+    padded = np.empty((-(-len(rows) // ROWS) * ROWS, rows.shape[1]))  # one layout, which compiles once
+    padded[: len(rows)], padded[len(rows) :] = rows, rows[-1]
     products = np.zeros(len(padded))
     add_weighed_differences(weights, padded, products)
     scales = norm * np.sqrt(np.maximum(_squared_norms(rows), 0.0))
