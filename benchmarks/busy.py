@@ -129,7 +129,7 @@ def main() -> None:
         rows.append([name, f"{alone:.3f}", f"{work:.3f}", f"{beside:.3f}", f"{beside / alone:.2f}", verdict])
         print(" | ".join(rows[-1]), flush=True)
     heads = ["stage", "seconds alone", "seconds of work", "beside a busy core", "ratio", f"above {MOST}"]
-    note = f"Medians of {args.rounds} rounds, alone and beside in turn. Seconds of work are those of all cores together."
+    note = f"Medians of {args.rounds} rounds, alone and beside in turn. Work is that of all cores together."
     write_table("busy", heads, rows, note, folder=args.record)
 
 

@@ -182,7 +182,7 @@ def neighbors_with_ties(distances: Floats, k: int) -> Bool:
     """
     others = distances.copy()
     np.fill_diagonal(others, np.inf)
-    farthest = np.sort(others, axis=1)[:, k - 1 : k]
+    farthest = np.partition(others, k - 1, axis=1)[:, k - 1 : k]
     # Distances computed in float32 that differ by less are equal.
     return np.asarray(others <= farthest + 1e-6 * np.abs(farthest))
 

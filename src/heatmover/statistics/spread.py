@@ -83,9 +83,12 @@ def score_distances(distances: Float64, codes: Int64, unit_of: Int64, block_of: 
     apart = np.minimum(exact, FARTHEST * unit) / unit
     apart = np.where(together, apart, _moved_together(apart, codes, unit_of, shares, block_of))
     scores = apart / (apart + 1)
-    average = np.zeros((first.size, codes.size))
-    average[unit_of, np.arange(codes.size)] = shares
-    matrix = average @ scores @ average.T
+    if first.size == codes.size:
+        matrix = scores[np.ix_(first, first)]
+    else:
+        average = np.zeros((first.size, codes.size))
+        average[unit_of, np.arange(codes.size)] = shares
+        matrix = average @ scores @ average.T
     # Samples of one unit are alike anyway.
     np.fill_diagonal(matrix, 0.0)
     return Scores(matrix, first)
