@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._threads import by_one_blas_thread
 from heatmover._typing import Float64, Int64, Intp
 from heatmover._validation import RandomState, as_array, check_random_state, import_extra
 from heatmover.graphs.spectrum import normalise
@@ -64,6 +65,7 @@ def sample_graph(distances: npt.ArrayLike, *, k: int = 10) -> sp.csr_array:
     return both
 
 
+@by_one_blas_thread
 def diffusion_map(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 10) -> Float64:
     """Return the slowest modes of a walk between samples (Coifman and Lafon 2006): a map that follows near neighbours.
 
@@ -107,6 +109,7 @@ def diffusion_map(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 1
     return _turned(vectors[:, slowest] / top[:, None] * values[slowest])
 
 
+@by_one_blas_thread
 def classical_scaling(distances: npt.ArrayLike, n_components: int = 2) -> tuple[Float64, Float64]:
     """Return a map that keeps all distances as well as can be (classical multidimensional scaling).
 

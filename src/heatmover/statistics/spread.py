@@ -221,10 +221,10 @@ def _moved_together(
         left_out = _left_out_medians(cleared, codes, unit_of, shares) @ freed
     centers = (medians[codes] + left_out) / 2
     kept = _share_to_move(squared, codes, unit_of, medians, left_out)[codes[:, None], codes]
-    towards = -(squared @ centers.T) / 2
+    towards = -_product(squared, centers.T) / 2
     own = towards.diagonal()
     along = own[:, None] + own - towards - towards.T
-    moved = squared - 2 * kept * along + kept**2 * _around(centers @ towards)
+    moved = squared - 2 * kept * along + kept**2 * _around(_product(centers, towards))
     moved = np.where(np.abs(moved) > VANISHING, np.abs(moved), 0.0)
     return np.asarray(np.where(kept == 0, distances, np.sqrt(moved)))
 
@@ -274,7 +274,18 @@ def _block_shifts(squared: Float64, codes: Int64, shares: Float64, block_of: Int
 
 def _between(squared: Float64, combinations: Float64) -> Float64:
     """Return squared distances between combinations of points with equal sums of weights, ``(n_rows, n_rows)``."""
-    return _around(-(combinations @ squared @ combinations.T) / 2)
+    return _around(-_product(_product(combinations, squared), combinations.T) / 2)
+
+
+def _product(left: Float64, right: Float64) -> Float64:
+    """Return the product of two matrices; threads of our own share the rows of large ones."""
+    result = np.empty((len(left), right.shape[1]))
+
+    def fill(start: int) -> None:
+        np.matmul(left[start : start + ROWS], right, out=result[start : start + ROWS])
+
+    in_threads(fill, range(0, len(left), ROWS), check_threads(None))
+    return result
 
 
 def _around(products: Float64) -> Float64:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._readonly import ReadOnlyArrays
+from heatmover._threads import by_one_blas_thread
 from heatmover._typing import Float64, Int64
 from heatmover._validation import RandomState, check_option
 from heatmover._words import counted, quoted
@@ -216,6 +217,7 @@ class _Tested(NamedTuple):
     complete: bool
 
 
+@by_one_blas_thread
 def permanova_design(
     distances: npt.ArrayLike,
     design: Design,

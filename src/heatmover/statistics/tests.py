@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._threads import by_one_blas_thread
 from heatmover._typing import Float64, Int64
 from heatmover._validation import RandomState
 from heatmover.errors import InvalidInputError
@@ -31,6 +32,7 @@ __all__ = [
 ROWS_AT_ONCE = 1_024
 
 
+@by_one_blas_thread
 def permanova(
     distances: npt.ArrayLike,
     groups: Any,
@@ -107,6 +109,7 @@ def permanova(
     return TestResult("permanova", float(f[0]), share, p, f[1:], complete, names, smallest)
 
 
+@by_one_blas_thread
 def explained_variation(distances: npt.ArrayLike, groups: Any, *, adjust: Any | None = None) -> float:
     """Return the share of the sum of squared distances that lies between groups: the R squared of `permanova`.
 
@@ -139,6 +142,7 @@ def _shares_between(squared: Float64, groupings: Int64, n_groups: int) -> Float6
     return np.asarray(1 - inside / total) if total > 0 else np.zeros(len(groupings))
 
 
+@by_one_blas_thread
 def dispersion(
     distances: npt.ArrayLike,
     groups: Any,
@@ -192,6 +196,7 @@ def dispersion(
     return TestResult("dispersion", float(f[0]), effect, p, f[1:], complete, names, smallest)
 
 
+@by_one_blas_thread
 def neighbor_enrichment(
     distances: npt.ArrayLike,
     groups: Any,
@@ -242,6 +247,7 @@ def neighbor_enrichment(
     return TestResult("neighbor enrichment", observed, effect, p, null, complete, names, smallest)
 
 
+@by_one_blas_thread
 def distance_correlation(
     distances: npt.ArrayLike,
     values: npt.ArrayLike,
