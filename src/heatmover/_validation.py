@@ -268,9 +268,13 @@ def import_extra(module: str, *, package: str, extra: str) -> ModuleType:
         raise MissingExtraError(package, extra) from error
 
 
-def check_extra(package: str, *, extra: str) -> None:
-    """Raise an error that names the extra to install if an optional package is not there; nothing is imported."""
-    if importlib.util.find_spec(package) is None:
+def check_extra(module: str, *, package: str, extra: str) -> None:
+    """Raise an error that names the extra to install if an optional module is not there, without importing it."""
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # not even its package
+        found = None
+    if found is None:
         raise MissingExtraError(package, extra)
 
 

@@ -192,7 +192,7 @@ def test_missing_packages_are_named(package, monkeypatch):
 
 
 def test_matplotlib_only_for_pictures(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     check_extras()
     with pytest.raises(MissingExtraError, match=r"matplotlib.*heatmover\[demo\]"):
         check_extras(picture=True, extra="demo")

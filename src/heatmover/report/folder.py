@@ -88,7 +88,7 @@ def check_extras(*, picture: bool = False, extra: str = "cohort") -> None:
     """
     for name, packages in NEEDS.items():
         for package in packages if picture or name != PICTURE else ():
-            check_extra(package, extra=extra)
+            check_extra("matplotlib.figure" if name == PICTURE else package, package=package, extra=extra)
 
 
 @contextmanager
