@@ -53,6 +53,12 @@ def adjusted_tests(n_samples: int) -> Stage:
     return lambda: hm.examine(distances, variables, adjust={"age": age})
 
 
+def maps(n_samples: int) -> Stage:
+    places = np.random.default_rng(4).normal(size=(n_samples, 8))
+    distances = cdist(places, places)
+    return lambda: (hm.manifold.classical_scaling(distances), hm.manifold.diffusion_map(distances))
+
+
 def comparison(n_cells: int) -> Stage:
     data = hm.datasets.cohort(20, cells_per_sample=n_cells // 20, random_state=0)
     return lambda: hm.compare(data.points, data.labels, bias="corrected")
@@ -76,6 +82,7 @@ def stages(*, small: bool) -> dict[str, Callable[[], Stage]]:
         "tests of 4 variables, 200 samples": lambda: tests_of_variables(200),
         "tests of 4 variables, 1,000 samples": lambda: tests_of_variables(1_000 // part),
         "tests of 2 variables adjusted for a third, 200 samples": lambda: adjusted_tests(200),
+        "maps of 300 samples": lambda: maps(300),
         "compare 20 samples of 10,000 cells": lambda: comparison(10_000 // part),
         "nearest of 2,000 landmarks, 200,000 cells": lambda: nearest_landmark(200_000 // part, 2_000 // part),
         "graph of 50,000 points": lambda: graph(50_000 // part),
