@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
 from heatmover.statistics import dispersion
-from heatmover.statistics.spread import _nearly_left_out, score_distances, spatial_medians
+from heatmover.statistics.spread import _left_out_medians, _nearly_left_out, score_distances, spatial_medians
 
 
 def squared(places):
@@ -136,3 +136,20 @@ def test_large_groups_are_tested_as_small_ones_are(monkeypatch):
     assert near.p_value == pytest.approx(exact.p_value, abs=0.01)
     assert (near.null != exact.null).any()
     np.testing.assert_allclose(near.null, exact.null, atol=0.1 * exact.null.max())
+
+
+def test_left_out_medians_of_many_samples_are_those_of_each_group(monkeypatch):
+    rng = np.random.default_rng(2)
+    places = rng.normal(size=(30, 2))
+    codes, unit_of = np.arange(30) % 3, np.arange(30) // 6 * 3 + np.arange(30) % 3
+    distances = squared(places)
+    shares = 1 / np.bincount(unit_of)[unit_of]
+    whole = _left_out_medians(distances, codes, unit_of, shares)
+    monkeypatch.setattr("heatmover.statistics.spread.ROWS", 4)
+    monkeypatch.setattr("heatmover.statistics.spread.LARGE", 1)
+    found = []
+    for n_threads in (1, 3):
+        monkeypatch.setattr("heatmover.statistics.spread.check_threads", lambda _, n=n_threads: n)
+        found.append(_left_out_medians(distances, codes, unit_of, shares))
+    assert (found[0] == found[1]).all()
+    np.testing.assert_allclose(found[0], whole, atol=1e-10)
