@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from decimal import Decimal
 from fractions import Fraction
 
@@ -11,6 +12,7 @@ import scipy.sparse as sp
 
 import heatmover as hm
 from heatmover._validation import (
+    check_extra,
     check_finite,
     check_integer,
     check_matrix,
@@ -176,6 +178,15 @@ def test_extra():
     assert import_extra("math", package="math", extra="none").sqrt(4) == 2
     with pytest.raises(MissingExtraError, match=r"pip install 'heatmover\[exact\]'"):
         import_extra("no_such_module_anywhere", package="POT", extra="exact")
+
+
+@pytest.mark.parametrize("module", ["no_such_module_anywhere", "no_such_module_anywhere.inside", "json.no_such_module"])
+def test_an_extra_is_looked_for_without_its_import(module):
+    with pytest.raises(MissingExtraError, match=r"pip install 'heatmover\[exact\]'"):
+        check_extra(module, package="POT", extra="exact")
+    before = set(sys.modules)
+    check_extra("antigravity", package="antigravity", extra="none")
+    assert set(sys.modules) == before
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import cache
-from typing import Any, TypeVar
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["in_threads", "one_blas_thread"]
+__all__ = ["by_one_blas_thread", "in_threads", "one_blas_thread"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 
 
 def in_threads(work: Callable[[Task], Result], tasks: Iterable[Task], n_threads: int) -> list[Result]:
@@ -49,6 +50,27 @@ def one_blas_thread() -> AbstractContextManager[object]:
     """
     limit: AbstractContextManager[object] = _blas().limit(limits=1)
     return limit
+
+
+def by_one_blas_thread(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Let a function run in `one_blas_thread`: for many small products, or a decomposition of a small matrix.
+
+    Threads of a BLAS meet after every step, and spin while they wait. Beside busy cores the eigenvectors of 300 samples
+    took 0.46 s of work with two threads and 0.01 s with one; of 1,000 samples 2.2 s and 0.2 s.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> by_one_blas_thread(np.linalg.eigvalsh)(np.eye(2)).tolist()
+    [1.0, 1.0]
+    """
+
+    @wraps(function)
+    def limited(*args: Arguments.args, **named: Arguments.kwargs) -> Result:
+        with one_blas_thread():
+            return function(*args, **named)
+
+    return limited
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import numbers
 import os
@@ -265,6 +266,16 @@ def import_extra(module: str, *, package: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(package, extra) from error
+
+
+def check_extra(module: str, *, package: str, extra: str) -> None:
+    """Raise an error that names the extra to install if an optional module is not there, without importing it."""
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # not even its package
+        found = None
+    if found is None:
+        raise MissingExtraError(package, extra)
 
 
 def check_sparse(name: str, matrix: Any) -> None:

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._typing import Float64, Int64
+from heatmover._threads import by_one_blas_thread
+from heatmover._typing import Float64, Int64, Intp
 from heatmover._validation import RandomState, as_array, check_random_state, import_extra
 from heatmover.graphs.spectrum import normalise
-from heatmover.metrics import laplacian_smoothness, neighbors_with_ties
+from heatmover.metrics import edges_between_near, neighbors_with_ties, smoothness_over_edges
 from heatmover.statistics.permutations import TestResult, null_distribution, probability, restrict
 from heatmover.statistics.samples import check_at_most, check_distances, check_labels, check_numbers
 
@@ -52,7 +53,7 @@ def sample_graph(distances: npt.ArrayLike, *, k: int = 10) -> sp.csr_array:
     count = _check_neighbors(k, len(matrix))
     rows, columns = np.nonzero(neighbors_with_ties(matrix, count))
     # The nearest, except the sample itself, which is at distance zero.
-    width = np.sort(matrix, axis=1)[:, count]
+    width = np.partition(matrix, count, axis=1)[:, count]
     # A sample with k copies has no width; then the nearest that differs sets it.
     differs = np.where(matrix > 0, matrix, np.inf).min(axis=1)
     width = np.where(width > 0, width, np.where(np.isfinite(differs), differs, 1.0))
@@ -64,6 +65,7 @@ def sample_graph(distances: npt.ArrayLike, *, k: int = 10) -> sp.csr_array:
     return both
 
 
+@by_one_blas_thread
 def diffusion_map(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 10) -> Float64:
     """Return the slowest modes of a walk between samples (Coifman and Lafon 2006): a map that follows near neighbours.
 
@@ -107,6 +109,7 @@ def diffusion_map(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 1
     return _turned(vectors[:, slowest] / top[:, None] * values[slowest])
 
 
+@by_one_blas_thread
 def classical_scaling(distances: npt.ArrayLike, n_components: int = 2) -> tuple[Float64, Float64]:
     """Return a map that keeps all distances as well as can be (classical multidimensional scaling).
 
@@ -280,18 +283,21 @@ def smoothness(
     labels, names = (None, ()) if numeric else check_labels("signal", signal, len(matrix))
     values = check_numbers("signal", signal, len(matrix)) if labels is None else labels
     restriction = restrict(values, blocks)
-    edges = None if blocks is None else _edges_elsewhere(matrix, restriction.units, count)
+    if blocks is not None:
+        edges = _edges_elsewhere(matrix, restriction.units, count)
+    else:
+        edges = edges_between_near(neighbors_with_ties(matrix, count))
 
     def roughness(rows: npt.NDArray[Any]) -> Float64:
-        if edges is not None:
+        if blocks is not None:
             return _over_edges(*edges, rows, labelled=bool(names))
         if not names:
-            return np.asarray(laplacian_smoothness(matrix, rows.T, k=count, normalize=True))
-        return _edges_between_labels(matrix, rows, len(names), count)
+            return smoothness_over_edges(*edges, np.ascontiguousarray(rows.T), normalize=True)
+        return _edges_between_labels(*edges, rows, len(names))
 
     null, complete = null_distribution(roughness, values, restriction, n_permutations, random_state)
     observed = float(roughness(values[None])[0])
-    if edges is not None:
+    if blocks is not None:
         # Which orders are possible depends on the blocks, and so does what they have on average.
         usual = (float(null.sum()) + observed) / (len(null) + 1) or 1.0
         null, observed = null / usual, observed / usual
@@ -299,18 +305,17 @@ def smoothness(
     return TestResult("smoothness", observed, 1 - observed, p, null, complete, names, smallest)
 
 
-def _edges_elsewhere(matrix: Float64, units: Int64 | None, k: int) -> tuple[Int64, Int64]:
+def _edges_elsewhere(matrix: Float64, units: Int64 | None, k: int) -> tuple[Intp, Intp]:
     """Return the edges between near samples that do not keep one value in common anyway."""
     others = matrix.copy()
     unit_of = np.arange(len(others)) if units is None else units
     others[unit_of[:, None] == unit_of] = np.inf
     fewest = int(np.isfinite(others).sum(axis=1).min())
     near = neighbors_with_ties(others, min(k, fewest)) if fewest else np.zeros(others.shape, dtype=bool)
-    first, second = np.nonzero(np.triu(near | near.T))
-    return first.astype(np.int64), second.astype(np.int64)
+    return edges_between_near(near)
 
 
-def _over_edges(first: Int64, second: Int64, rows: npt.NDArray[Any], *, labelled: bool) -> Float64:
+def _over_edges(first: Intp, second: Intp, rows: npt.NDArray[Any], *, labelled: bool) -> Float64:
     """Return the sum of squared differences over edges, ``(n_rows,)``; two labels differ by 1, or not at all."""
     if labelled:
         return np.asarray((rows[:, first] != rows[:, second]).sum(axis=1), dtype=np.float64)
@@ -319,9 +324,8 @@ def _over_edges(first: Int64, second: Int64, rows: npt.NDArray[Any], *, labelled
     return np.asarray(((scaled[:, first] - scaled[:, second]) ** 2).sum(axis=1))
 
 
-def _edges_between_labels(matrix: Float64, rows: Int64, n_labels: int, k: int) -> Float64:
+def _edges_between_labels(first: Intp, second: Intp, rows: Int64, n_labels: int) -> Float64:
     """Return the smoothness of labels ``(n_rows, n_samples)``, summed over labels, over its mean when permuted."""
-    first, second = sp.triu(sample_graph(matrix, k=k)).nonzero()
     n_samples = rows.shape[1]
     sizes = np.stack([(rows == label).sum(axis=1) for label in range(n_labels)], axis=1)
     variances = (n_samples - (sizes**2).sum(axis=1) / n_samples) / (n_samples - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._typing import Bool, Float64
+from heatmover._typing import Bool, Float64, Intp
 from heatmover._validation import ALL_DISTANCES, as_array, check_integer, check_matrix
 from heatmover.errors import InvalidInputError
 
@@ -131,22 +131,48 @@ def laplacian_smoothness(
     1.5
     """
     matrix = _check_square("distances", distances)
-    near = neighbors_with_ties(matrix, _check_k(k, len(matrix)))
-    columns = _check_signal(signal, len(matrix))
+    edges = edges_between_near(neighbors_with_ties(matrix, _check_k(k, len(matrix))))
+    values = smoothness_over_edges(*edges, _check_signal(signal, len(matrix)), normalize=normalize)
+    if not np.isfinite(values).all():
+        raise InvalidInputError(
+            "a signal whose squared differences are finite", "an overflow", "use another unit, or normalize=True"
+        )
+    return values if np.ndim(signal) == 2 else float(values[0])
+
+
+def edges_between_near(near: Bool) -> tuple[Intp, Intp]:
+    """Return both ends of every edge that joins two measures one of which is near the other, ``(n_edges,)`` each.
+
+    Parameters
+    ----------
+    near
+        In each row the measures that are near this one, ``(n_measures, n_measures)``.
+    """
     first, second = np.nonzero(np.triu(near | near.T))
+    return first, second
+
+
+def smoothness_over_edges(first: Intp, second: Intp, columns: Floats, *, normalize: bool) -> Floats:
+    """Return what `laplacian_smoothness` does, ``(n_signals,)``, of edges that are known.
+
+    Parameters
+    ----------
+    first, second
+        From `edges_between_near`.
+    columns
+        The signals, ``(n_measures, n_signals)``.
+    normalize
+        As in `laplacian_smoothness`.
+    """
     if normalize:
         # The result does not depend on the unit; near 1 no square overflows or vanishes.
         columns = columns / np.where(columns.any(axis=0), np.abs(columns).max(axis=0), 1)
     with np.errstate(over="ignore"):
         values = np.asarray(((columns[first] - columns[second]) ** 2).sum(axis=0))
-    if not np.isfinite(values).all():
-        raise InvalidInputError(
-            "a signal whose squared differences are finite", "an overflow", "use another unit, or normalize=True"
-        )
     if normalize:
         expected = 2 * first.size * columns.var(axis=0, ddof=1)
         values = np.divide(values, expected, out=np.zeros_like(values), where=values > 0)
-    return values if np.ndim(signal) == 2 else float(values[0])
+    return values
 
 
 def neighbors_with_ties(distances: Floats, k: int) -> Bool:
@@ -156,7 +182,7 @@ def neighbors_with_ties(distances: Floats, k: int) -> Bool:
     """
     others = distances.copy()
     np.fill_diagonal(others, np.inf)
-    farthest = np.sort(others, axis=1)[:, k - 1 : k]
+    farthest = np.partition(others, k - 1, axis=1)[:, k - 1 : k]
     # Distances computed in float32 that differ by less are equal.
     return np.asarray(others <= farthest + 1e-6 * np.abs(farthest))
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatmover.analysis.examination import Finding, examine
+from heatmover.analysis.examination import Finding, answers, examine
 from heatmover.analysis.variables import kind_of, label
 from heatmover.errors import InvalidInputError
 from heatmover.manifold import smoothness
@@ -367,3 +367,17 @@ def test_a_hundred_per_cent_is_a_number():
     positions = np.repeat([0.0, 1.0], 6) + 1e-6 * np.arange(12)
     (found,) = examine(np.abs(np.subtract.outer(positions, positions)), {"group": np.repeat(["a", "b"], 6)})
     assert "it explains 100 % of their variation" in str(found)
+
+
+@pytest.mark.parametrize("blocks", [None, {"patient": np.arange(24) // 2}])
+def test_answers_alone_are_those_of_the_whole_examination(blocks):
+    rng = np.random.default_rng(3)
+    places = rng.normal(size=24)
+    distances = abs(places[:, None] - places)
+    variables = {"group": list("aabb" * 6), "visit": list("uv" * 12), "age": rng.normal(size=24).tolist(),
+                 "same": ["x"] * 24, "dose": list("1231" * 6)}  # fmt: skip
+    settings = {"blocks": blocks, "numeric": ["dose"], "n_permutations": 49, "random_state": 5}
+    whole = {found.variable: found.answer for found in examine(distances, variables, **settings)}
+    alone = answers(distances, variables, **settings)
+    assert alone == {name: answer.p_value for name, answer in whole.items() if answer is not None}
+    assert set(alone) == {"group", "visit", "age", "dose"}

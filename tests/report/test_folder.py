@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import sys
 
 import anndata
 import numpy as np
@@ -15,7 +16,6 @@ import pytest
 import heatmover as hm
 from heatmover.analysis.study import study_comparison
 from heatmover.errors import InvalidInputError, MissingExtraError
-from heatmover.report import folder as results
 from heatmover.report.folder import (
     EVERY,
     FILES,
@@ -186,21 +186,13 @@ def test_a_picture_on_request(small, tmp_path, plain_report):
 
 @pytest.mark.parametrize("package", ["pandas", "anndata", "plotly", "jinja2"])
 def test_missing_packages_are_named(package, monkeypatch):
-    monkeypatch.setitem(results.__dict__, "import_extra", missing(package))
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=rf"'{package}'.*heatmover\[cohort\]"):
         check_extras()
 
 
-def missing(absent):
-    def import_extra(module, *, package, extra):
-        if package == absent:
-            raise MissingExtraError(package, extra)
-
-    return import_extra
-
-
 def test_matplotlib_only_for_pictures(monkeypatch):
-    monkeypatch.setitem(results.__dict__, "import_extra", missing("matplotlib"))
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     check_extras()
     with pytest.raises(MissingExtraError, match=r"matplotlib.*heatmover\[demo\]"):
         check_extras(picture=True, extra="demo")

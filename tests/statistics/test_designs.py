@@ -168,7 +168,8 @@ def test_many_permutations_are_evaluated_in_parts(monkeypatch):
     rng = np.random.default_rng(6)
     distances, group, age = apart(rng.normal(size=(12, 2))), list("ab" * 6), rng.normal(size=12)
     whole = permanova(distances, group, adjust={"age": age}, n_permutations=50)
-    monkeypatch.setattr("heatmover.statistics.terms.AT_ONCE", 100)
+    for name in ("NUMBERS", "LEAST_COLUMNS"):
+        monkeypatch.setattr(f"heatmover.statistics.permutations.{name}", 7)
     np.testing.assert_allclose(permanova(distances, group, adjust={"age": age}, n_permutations=50).null, whole.null)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 from scipy.stats import binom, f_oneway
 
+from heatmover._compiled.differences import CHUNK
 from heatmover.errors import InvalidInputError
 from heatmover.statistics import (
     dispersion,
@@ -22,6 +23,8 @@ from heatmover.statistics import (
     neighbor_enrichment,
     permanova,
 )
+from heatmover.statistics.permutations import Restriction, permute, restrict
+from heatmover.statistics.samples import TILE, check_distances
 
 LABELLED = [permanova, dispersion, neighbor_enrichment]
 ALL = [*LABELLED, distance_correlation]
@@ -350,6 +353,71 @@ def test_distance_correlation_is_that_of_the_definition(metric):
     result = distance_correlation(distances, values, n_permutations=20)
     assert result.statistic == pytest.approx(looped_correlation(distances, values))
     assert result.effect == pytest.approx(result.statistic - result.null.mean())
+
+
+def plain_correlation(distances, values):
+    """The square of the distance correlation from all pairs, centred one after the other."""
+    first, second = (
+        pairs - pairs.mean(axis=0) - pairs.mean(axis=1)[:, None] + pairs.mean()
+        for pairs in (distances, abs(np.subtract.outer(values, values)))
+    )
+    return (first * second).sum() / np.sqrt((first**2).sum() * (second**2).sum())
+
+
+@pytest.mark.parametrize("kind", ["distinct", "tied", "one remote", "far from zero"])
+@pytest.mark.parametrize("blocks", [None, "within", "whole"])
+def test_distance_correlation_of_every_permutation_by_all_pairs(kind, blocks, monkeypatch):
+    # Blocks of seven permutations: the last of each is repeated, and the last block is shorter.
+    monkeypatch.setattr("heatmover.statistics.permutations.NUMBERS", 7 * 30)
+    monkeypatch.setattr("heatmover.statistics.permutations.LEAST_COLUMNS", 1)
+    rng = np.random.default_rng(4)
+    values = rng.normal(size=10) if blocks == "whole" else rng.normal(size=30)
+    change = {"distinct": values, "tied": np.round(values), "far from zero": values + 1e6}
+    values = change.get(kind, np.where(np.arange(values.size) == 2, 1e6, values))
+    # Units of unequal size change what numbers there are.
+    units = np.sort(np.arange(30) % 10 * (np.arange(30) % 3 > 0))
+    units = np.unique(units, return_inverse=True)[1]
+    values = values[units] if blocks == "whole" else values
+    tied = {None: None, "within": np.arange(30) // 10, "whole": units}[blocks]
+    distances = apart(coordinates(30))
+    result = distance_correlation(distances, values, blocks=tied, n_permutations=40)
+    drawn = permute(values, restrict(values, tied), n_permutations=40, random_state=0).shuffled
+    expected = [max(plain_correlation(distances, row), 0) for row in drawn]
+    np.testing.assert_allclose(result.null**2, expected, rtol=1e-9, atol=1e-12)
+    assert result.statistic**2 == pytest.approx(plain_correlation(distances, values), rel=1e-9)
+
+
+def test_distance_correlation_of_more_samples_than_one_chunk():
+    rng = np.random.default_rng(8)
+    distances, values = apart(rng.normal(size=(CHUNK + 90, 2))), rng.normal(size=CHUNK + 90)
+    result = distance_correlation(distances, values, n_permutations=2)
+    drawn = permute(values, Restriction(), n_permutations=2, random_state=0).shuffled
+    np.testing.assert_allclose(result.null**2, [plain_correlation(distances, row) for row in drawn], rtol=1e-10)
+
+
+def test_both_directions_of_many_samples_are_averaged():
+    rng = np.random.default_rng(9)
+    one_way = apart(rng.normal(size=(2 * TILE + 9, 2))) * (1 + 1e-7 * rng.normal(size=(2 * TILE + 9, 2 * TILE + 9)))
+    found = check_distances(one_way)
+    assert (found == (one_way + one_way.T) / 2).all()
+    one_way[3, TILE + 5] += 1
+    with pytest.raises(InvalidInputError, match=r"differences of up to 1(\.0+\d*)?;"):
+        check_distances(one_way)
+
+
+@pytest.mark.parametrize("test", ALL)
+def test_the_number_of_threads_changes_no_bit(test, monkeypatch):
+    monkeypatch.setattr("heatmover.statistics.permutations.NUMBERS", 500)
+    monkeypatch.setattr("heatmover.statistics.permutations.LEAST_COLUMNS", 1)
+    rng = np.random.default_rng(5)
+    distances = apart(rng.normal(size=(24, 3)))
+    variable = rng.normal(size=24) if test is distance_correlation else rng.permutation(np.repeat(list("abc"), 8))
+    found = []
+    for n_threads in (1, 2, 5):
+        monkeypatch.setattr("heatmover.statistics.permutations.check_threads", lambda _, n=n_threads: n)
+        found.append(test(distances, variable, n_permutations=199).null)
+    assert (found[0] == found[1]).all()
+    assert (found[0] == found[2]).all()
 
 
 def test_distance_correlation_with_itself_is_one_and_needs_no_unit():

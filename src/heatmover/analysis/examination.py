@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any, Literal, final
 
 import numpy as np
@@ -34,7 +35,18 @@ from heatmover.statistics.samples import check_distances, check_labels
 from heatmover.statistics.separation import Separation, separate
 from heatmover.statistics.terms import as_design, beside, blocks_of_one_value, check_mixed
 
-__all__ = ["LEVEL", "Finding", "Pairs", "check_adjusted", "design_of", "examine", "examine_design", "kind_of", "label"]
+__all__ = [
+    "LEVEL",
+    "Finding",
+    "Pairs",
+    "answers",
+    "check_adjusted",
+    "design_of",
+    "examine",
+    "examine_design",
+    "kind_of",
+    "label",
+]
 
 
 # In fewer samples no test can say anything.
@@ -362,7 +374,7 @@ def examine(
     for name, values in columns.items():
         settings = {"n_permutations": n_permutations, "random_state": random_state}
         fixed = None if design is None else _other_terms(design, name)
-        findings.append(_examine((matrix, seen), name, values, (tied, fixed), settings, name in numeric))
+        findings.append(_examine((matrix, seen), name, values, (tied, fixed), settings, numeric=name in numeric))
         progress.advance()
     tested = [finding for finding in findings if finding.answer is not None]
     q_values = iter(false_discovery([finding.answer.p_value for finding in tested]) if tested else ())  # type: ignore[union-attr]
@@ -371,15 +383,49 @@ def examine(
     )
 
 
+def answers(
+    distances: Float64, variables: Mapping[str, Sequence[object]], *, blocks: Any | None,
+    numeric: Collection[str] = (), **settings: Any,
+) -> dict[str, float]:  # fmt: skip
+    """Return the p-value that answers whether each variable goes with the distances, without what else `examine` tells.
+
+    Parameters
+    ----------
+    distances, variables, blocks, numeric, **settings
+        As in `examine`. Variables that cannot be tested are left out.
+
+    Examples
+    --------
+    >>> positions = np.arange(8.0)
+    >>> answers(abs(positions[:, None] - positions), {"half": list("aaaabbbb")}, blocks=None,
+    ...         n_permutations=999, random_state=0)
+    {'half': 0.02857142857142857}
+    """
+    tied = _tied(blocks, len(distances))
+    columns = {name: list(values) for name, values in variables.items()}
+    _read(columns, numeric, ())
+    found = {
+        name: _examine((distances, distances), name, values, (tied, None), settings,
+                       numeric=name in numeric, only_answer=True).answer
+        for name, values in columns.items()
+    }  # fmt: skip
+    return {name: answer.p_value for name, answer in found.items() if answer is not None}
+
+
 def _examine(
     matrices: tuple[Float64, Float64],
     name: str,
     values: list[Any],
     held: tuple[Tied, Design | None],
     settings: dict[str, Any],
+    *,
     numeric: bool,
+    only_answer: bool = False,
 ) -> Finding:
-    """Test a variable by the first matrix and describe its groups by the second; held are blocks and covariates."""
+    """Test a variable by the first matrix and describe its groups by the second; held are blocks and covariates.
+
+    ``only_answer`` leaves all tests out but the one that answers.
+    """
     known = np.array([not is_missing(value) for value in values], dtype=bool)
     kept: list[Any] = [value for value, there in zip(values, known, strict=True) if there]
     kind = kind_of(kept, numeric=numeric)
@@ -396,10 +442,11 @@ def _examine(
     restriction = restrict(observed, blocks)
     blank = replace(blank, groups=groups, blocks=restriction.how, adjusted=() if fixed is None else fixed.names)
     try:
-        tests = {
-            result.test: result for result in _tests(part, observed, None if codes is None else codes[1],
-                                                     restriction.units, fixed, {**settings, "blocks": blocks})
-        }  # fmt: skip
+        results = _tests(
+            part, observed, None if codes is None else codes[1], restriction.units, fixed,
+            {**settings, "blocks": blocks},
+        )  # fmt: skip
+        tests = {result.test: result for result in islice(results, 1 if only_answer else None)}
         explained = 0.0 if codes is None else explained_variation(seen, codes[0], adjust=fixed)
         pairs = None if codes is None else _pairs(seen, codes[0], restriction, _name_of(blocks), fixed)
     except InvalidInputError as error:  # blocks leave nothing to permute, or covariates nothing to test

@@ -10,7 +10,7 @@ import numpy as np
 from heatmover._typing import IntArray
 from heatmover._words import quoted
 from heatmover.analysis.comparison import Comparison
-from heatmover.analysis.examination import examine
+from heatmover.analysis.examination import answers
 from heatmover.errors import Sentence
 
 __all__ = [
@@ -146,11 +146,12 @@ def goes_with_size(
     columns
         Values ``(n_samples,)`` by the names of variables.
     blocks, **tests
-        As in `heatmover.examine`.
+        As in `heatmover.examine`: ``numeric``, ``n_permutations`` and ``random_state``.
     """
     logarithms = np.log(sizes.astype(np.float64))
     if logarithms.max() - logarithms.min() < UNEQUAL:
         return
-    for found in examine(np.abs(np.subtract.outer(logarithms, logarithms)), columns, blocks=blocks, **tests):
-        if found.answer is not None and found.answer.p_value <= CONFOUNDED:
-            yield found.variable, found.answer.p_value
+    apart = np.abs(np.subtract.outer(logarithms, logarithms))
+    for variable, p_value in answers(apart, columns, blocks=blocks, **tests).items():
+        if p_value <= CONFOUNDED:
+            yield variable, p_value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from heatmover.cli import _options as options
+from heatmover.cli._late import load_late
 from heatmover.cli._options import in_options
 from heatmover.cli._terminal import output, plain_errors, watched, written
 
@@ -78,6 +79,7 @@ def compare(
     all of them or none. Ask `heatmover doctor` first if the file is large.
     """
     asked = locals() | {"allow_components": allow_components or allow_parts}
+    load_late("scipy.stats")
     # Here, not above: help and version must not wait for the numerical libraries.
     from heatmover.analysis import study_cohort
     from heatmover.cli._candidates import check_sample_key

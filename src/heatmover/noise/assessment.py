@@ -19,7 +19,7 @@ from scipy.special import ndtri
 from sklearn.utils.validation import check_is_fitted
 
 from heatmover._readonly import ReadOnlyArrays
-from heatmover._threads import one_blas_thread
+from heatmover._threads import by_one_blas_thread
 from heatmover._typing import Bool, Float64, FloatArray, Int64
 from heatmover._validation import (
     RandomState,
@@ -150,6 +150,7 @@ class Uncertainty(ReadOnlyArrays):
         relative = rate * variance / np.maximum(self.weights, np.finfo(float).tiny) ** 2
         return float(np.sum(self.weights * ratio * np.sqrt(np.pi / 2) * mean_deviation(relative)))
 
+    @by_one_blas_thread
     def correct(self, embedding: FloatArray) -> FloatArray:
         """Return the embedding of the same samples without their noise, as far as it can be told.
 
@@ -297,6 +298,7 @@ def uncertainty(
     )  # fmt: skip
 
 
+@by_one_blas_thread
 def assess(
     model: DiffusionEMD,
     counts: sp.csr_array,
@@ -327,10 +329,9 @@ def assess(
     sketch = sketch_samples(prepared, counts, dealt, rng, n_threads)
     sizes, noise = sketch.sizes, sketch.noise()
     bounds: tuple[Float64 | None, Float64 | None] = (None, None)
-    with one_blas_thread():  # products of 128 columns
-        correction, even = correction_of(sketch, noise[:-1]), even_distances(sketch, noise[:-1])
-        if n_bootstrap:
-            bounds = intervals(sketch, distances, n_bootstrap, confidence, rng)
+    correction, even = correction_of(sketch, noise[:-1]), even_distances(sketch, noise[:-1])
+    if n_bootstrap:
+        bounds = intervals(sketch, distances, n_bootstrap, confidence, rng)
     return Uncertainty(
         sizes, np.ascontiguousarray(noise[:-1].T), correction, distances,
         even, *bounds, float(confidence), int(n_bootstrap),

@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from heatmover._readonly import ReadOnlyArrays
+from heatmover._threads import by_one_blas_thread
 from heatmover._typing import Bool, Float64
 from heatmover._validation import LabelNames, check_word, import_extra
 from heatmover._words import distinct, find, listed, quoted
@@ -280,6 +281,7 @@ def _products(factors: list[Float64]) -> Float64:
     return columns
 
 
+@by_one_blas_thread
 def orthonormal(columns: Float64, outside: Float64) -> Float64:
     """Return an orthonormal basis of what columns add to others.
 

@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._readonly import ReadOnlyArrays
+from heatmover._threads import by_one_blas_thread
 from heatmover._typing import Float64, Int64
 from heatmover._validation import RandomState, check_option
 from heatmover._words import counted, quoted
 from heatmover.errors import InvalidInputError
 from heatmover.statistics.designs import Design, Term, orthonormal
-from heatmover.statistics.permutations import Restriction, permute, probability, restrict
+from heatmover.statistics.permutations import Restriction, by_blocks, permute, probability, restrict
 from heatmover.statistics.samples import check_distances
 
 __all__ = [
@@ -34,9 +35,6 @@ __all__ = [
     "residual_test",
     "within_blocks",
 ]
-
-# Numbers in an array of permuted columns: 16 MB, so that it stays near the processor.
-AT_ONCE = 2_000_000
 
 
 @final
@@ -219,6 +217,7 @@ class _Tested(NamedTuple):
     complete: bool
 
 
+@by_one_blas_thread
 def permanova_design(
     distances: npt.ArrayLike,
     design: Design,
@@ -535,11 +534,11 @@ def residual_test(
     basis = np.hstack([spaces.tested, spaces.rest, spaces.fixed])
     moves = _Moves(left, basis, unit_of)
     explained, rest = moves.sums(np.arange(len(first))[None], spaces.tested.shape[1])
-    null = np.empty(len(drawn.shuffled))
-    step = max(1, AT_ONCE // (n_samples * basis.shape[1]))
-    for start in range(0, len(null), step):
-        part = slice(start, start + step)
-        null[part] = _share(*moves.sums(drawn.shuffled[part, first], spaces.tested.shape[1]))
+
+    def shares(part: slice) -> Float64:
+        return _share(*moves.sums(drawn.shuffled[part, first], spaces.tested.shape[1]))
+
+    null = by_blocks(shares, len(drawn.shuffled), n_samples, columns=basis.shape[1])
     share = float(_share(explained, rest)[0])
     return _Tested(float(explained[0]), float(rest[0]), share, null, drawn.complete)
 

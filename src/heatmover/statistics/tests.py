@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
+from heatmover._threads import by_one_blas_thread
 from heatmover._typing import Float64, Int64
 from heatmover._validation import RandomState
 from heatmover.errors import InvalidInputError
@@ -26,7 +28,11 @@ __all__ = [
     "permanova",
 ]
 
+# Rows of distances that are looked at together where all would take several times their memory.
+ROWS_AT_ONCE = 1_024
 
+
+@by_one_blas_thread
 def permanova(
     distances: npt.ArrayLike,
     groups: Any,
@@ -103,6 +109,7 @@ def permanova(
     return TestResult("permanova", float(f[0]), share, p, f[1:], complete, names, smallest)
 
 
+@by_one_blas_thread
 def explained_variation(distances: npt.ArrayLike, groups: Any, *, adjust: Any | None = None) -> float:
     """Return the share of the sum of squared distances that lies between groups: the R squared of `permanova`.
 
@@ -135,6 +142,7 @@ def _shares_between(squared: Float64, groupings: Int64, n_groups: int) -> Float6
     return np.asarray(1 - inside / total) if total > 0 else np.zeros(len(groupings))
 
 
+@by_one_blas_thread
 def dispersion(
     distances: npt.ArrayLike,
     groups: Any,
@@ -188,6 +196,7 @@ def dispersion(
     return TestResult("dispersion", float(f[0]), effect, p, f[1:], complete, names, smallest)
 
 
+@by_one_blas_thread
 def neighbor_enrichment(
     distances: npt.ArrayLike,
     groups: Any,
@@ -238,6 +247,7 @@ def neighbor_enrichment(
     return TestResult("neighbor enrichment", observed, effect, p, null, complete, names, smallest)
 
 
+@by_one_blas_thread
 def distance_correlation(
     distances: npt.ArrayLike,
     values: npt.ArrayLike,
@@ -279,18 +289,20 @@ def distance_correlation(
     numbers = check_numbers("values", values, len(matrix))
     # Neither unit matters; near 1 no square overflows or vanishes.
     numbers = numbers / (np.abs(numbers).max() or 1.0)
-    centered = _double_centered(matrix / (matrix.max() or 1.0))
+    matrix /= matrix.max() or 1.0
+    _center_doubly(matrix)
     restriction = restrict(numbers, blocks)
     left = None
     if adjust is not None:
         left = _Unexplained(numbers, as_design(adjust, len(matrix)), restriction)
-        numbers, centered = left.of_numbers(numbers[None])[0], left.of_distances(centered)
-    norm = float(np.sqrt((centered**2).sum()))
+        numbers, matrix = left.of_numbers(numbers[None])[0], left.of_distances(matrix)
+    norm = float(np.sqrt((matrix**2).sum()))
+    weights = matrix + matrix.T
+    del matrix
 
     def squares(rows: Float64) -> Float64:
         # Permuted residuals go with the covariates again by chance: without that, as the observed ones are.
-        rows = rows if left is None else left.of_numbers(rows)
-        return np.array([_squared_correlation(centered, norm, row) for row in rows])
+        return _squared_correlations(weights, norm, rows if left is None else left.of_numbers(rows))
 
     null, complete = null_distribution(squares, numbers, restriction, n_permutations, random_state)
     observed = float(squares(numbers[None])[0])
@@ -357,10 +369,12 @@ def false_discovery(p_values: npt.ArrayLike) -> Float64:
     array = check_numbers("p_values", p_values, np.size(p_values))
     if ((array < 0) | (array > 1)).any():
         raise InvalidInputError("p-values from 0 to 1", f"{array.min():g} to {array.max():g}")
-    # Here, because scipy.stats takes a while to import.
-    from scipy.stats import false_discovery_control
-
-    return np.asarray(false_discovery_control(array))
+    order = np.argsort(array)
+    # The k-th smallest of n is that of about k n p_k / k false ones; a larger p-value never has a smaller q-value.
+    shares = array[order] * (array.size / np.arange(1, array.size + 1))
+    q_values = np.empty_like(array)
+    q_values[order] = np.minimum.accumulate(shares[::-1])[::-1]
+    return np.clip(q_values, 0, 1)
 
 
 def _sizes(groupings: Int64, n_groups: int) -> Int64:
@@ -368,7 +382,7 @@ def _sizes(groupings: Int64, n_groups: int) -> Int64:
     return np.stack([(groupings == g).sum(axis=1) for g in range(n_groups)], axis=1)
 
 
-def _sums_inside(matrix: Float64, groupings: Int64, n_groups: int) -> Float64:
+def _sums_inside(matrix: Float64 | sp.csr_array, groupings: Int64, n_groups: int) -> Float64:
     """Return the sum of a matrix over all pairs inside each group, ``(n_groupings, n_groups)``."""
     sums = np.empty((len(groupings), n_groups))
     for group in range(n_groups):
@@ -403,34 +417,61 @@ def _explained(means: Float64, squares: Float64, sizes: Int64) -> Float64:
     return np.asarray(np.divide(between, total, out=np.zeros(len(means)), where=varies))
 
 
-def _near(distances: Float64, units: Int64 | None, k: object) -> Float64:
-    """Return how much each sample counts among the k nearest of other blocks: rows that sum to 1."""
-    others = distances.copy()
-    unit_of = np.arange(len(others)) if units is None else units
-    others[unit_of[:, None] == unit_of] = np.inf
-    fewest = int(np.isfinite(others).sum(axis=1).min())
+def _near(distances: Float64, units: Int64 | None, k: object) -> sp.csr_array:
+    """Return how much each sample counts among the k nearest of other blocks: rows that sum to 1, mostly zeros."""
+    unit_of = np.arange(len(distances)) if units is None else units
+    fewest = len(distances) - int(np.bincount(unit_of).max())
     count = check_at_most("k", k, fewest, "a sample has no more neighbours" + ("" if units is None else " elsewhere"))
-    farthest = np.sort(others, axis=1)[:, count - 1 : count]
-    # Distances computed in float32 that differ by less are equal.
-    nearer, tied = others < farthest * (1 - 1e-6), np.abs(others - farthest) <= farthest * 1e-6
-    left = count - nearer.sum(axis=1, keepdims=True)
-    return np.asarray((nearer + tied * left / tied.sum(axis=1, keepdims=True)) / count)
+    parts = []
+    for start in range(0, len(distances), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        others = np.where(unit_of[rows, None] == unit_of, np.inf, distances[rows])
+        farthest = np.partition(others, count - 1, axis=1)[:, count - 1 : count]
+        # Distances computed in float32 that differ by less are equal.
+        nearer, tied = others < farthest * (1 - 1e-6), np.abs(others - farthest) <= farthest * 1e-6
+        left = count - nearer.sum(axis=1, keepdims=True)
+        parts.append(sp.csr_array((nearer + tied * left / tied.sum(axis=1, keepdims=True)) / count))
+    return sp.csr_array(sp.vstack(parts))
 
 
-def _double_centered(matrix: Float64) -> Float64:
+def _center_doubly(matrix: Float64) -> None:
+    """Take the means of rows and columns off, in place: 10,000 samples have 800 MB of distances."""
     means = matrix.mean(axis=0)
-    return np.asarray(matrix - means - means[:, None] + means.mean())
+    matrix -= means
+    matrix -= means[:, None]
+    matrix += means.mean()
 
 
-def _squared_correlation(centered: Float64, norm: float, numbers: Float64) -> float:
-    """Return the squared distance correlation of double-centred distances with numbers."""
-    apart = np.subtract.outer(numbers, numbers)
-    np.abs(apart, out=apart)
-    # The product with centred distances is the same before centring, and the norm after it follows from sums.
-    sums = apart.sum(axis=1)
-    squares = np.vdot(apart, apart) - 2 * (sums @ sums) / len(sums) + (sums.sum() / len(sums)) ** 2
-    scale = norm * np.sqrt(max(float(squares), 0.0))
-    return float(np.vdot(centered, apart) / scale) if scale > 0 else 0.0
+def _squared_correlations(weights: Float64, norm: float, rows: Float64) -> Float64:
+    """Return the squared distance correlation of distances with each row of numbers, ``(n_rows,)``.
+
+    ``weights`` are the double-centred distances of both directions added, ``(n_samples, n_samples)``. Their product
+    with the differences of numbers is the same before these are centred.
+    """
+    # Here, because numba takes a while to import.
+    from heatmover._compiled.differences import ROWS, add_weighed_differences
+
+    padded = np.empty((-(-len(rows) // ROWS) * ROWS, rows.shape[1]))  # one layout, which compiles once
+    padded[: len(rows)], padded[len(rows) :] = rows, rows[-1]
+    products = np.zeros(len(padded))
+    add_weighed_differences(weights, padded, products)
+    scales = norm * np.sqrt(np.maximum(_squared_norms(rows), 0.0))
+    return np.divide(products[: len(rows)], scales, out=np.zeros(len(rows)), where=scales > 0)
+
+
+def _squared_norms(rows: Float64) -> Float64:
+    """Return the sum of squares of the double-centred differences between the numbers of each row, ``(n_rows,)``.
+
+    It follows from sums of differences, and these from sums of the numbers in ascending order.
+    """
+    n_samples = rows.shape[1]
+    ascending = np.sort(rows, axis=1)
+    ascending -= ascending.mean(axis=1, keepdims=True)  # differences stay as they are, and squares lose no digits
+    up_to = np.cumsum(ascending, axis=1)
+    total = up_to[:, -1]
+    sums = (2 * np.arange(n_samples) + 2 - n_samples) * ascending + total[:, None] - 2 * up_to
+    squares = 2 * (n_samples * (ascending**2).sum(axis=1) - total**2)
+    return np.asarray(squares - 2 * (sums**2).sum(axis=1) / n_samples + (sums.sum(axis=1) / n_samples) ** 2)
 
 
 def _ratio(large: float, small: float) -> float:

@@ -30,6 +30,7 @@ __all__ = [
     "composed",
     "names_to_store",
     "pack",
+    "parts_of_samples",
     "scale_summary",
     "unpack",
     "write",
@@ -174,24 +175,49 @@ def assemble(
         As in `samples`, checked.
     """
     anndata = import_extra("anndata", package="anndata", extra="cohort")
+    parts = parts_of_samples(
+        packed, table, varying, k=k, n_components=n_components, maps=maps, random_state=random_state
+    )
+    return anndata.AnnData(**parts)
+
+
+def parts_of_samples(
+    packed: Mapping[str, Any],
+    table: Any,
+    varying: Sequence[str],
+    *,
+    k: int = 10,
+    n_components: int = 10,
+    maps: Sequence[str] = ("mds", "diffusion"),
+    random_state: int = 0,
+) -> dict[str, Any]:
+    """Return what the AnnData of samples is made of: ``obs``, ``obsm``, ``obsp`` and ``uns``.
+
+    Parameters
+    ----------
+    packed, table, varying, k, n_components, maps, random_state
+        As in `assemble`.
+    """
     distances = packed["distances"]
     neighbors = min(check_integer("k", k, minimum=1), len(distances) - 1)
-    obsm = {f"X_{name}": _MAKERS[name](distances, n_components, neighbors, random_state) for name in maps}
+    scaling, shares = classical_scaling(distances, min(n_components, len(distances)))
+    obsm = {
+        f"X_{name}": scaling if name == "mds" else _MAKERS[name](distances, n_components, neighbors, random_state)
+        for name in maps
+    }
     if "embedding" in packed:
         obsm["X_heatmover"] = packed["embedding"]
-    return anndata.AnnData(
-        obs=table,
-        obsm=obsm,
-        obsp={"distances": distances, "connectivities": sp.csr_matrix(sample_graph(distances, k=neighbors))},
-        uns=_notes(packed, varying, n_components, neighbors),
-    )
+    return {
+        "obs": table,
+        "obsm": obsm,
+        "obsp": {"distances": distances, "connectivities": sp.csr_matrix(sample_graph(distances, k=neighbors))},
+        "uns": _notes(packed, varying, shares, neighbors),
+    }
 
 
-def _notes(packed: Mapping[str, Any], varying: Sequence[str], count: int, neighbors: int) -> dict[str, Any]:
+def _notes(packed: Mapping[str, Any], varying: Sequence[str], shares: Float64, neighbors: int) -> dict[str, Any]:
     names = ("params", "scales", "landmarks", "drawn", "intervals", "units")
     carried = {name: deepcopy(packed[name]) for name in names if name in packed}
-    distances = packed["distances"]
-    shares = classical_scaling(distances, min(count, len(distances)))[1]
     return {
         KEY: {**carried, "varying": np.array(varying, dtype=object)},
         "mds": {"variance_ratio": shares},
@@ -210,10 +236,6 @@ def _notes(packed: Mapping[str, Any], varying: Sequence[str], count: int, neighb
     }
 
 
-def _mds(distances: Float64, count: int, *_: int) -> Float64:
-    return classical_scaling(distances, min(count, len(distances)))[0]
-
-
 def _diffusion(distances: Float64, count: int, neighbors: int, _: int) -> Float64:
     return diffusion_map(distances, min(count, len(distances) - 1), k=neighbors)
 
@@ -227,7 +249,6 @@ def _umap(distances: Float64, _: int, neighbors: int, random_state: int) -> Floa
 
 
 _MAKERS: dict[str, Callable[[Float64, int, int, int], Float64]] = {
-    "mds": _mds,
     "diffusion": _diffusion,
     "phate": _phate,
     "umap": _umap,

@@ -1,0 +1,58 @@
+"""Modules that load when they are first used, not when another package names them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
+from types import ModuleType
+from typing import final
+
+__all__ = ["load_late"]
+
+
+@final
+class _Late:
+    """Finds one module, once, and lets it load at its first use (`importlib.util.LazyLoader`)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,  # noqa: ARG002 - the import system asks so
+    ) -> ModuleSpec | None:
+        """Return how to load the module late; None for any other."""
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+        return spec
+
+
+def load_late(name: str) -> None:
+    """Let a module load when something of it is first used, if nothing has imported it yet.
+
+    scikit-learn imports scipy.stats, which takes half a second, for a function that nothing here calls. This is for the
+    process of a command, not for a library: what loads late in someone's own process is theirs to say.
+
+    Parameters
+    ----------
+    name
+        Of a module, with that of its package.
+
+    Examples
+    --------
+    >>> load_late("scipy.stats")
+    >>> from scipy.stats import rankdata  # as ever
+    >>> rankdata([30, 10]).tolist()
+    [2.0, 1.0]
+    """
+    finders: list[object] = list(sys.meta_path)
+    if name not in sys.modules and not any(isinstance(finder, _Late) and finder.name == name for finder in finders):
+        sys.meta_path.insert(0, _Late(name))

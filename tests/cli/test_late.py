@@ -1,0 +1,39 @@
+"""Modules that load late: at their first use, once, and nothing else is changed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CODE = """
+import sys
+from heatmover.cli._late import load_late
+before = list(sys.meta_path)
+load_late("wave"); load_late("wave")
+assert len(sys.meta_path) == len(before) + 1
+import wave
+assert sys.meta_path == before
+assert wave.open is sys.modules["wave"].open
+assert "open" in object.__getattribute__(wave, "__dict__")
+load_late("wave")
+assert sys.meta_path == before
+"""
+
+
+def test_a_module_loads_at_its_first_use():
+    subprocess.run([sys.executable, "-c", CODE], check=True)
+
+
+def test_a_comparison_needs_neither_scipy_stats_nor_anndata(tmp_path):
+    rows = [f"s{i % 4},{'ab'[i % 2]},{i % 7},{i % 5 / 3}" for i in range(80)]
+    (tmp_path / "cells.csv").write_text("\n".join(["sample,group,x,y", *rows]))
+    code = """
+import sys
+from heatmover.cli import app
+app(["compare", sys.argv[1], "-s", "sample", "-o", sys.argv[2], "-q"], standalone_mode=False)
+heavy = ("scipy.stats._stats_py", "anndata", "matplotlib", "zarr", "dask", "torch")
+print([name for name in heavy if name in sys.modules])
+"""
+    order = [sys.executable, "-c", code, str(tmp_path / "cells.csv"), str(tmp_path / "out")]
+    done = subprocess.run(order, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
