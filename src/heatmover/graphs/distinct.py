@@ -95,18 +95,25 @@ def gather_masses(rows: Any, place: Intp, n_nodes: int) -> Any:
             moved[:, place] = rows
             return moved
         return gather_masses(sp.csr_array(rows), place, n_nodes).toarray()
-    row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    node = place[rows.indices]
-    # By value within a node: a sum of floats depends on its order.
-    order = np.lexsort((node, row) if alone else (rows.data, node, row))
-    row, node, data = row[order], node[order], rows.data[order]
-    new = np.ones(row.size, dtype=bool)
-    new[1:] = (row[1:] != row[:-1]) | (node[1:] != node[:-1])
+    nodes = place.astype(rows.indices.dtype)[rows.indices]
+    moved = sp.csr_array((rows.data, nodes, rows.indptr), shape=(rows.shape[0], n_nodes))
+    # There and back puts the nodes of every row in order in two passes: a tenth of the work of sorting them.
+    moved = moved.tocsc().tocsr()
+    return moved if alone else _added(moved)
+
+
+def _added(rows: sp.csr_array) -> sp.csr_array:
+    """Add entries of the same row and node, which follow each other."""
+    new = np.ones(rows.nnz, dtype=bool)
+    new[1:] = rows.indices[1:] != rows.indices[:-1]
+    new[rows.indptr[:-1][np.diff(rows.indptr) > 0]] = True
     starts = np.flatnonzero(new)
-    if not alone:
-        data = _sums(data, starts)
-    offsets = np.searchsorted(row[starts], np.arange(rows.shape[0] + 1))
-    return sp.csr_array((data, node[starts], offsets), shape=(rows.shape[0], n_nodes))
+    # By value within a node: a sum of floats depends on its order.
+    shared = np.flatnonzero(~new | ~np.append(new[1:], True))
+    data = rows.data.copy()
+    data[shared] = data[shared[np.lexsort((data[shared], np.cumsum(new)[shared]))]]
+    offsets = np.searchsorted(starts, rows.indptr)
+    return sp.csr_array((_sums(data, starts), rows.indices[starts], offsets), shape=rows.shape)
 
 
 def _sums(data: FloatArray, starts: Intp) -> FloatArray:
