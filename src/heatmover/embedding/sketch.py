@@ -9,6 +9,7 @@ are left out only where the bound, less all that rounding can add to it, exceeds
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
@@ -35,9 +36,9 @@ COLUMNS = 8192
 N_ROWS_TRIED = 24
 N_OTHERS_TRIED = 2048
 
-# Costs in units of one feature of a pair in the full search, 0.05 ns: adding a feature to its group (2.2 ns), a group of
-# a pair (0.07), going through the bound of a pair (2.5), a feature of a pair that is compared on its own, its rows
-# fetched from far away (0.65 in batches).
+# Costs in units of one feature of a pair in the full search, 0.05 ns: adding a feature to its group (2.2 ns), a group
+# of a pair (0.07), going through the bound of a pair (2.5), a feature of a pair that is compared on its own, its rows
+# fetched from far away (0.65).
 SUM_COST, GROUP_COST, PASS_COST, ALONE_COST = 40, 1.4, 50, 13
 # The estimate comes from few rows: only a clear gain counts.
 WORTH = 0.6
@@ -149,8 +150,8 @@ class _Trial:
             if not 0 < largest < np.inf:
                 return None
             scaled = np.ascontiguousarray(differences / largest, dtype=np.float32)
-        chosen = rng.permutation(len(rows))[:N_ROWS_TRIED]
-        among = np.sort(rng.permutation(len(targets))[:N_OTHERS_TRIED])
+        chosen = np.unique(rng.integers(len(rows), size=N_ROWS_TRIED))
+        among = np.unique(rng.integers(len(targets), size=N_OTHERS_TRIED))
         some, sample = rows[chosen], targets[among]
         distances = _tile(some, sample)
         if within:
@@ -158,7 +159,7 @@ class _Trial:
         return cls(scaled, some, sample, distances, -(-k * len(among) // len(targets)))
 
     def learn(self, n_groups: int) -> Groups | None:
-        """Return groups whose sums of differences are as large as can be; None if there are no more columns than groups.
+        """Return groups whose sums of differences are as large as can be; None if columns are no more than groups.
 
         The sum of all groups' absolute sums is convex in the groups' membership, so that putting every column where it
         adds most, the signs of the sums being what they are, never lowers it: k-means in L1.
@@ -258,12 +259,13 @@ class _Sketch:
         """Add up the groups of all rows; None if not all values are finite, or a row is beyond all others."""
         with np.errstate(over="ignore", invalid="ignore"):
             sums, sizes = _sums(rows[:: -(-len(rows) // N_PAIRS)], groups)
+            centre = sums.mean(axis=0)
         size = float(sizes.max())
         if not 0 < size < np.inf:
             return None
-        unit = float(np.exp2(np.ceil(np.log2(size))))
+        unit = math.ldexp(1.0, min(math.frexp(size)[1], 1023))
         nothing = np.empty((0, groups.count), dtype=np.float32)
-        empty = cls(groups, sums.mean(axis=0), unit, nothing, np.empty(0), 0.0)
+        empty = cls(groups, centre, unit, nothing, np.empty(0), 0.0)
         return empty.like(rows, n_threads)
 
     def like(self, rows: FloatArray, n_threads: int) -> _Sketch | None:

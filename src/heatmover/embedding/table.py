@@ -32,8 +32,8 @@ from heatmover.errors import InvalidInputError
 
 __all__ = ["FeatureTable"]
 
-# Features of a group, which are diffused together: 64 of 3,000 points are 0.8 MB of float32, which stay in a second-level
-# cache while the measures pass by.
+# Features of a group, which are diffused together: 64 of 3,000 points are 0.8 MB of float32, which stay in a
+# second-level cache while the measures pass by.
 GROUP = min(64, WIDEST_BLOCK)
 # Measures that pass by one group before the next.
 MEASURES = 1024
