@@ -128,7 +128,7 @@ def test_values_that_bounds_cannot_hold_are_left_to_the_full_search(bad):
 @pytest.fixture
 def for_any_work(monkeypatch):
     """Look for groups however small the input."""
-    monkeypatch.setattr(neighbors, "MANY_FEATURE_PAIRS", 1)
+    monkeypatch.setattr(neighbors, "FEWEST_PAIRS", 1)
     monkeypatch.setattr(sketch, "SUM_COST", 0)
     monkeypatch.setattr(sketch, "PASS_COST", 0)
 

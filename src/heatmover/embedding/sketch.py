@@ -43,6 +43,8 @@ SUM_COST, GROUP_COST, PASS_COST, ALONE_COST = 40, 1.4, 50, 13
 # The estimate comes from few rows: only a clear gain counts.
 WORTH = 0.6
 
+# Where the fewest groups leave more pairs than this, twice as many groups do not leave few.
+HOPELESS = 0.5
 # Rows whose groups are added up at a time.
 SUMMED_ROWS = 256
 # Rows whose bounds are held at a time, and the memory these may take; others that one tile compares with them. A
@@ -108,11 +110,12 @@ def choose_groups(rows: FloatArray, others: FloatArray | None, k: int) -> Groups
         groups = None if trial is None else trial.learn(size)
         if trial is None or groups is None:
             return None
-        cost = fixed + ALONE_COST * n_pairs * n_features * trial.share_left(groups)
-        if best is not None and cost >= least:
-            break
+        left = trial.share_left(groups)
+        cost = fixed + ALONE_COST * n_pairs * n_features * left
         if cost < least:
             best, least = groups, cost
+        elif best is not None or left > HOPELESS:
+            break
     return best
 
 

@@ -108,6 +108,11 @@ class FeatureTable:
             )
         return memory // row
 
+    def values_met(self, measures: sp.csr_array) -> int:
+        """Return how many values of the table `rows` adds up for these measures: what it has to do."""
+        whole = sum(values.shape[1] for _, values in self._whole)
+        return int((np.diff(self._scattered.indptr) + whole)[measures.indices].sum(dtype=np.int64))
+
     def rows(self, measures: Any, *, n_threads: int, progress: Progress = SILENT) -> Block:
         """Embed measures ``(n_measures, n_points)``, dense or CSR -> ``(n_measures, n_features)``.
 
@@ -189,9 +194,10 @@ def _diffused_indicators(
     transposed: Diffuser, regions: Regions, layout: Layout, position: int, start: int, stop: int
 ) -> Block:
     """Return features ``start`` to ``stop`` of one block for every point, ``(n_points, stop - start)``."""
-    indicators = (regions.labels[:, None] == np.arange(start, stop)).astype(np.float64)
+    # Zeros and ones are exact in single precision, which is half to move; what is made of them is not.
+    indicators = (regions.labels[:, None] == np.arange(start, stop)).astype(np.float32)
     shares = layout.matrix[position]
-    result: Block = np.zeros_like(indicators)
+    result: Block = np.zeros(indicators.shape)
     for part in _runs(np.flatnonzero(shares)):
         scales = range(layout.scales[part[0]], layout.scales[part[-1]] + 1)
         for index, density in zip(part, transposed.diffuse(indicators, scales), strict=True):
