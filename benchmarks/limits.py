@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -73,10 +74,10 @@ def multiply_adds(values, factor, one, rounds, out):  # type: ignore[no-untyped-
 
 
 def at_once(tasks: Sequence[Callable[[], None]]) -> float:
-    """Return the seconds that tasks take, each in a thread of its own: the best of five times, after one."""
+    """Return the seconds that tasks take, each in a thread of its own: the best of 15 times, after one."""
     best = np.inf
     with ThreadPoolExecutor(len(tasks)) as pool:
-        for number in range(6):
+        for number in range(16):
             start = time.perf_counter()
             for future in [pool.submit(task) for task in tasks]:
                 future.result()
@@ -305,19 +306,18 @@ class Problem:
     def basis(self) -> Stage:
         """Two passes: a filter, an orthonormal basis, its image, and the rotation to eigenvectors."""
         first = self.scales[-1]
-        rank = max(int(self.diffuser.operator.n_points**0.5) // 2, 16)
 
-        def run() -> object:
+        def factors(rank: int) -> Any:
             rng = np.random.default_rng(0)
             return spectral_factors(self.operator, first, rank, tol=1e-3, rng=rng, last=18, n_threads=self.threads)
 
-        factors = run()
-        width = factors[0].rank if factors else rank
+        # As `fit` does, start with about as many vectors as there are in the end.
+        width = factors(int(self.n_points**0.5))[0].rank
         steps = 2 * self.diffuser.degree(first)
         moved, working, done = self.recurrence(width, [steps])
         dense = 2 * (4 + 2 + 2) * self.n_points * width**2  # twice: orthonormal basis, small matrix, rotation
         size = f"{width} eigenvectors, 2^{first} to 2^18"
-        return Stage("low-rank basis", size, run, moved, working, done + dense)
+        return Stage("low-rank basis", size, lambda: factors(width), moved, working, done + dense)
 
     def table(self) -> Stage:
         """Every feature is one column that diffuses to its own scale."""
@@ -415,7 +415,7 @@ def main() -> None:
     rows = [one.row(), machine.row()][: 1 + (threads > 1)]
     heads = ["threads", "L2, GB/s", "L3, GB/s", "memory, GB/s", "GFlop/s"]
     note = (
-        "Triad in float64, three arrays counted; multiply-adds in float32, two operations each; the best of five runs."
+        "Triad in float64, three arrays counted; multiply-adds in float32, two operations each; the best of 15 runs."
     )
     write_table("limits_machine", heads, rows, note, folder=args.record, threads=threads)
     print()

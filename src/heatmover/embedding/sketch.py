@@ -128,8 +128,8 @@ class _Trial:
     ----------
     differences
         Of random pairs, the largest about one, ``(n_features, n_pairs)``.
-    rows, others
-        ``(n_rows, n_features)``, ``(n_others, n_features)``.
+    rows, targets, among
+        ``(n_rows, n_features)``; all others, and which of them are tried, ``(n_others,)``.
     distances
         Between them, infinite between a row and itself, ``(n_rows, n_others)``.
     rank
@@ -138,7 +138,8 @@ class _Trial:
 
     differences: Float32
     rows: FloatArray
-    others: FloatArray
+    targets: FloatArray
+    among: Int64
     distances: Float64
     rank: int
 
@@ -147,19 +148,16 @@ class _Trial:
         """Draw rows; None if their differences are zero or not finite."""
         rng = np.random.default_rng(0)  # whatever is drawn, the result of the search is the same
         here, there = (rng.integers(len(side), size=N_PAIRS) for side in (rows, targets))
-        with np.errstate(over="ignore", invalid="ignore"):
-            differences = np.subtract(rows[here].T, targets[there].T, dtype=np.float64)
-            largest = np.abs(differences).max()
-            if not 0 < largest < np.inf:
-                return None
-            scaled = np.ascontiguousarray(differences / largest, dtype=np.float32)
+        differences = _differences(rows, here, targets, there)
+        if differences is None:
+            return None
         chosen = np.unique(rng.integers(len(rows), size=N_ROWS_TRIED))
         among = np.unique(rng.integers(len(targets), size=N_OTHERS_TRIED))
-        some, sample = rows[chosen], targets[among]
-        distances = _tile(some, sample)
+        some = rows[chosen]
+        distances = np.hstack([_tile(some, targets[part]) for part in _pieces(among)])
         if within:
             distances[chosen[:, None] == among] = np.inf
-        return cls(scaled, some, sample, distances, -(-k * len(among) // len(targets)))
+        return cls(differences, some, targets, among, distances, -(-k * len(among) // len(targets)))
 
     def learn(self, n_groups: int) -> Groups | None:
         """Return groups whose sums of differences are as large as can be; None if columns are no more than groups.
@@ -189,10 +187,29 @@ class _Trial:
     def share_left(self, groups: Groups) -> float:
         """Return the share of pairs that the bounds leave to be compared."""
         with np.errstate(over="ignore", invalid="ignore"):
-            sums, other_sums = (_sums(side, groups)[0] for side in (self.rows, self.others))
-            bounds = _tile(sums, other_sums)
+            sums = _sums(self.rows, groups)[0]
+            bounds = np.hstack([_tile(sums, _sums(self.targets[part], groups)[0]) for part in _pieces(self.among)])
         limits = np.partition(self.distances, self.rank - 1, axis=1)[:, self.rank - 1]
         return float((bounds <= limits[:, None]).mean())
+
+
+def _differences(rows: FloatArray, here: Int64, targets: FloatArray, there: Int64) -> Float32 | None:
+    """Return differences of pairs in a unit that makes the largest one, ``(n_features, n_pairs)``; None if none is."""
+    parts = [slice(start, start + COLUMNS) for start in range(0, rows.shape[1], COLUMNS)]
+    result = np.empty((rows.shape[1], here.size), dtype=np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        # NumPy's maximum is NaN if anything is.
+        largest = np.max([np.abs(rows[here, part] - targets[there, part]).max() for part in parts])
+        if not 0 < largest < np.inf:
+            return None
+        for part in parts:
+            result[part] = ((rows[here, part] - targets[there, part]) / largest).T
+    return result
+
+
+def _pieces(indices: Int64) -> list[Int64]:
+    """Cut indices into pieces: so few rows at a time take little memory however wide they are."""
+    return np.split(indices, range(BLOCK_ROWS, indices.size, BLOCK_ROWS))
 
 
 def nearest_by_groups(
