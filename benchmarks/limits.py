@@ -414,9 +414,7 @@ def main() -> None:
     machine = Machine.measure(threads) if threads > 1 else one
     rows = [one.row(), machine.row()][: 1 + (threads > 1)]
     heads = ["threads", "L2, GB/s", "L3, GB/s", "memory, GB/s", "GFlop/s"]
-    note = (
-        "Triad in float64, three arrays counted; multiply-adds in float32, two operations each; the best of 15 runs."
-    )
+    note = "Triad in float64, three arrays counted; multiply-adds in float32, two operations each; the best of 15 runs."
     write_table("limits_machine", heads, rows, note, folder=args.record, threads=threads)
     print()
     with warnings.catch_warnings():
