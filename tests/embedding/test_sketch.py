@@ -61,7 +61,7 @@ def test_the_nearest_are_those_of_all_pairs(dtype, n_others, n_threads):
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_ties_go_to_the_smaller_index(data):
     # Few different values, so that equal distances and equal rows abound.
     shapes = hnp.array_shapes(min_dims=2, max_dims=2, min_side=2, max_side=30)
@@ -75,7 +75,7 @@ def test_ties_go_to_the_smaller_index(data):
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_any_magnitudes(data):
     """Bounds are in single precision: what is too small for it, or beyond it, is never left out for that."""
     powers = data.draw(st.lists(st.integers(-320, 300), min_size=4, max_size=12))
