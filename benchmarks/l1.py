@@ -19,7 +19,7 @@ from sklearn.metrics.pairwise import manhattan_distances
 from heatmover.embedding.distances import pairwise_distances
 
 # Repetitions by shape: a time of ten milliseconds needs more of them than one of ten seconds.
-SHAPES = {(100, 60_000): 20, (1_000, 20_000): 4}
+SHAPES = {(100, 60_000): 20, (300, 20_000): 10, (1_000, 20_000): 4}
 SMALL_SHAPES = {(100, 6_000): 20, (300, 3_000): 10}
 
 Contenders = dict[str, Callable[[], np.ndarray]]

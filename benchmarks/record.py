@@ -76,6 +76,8 @@ ENTRIES = (
     Entry("paper/line.py", ("line",), 0.3),
     Entry("connectivities.py --record", ("connectivities",), 1),
     Entry("l1.py --record", ("l1",), 2, times=True),
+    Entry("limits.py --record", ("limits", "limits_machine"), 3, times=True, rests=("distances", "statistics")),
+    Entry("digits70k.py --data {data}/mnist.npz --record", ("digits70k",), 3, times=True),
     Entry("paper/kernels.py", ("kernels", "kernels_bands"), 2),
     Entry("paper/swissroll_embed.py", ("swissroll_embed",), 2, rests=("distances", "baselines")),
     Entry("compact.py --record", ("compact",), 3),

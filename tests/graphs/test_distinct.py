@@ -51,6 +51,20 @@ def test_masses_are_summed_whatever_their_order(n_measures, n_points, n_nodes, s
     np.testing.assert_allclose(one, expected, rtol=1e-14)
 
 
+@pytest.mark.parametrize("n_nodes", [12, 40], ids=["shared", "alone"])
+def test_measures_are_put_in_order_block_by_block(monkeypatch, n_nodes):
+    rng = np.random.default_rng(0)
+    place = rng.permutation(40) % n_nodes
+    rows = sp.random_array((200, 40), density=0.2, rng=rng, format="csr")
+    whole = gather_masses(rows, place, n_nodes)
+    monkeypatch.setattr("heatmover.graphs.distinct.AT_ONCE", 1)
+    found = gather_masses(rows, place, n_nodes)
+    assert found.has_canonical_format
+    for name in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
+    np.testing.assert_allclose(found.toarray(), rows.toarray() @ np.eye(n_nodes)[place], rtol=1e-14)
+
+
 def test_nothing_to_gather():
     assert not gather_masses(np.zeros((2, 4)), np.array([0, 0, 1, 1]), 3).any()
 

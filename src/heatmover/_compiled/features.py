@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["add_columns", "add_region_sums", "add_region_values", "add_table_rows", "add_transposed"]
+__all__ = [
+    "add_columns",
+    "add_region_sums",
+    "add_region_values",
+    "add_scattered_rows",
+    "add_table_rows",
+    "add_transposed",
+]
 
 # Points whose densities are turned from columns into rows at a time: their cache lines are read once and written whole.
 TILE = 64
@@ -104,7 +111,7 @@ def add_region_values(values, labels, share, block):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def add_table_rows(indptr, indices, data, table, result):  # type: ignore[no-untyped-def]
+def add_table_rows(indptr, indices, data, table, first, result):  # type: ignore[no-untyped-def]
     """Write, for every measure, the sum of its points' table rows, weighed with their masses.
 
     Parameters
@@ -114,8 +121,10 @@ def add_table_rows(indptr, indices, data, table, result):  # type: ignore[no-unt
     table
         One group of features of every point, ``(n_points, width)``: few enough for the cache, so that the rows of many
         measures find them there.
+    first
+        Number of the first of these features.
     result
-        ``(n_measures, width)``.
+        ``(n_measures, n_features)``.
     """
     width = table.shape[1]
     row = np.empty(width, table.dtype)
@@ -136,4 +145,34 @@ def add_table_rows(indptr, indices, data, table, result):  # type: ignore[no-unt
                 row[k] += w0 * t0[k]
             entry += 1
         for k in range(width):
-            result[i, k] = row[k]
+            result[i, first + k] = row[k]
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def add_scattered_rows(indptr, indices, data, offsets, columns, values, background, result):  # type: ignore[no-untyped-def]
+    """Write, for every measure, its mass times the background, and add its points' sparse values.
+
+    Parameters
+    ----------
+    indptr, indices, data
+        Measures in CSR form, ``(n_measures, n_points)``.
+    offsets, columns, values
+        What points have beyond the background, in CSR form, ``(n_points, n_features)``.
+    background
+        ``(n_features,)``.
+    result
+        ``(n_measures, n_features)``.
+    """
+    for i in range(indptr.size - 1):
+        mass = 0.0
+        for entry in range(indptr[i], indptr[i + 1]):
+            mass += data[entry]
+        share = result.dtype.type(mass)
+        row = result[i]
+        for k in range(row.size):
+            row[k] = share * background[k]
+        for entry in range(indptr[i], indptr[i + 1]):
+            weight = data[entry]
+            point = indices[entry]
+            for q in range(offsets[point], offsets[point + 1]):
+                row[columns[q]] += weight * values[q]

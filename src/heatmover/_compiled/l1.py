@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from numba import njit
 
-from heatmover._typing import Float64, FloatArray, Int64
+from heatmover._typing import Float64, FloatArray, Int64, Intp
 
 # Speeds below: Zen 4 (AVX2), one thread, float32, 20,000 features unless said otherwise, in 10^9 feature
 # pairs per second. The machine was shared: differences below some 5 % mean little.
@@ -110,3 +112,49 @@ def keep_smallest(
             if place < k:
                 distances[row, place] = distance
                 indices[row, place] = index
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def sum_groups(rows: FloatArray, columns: Intp, signs: Float64, starts: Intp, out: Float64, sizes: Float64) -> None:
+    """Write the signed sum of every group of columns, and the sum of each row's absolute values.
+
+    Parameters
+    ----------
+    rows
+        ``(n_rows, n_features)``.
+    columns, signs
+        Features of the groups one after the other, and 1 or -1 for each, ``(n_features,)``.
+    starts
+        Where the groups begin and end in ``columns``, ``(n_groups + 1,)``.
+    out, sizes
+        ``(n_rows, n_groups)`` and ``(n_rows,)``.
+    """
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        for group in range(starts.size - 1):
+            total = 0.0
+            for p in range(starts[group], starts[group + 1]):
+                total += signs[p] * row[columns[p]]
+            out[i, group] = total
+        size = 0.0
+        for f in range(row.size):
+            size += abs(np.float64(row[f]))
+        sizes[i] = size
+
+
+@njit(cache=True, nogil=True)
+def list_within(bounds: npt.NDArray[np.float32], limits: Float64, found: Intp) -> int:
+    """List the places of the flattened ``bounds`` (n_rows, n_others) that are at most their row's limit, in order.
+
+    ``found`` takes as many as it has room for; the number returned is that of all.
+    """
+    count = 0
+    n_others = bounds.shape[1]
+    for i in range(bounds.shape[0]):
+        limit = limits[i]
+        for j in range(n_others):
+            if bounds[i, j] <= limit:
+                if count < found.size:
+                    found[count] = i * n_others + j
+                count += 1
+    return count

@@ -125,7 +125,7 @@ def check_rows(embedding: npt.ArrayLike, other: npt.ArrayLike | None) -> tuple[F
     _check_width(rows, rows if others is None else others)
     single = rows.dtype == np.float32 and (others is None or others.dtype == np.float32)
     dtype = np.float32 if single else np.float64
-    return _readable(rows, dtype), None if others is None else _readable(others, dtype)
+    return readable(rows, dtype), None if others is None else readable(others, dtype)
 
 
 def _sparse_advice(rows: Any) -> str:
@@ -221,7 +221,7 @@ def _sparse_norms(rows: sp.csr_array, others: sp.csr_array, *, limit: float) -> 
     return norms, other_norms
 
 
-def _readable(array: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
+def readable(array: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
     view: FloatArray = np.require(array, dtype, ["C", "A"]).view()
     # Read-only and writable arrays are two types for numba, which would compile the kernel twice.
     view.flags.writeable = False

@@ -10,9 +10,14 @@ import numpy.typing as npt
 from heatmover._typing import Float64, FloatArray, Int64
 from heatmover._validation import check_integer, check_threads
 from heatmover.embedding.distances import check_rows, for_each_tile
+from heatmover.embedding.sketch import choose_groups, nearest_by_groups
 from heatmover.errors import InvalidInputError
 
 __all__ = ["nearest"]
+
+# Trying in vain whether most pairs can be left out took up to a tenth of the time of 16 million pairs, and of 2 million
+# up to a third.
+FEWEST_PAIRS = 5_000_000
 
 
 def nearest(
@@ -20,7 +25,8 @@ def nearest(
 ) -> tuple[Float64, Int64]:
     """Find the k nearest rows, in L1 distance, for each row of an embedding.
 
-    The search is exact. It holds a few small tiles of distances at a time, never the matrix of all of them.
+    The search is exact. It never holds the matrix of all distances, and where sums of columns show that most pairs are
+    too far apart, it does not compute them: the nearest of 60,000 digits for 10,000 others take a thirtieth of it.
 
     Parameters
     ----------
@@ -57,6 +63,23 @@ def nearest(
     """
     rows, others = check_rows(embedding, other)
     k = _check_k(k, rows, others)
+    n_threads = check_threads(n_jobs)
+    found = _nearest_by_groups(rows, others, k, n_threads)
+    return _nearest_of_all(rows, others, k, n_threads) if found is None else found
+
+
+def _nearest_by_groups(
+    rows: FloatArray, others: FloatArray | None, k: int, n_threads: int
+) -> tuple[Float64, Int64] | None:
+    """Search with bounds, which gives the same bits, or return None where that does not pay."""
+    if len(rows) * len(rows if others is None else others) < FEWEST_PAIRS:
+        return None
+    groups = choose_groups(rows, others, k)
+    return None if groups is None else nearest_by_groups(rows, others, k, groups, n_threads=n_threads)
+
+
+def _nearest_of_all(rows: FloatArray, others: FloatArray | None, k: int, n_threads: int) -> tuple[Float64, Int64]:
+    """Compare all pairs."""
     distances = np.full((len(rows), k), np.inf)
     indices = np.full((len(rows), k), np.iinfo(np.int64).max)
     # Here, because numba takes most of a second to import.
@@ -79,7 +102,7 @@ def nearest(
             keep(j, i, tile.T)
 
     limit = float(np.finfo(np.float64).max)
-    for_each_tile(rows, others, consume, n_threads=check_threads(n_jobs), limit=limit)
+    for_each_tile(rows, others, consume, n_threads=n_threads, limit=limit)
     return distances, indices
 
 

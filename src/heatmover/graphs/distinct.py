@@ -18,6 +18,8 @@ UInt64 = npt.NDArray[np.uint64]
 
 # How often nodes are told apart by their neighbours. Weights of a kernel differ from node to node at the first look.
 MOST_LOOKS = 16
+# Masses put in order at a time, so that they stay in the cache: 12 million took 0.2 s, all at once 0.7 s.
+AT_ONCE = 2**18
 
 
 def distinct_points(points: Points[Real]) -> tuple[Points[Real], Intp]:
@@ -95,18 +97,39 @@ def gather_masses(rows: Any, place: Intp, n_nodes: int) -> Any:
             moved[:, place] = rows
             return moved
         return gather_masses(sp.csr_array(rows), place, n_nodes).toarray()
-    row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    node = place[rows.indices]
-    # By value within a node: a sum of floats depends on its order.
-    order = np.lexsort((node, row) if alone else (rows.data, node, row))
-    row, node, data = row[order], node[order], rows.data[order]
-    new = np.ones(row.size, dtype=bool)
-    new[1:] = (row[1:] != row[:-1]) | (node[1:] != node[:-1])
+    nodes = place.astype(rows.indices.dtype)[rows.indices]
+    moved = sp.csr_array((rows.data, nodes, rows.indptr), shape=(rows.shape[0], n_nodes))
+    moved = _in_order(moved)
+    return moved if alone else _added(moved)
+
+
+def _in_order(rows: sp.csr_array) -> sp.csr_array:
+    """Put the entries of every row in the order of their nodes; those of one node keep theirs."""
+    indices, data = np.empty_like(rows.indices), np.empty_like(rows.data)
+    n_entries = max(AT_ONCE, 8 * rows.shape[1])
+    step = max(1, n_entries * rows.shape[0] // max(rows.nnz, 1))
+    for start in range(0, rows.shape[0], step):
+        offsets = rows.indptr[start : start + step + 1]
+        part = slice(offsets[0], offsets[-1])
+        shape = (offsets.size - 1, rows.shape[1])
+        # There and back: two passes, where a sort of all entries took twenty times as long.
+        block = sp.csr_array((rows.data[part], rows.indices[part], offsets - offsets[0]), shape=shape).tocsc().tocsr()
+        indices[part], data[part] = block.indices, block.data
+    return sp.csr_array((data, indices, rows.indptr), shape=rows.shape)
+
+
+def _added(rows: sp.csr_array) -> sp.csr_array:
+    """Add entries of the same row and node, which follow each other."""
+    new = np.ones(rows.nnz, dtype=bool)
+    new[1:] = rows.indices[1:] != rows.indices[:-1]
+    new[rows.indptr[:-1][np.diff(rows.indptr) > 0]] = True
     starts = np.flatnonzero(new)
-    if not alone:
-        data = _sums(data, starts)
-    offsets = np.searchsorted(row[starts], np.arange(rows.shape[0] + 1))
-    return sp.csr_array((data, node[starts], offsets), shape=(rows.shape[0], n_nodes))
+    # By value within a node: a sum of floats depends on its order.
+    shared = np.flatnonzero(~new | ~np.append(new[1:], True))
+    data = rows.data.copy()
+    data[shared] = data[shared[np.lexsort((data[shared], np.cumsum(new)[shared]))]]
+    offsets = np.searchsorted(starts, rows.indptr)
+    return sp.csr_array((_sums(data, starts), rows.indices[starts], offsets), shape=rows.shape)
 
 
 def _sums(data: FloatArray, starts: Intp) -> FloatArray:
