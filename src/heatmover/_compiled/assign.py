@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -20,21 +19,22 @@ from heatmover._typing import Bool, Float64, FloatArray, Int32, Int64
 Float32 = npt.NDArray[np.float32]
 
 # Points of a tile, floats of a vector, and vectors of centres at a time. 6 x 2 sums, two vectors of centres and one
-# value of a point fill 15 of the 16 registers of AVX2. Points x vectors, 14 and 50 dimensions, 10^9 products per second
-# on one core of a busy Zen 4 whose limit is about 50: see docs/decisions/0033-nearest-landmark.md.
+# value of a point fill 15 of the 16 registers of AVX2.
 ROWS, WIDTH, VECTORS = 6, 8, 2
 # Centres of a leaf.
 LANES = 128
 # Sums may be reordered and products fused, else nothing vectorises. There is no NaN: points that are not finite in
 # single precision never come here.
 REORDER = {"reassoc", "contract", "nsz", "nnan"}
+# More than what products and their sums lose below the range of single precision, which ends at 1e-38.
+LEAST_ERROR = np.float32(1e-35)
 # Points that look at the leaves together; as columns of 14 dimensions they fill half of the first cache.
 TOGETHER = 256
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def add_products(
-    typing: Any, rows: Any, stride: Any, leaf: Any, start: Any, n_dimensions: Any, limits: Any, out: Any, least: Any
+    _: Any, rows: Any, stride: Any, leaf: Any, start: Any, n_dimensions: Any, limits: Any, out: Any, least: Any
 ) -> Any:
     """Write ``start[j] + sum_k rows[p, k] leaf[k, j]`` to ``out[p, j]``; return where one is within its limit, as bits.
 
@@ -42,127 +42,150 @@ def add_products(
     ``limits`` (ROWS,), ``out`` (ROWS, LANES), ``least`` (ROWS, WIDTH): ``least[p, i]`` gets the least of ``out[p, i]``,
     ``out[p, i + WIDTH]``, ... Bit p of the result tells whether any ``out[p, j]`` is at most ``limits[p]``.
 
-    This is the one kernel that is written in vectors. As a loop over centres it reached half of this speed, for it loads
-    and stores every sum for every second dimension; and numba does not turn scalars into vectors.
+    It is written in vectors, for numba does not keep the sums of a tile in registers: loops over centres, which load
+    and store every sum for every second dimension, reached half of its speed.
     """
-    signature = types.int64(rows, stride, leaf, start, n_dimensions, limits, out, least)
-    return signature, _emit
+    return types.int64(rows, stride, leaf, start, n_dimensions, limits, out, least), _emit_products
 
 
-@intrinsic  # type: ignore[misc]
-def subtract(typing: Any, rows: Any, row: Any, middle: Any, stride: Any, out: Any, place: Any) -> Any:
+@intrinsic
+def subtract(_: Any, rows: Any, row: Any, middle: Any, stride: Any, out: Any, place: Any) -> Any:
     """Write ``rows[row] - middle`` to ``out[place]`` and return the sum of its squares.
 
-    All are flat arrays of float32: ``rows`` and ``out`` (n, stride), ``middle`` (stride,); stride is a multiple of WIDTH,
-    which a loop does not know: for 16 values numba's was as slow as 200 products.
+    All are flat arrays of float32: ``rows`` and ``out`` (n, stride), ``middle`` (stride,). That stride is a multiple of
+    WIDTH no loop knows: for 14 dimensions it took three times as long.
     """
     return types.float32(rows, row, middle, stride, out, place), _emit_difference
 
 
-def _emit_difference(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Emit one loop over vectors, and the sum across a vector."""
-    rows, middle, out = (
-        context.make_array(signature.args[place])(context, builder, arguments[place]).data for place in (0, 2, 4)
-    )
-    stride, vector = arguments[3], ir.VectorType(ir.FloatType(), WIDTH)
-    begin, end = builder.mul(arguments[1], stride), builder.mul(arguments[5], stride)
+class _Vectors:
+    """Writes code for vectors of WIDTH floats; LLVM translates them for any processor."""
 
-    def place(array: Any, index: Any) -> Any:
-        return builder.bitcast(builder.gep(array, [index]), vector.as_pointer())
+    def __init__(self, builder: Any) -> None:
+        from llvmlite import ir
 
-    total = cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * WIDTH))
-    builder.store(ir.Constant(vector, [0.0] * WIDTH), total)
-    with cgutils.for_range(builder, builder.udiv(stride, ir.Constant(stride.type, WIDTH))) as steps:
-        k = builder.mul(steps.index, ir.Constant(stride.type, WIDTH))
-        here = builder.load(place(rows, builder.add(begin, k)), align=4)
-        away = builder.fsub(here, builder.load(place(middle, k), align=4))
-        builder.store(away, place(out, builder.add(end, k)), align=4)
-        square = builder.fmul(away, away, flags=("contract",))
-        builder.store(builder.fadd(builder.load(total), square, flags=("contract",)), total)
-    result = builder.load(total)
-    parts = [builder.extract_element(result, ir.Constant(ir.IntType(32), i)) for i in range(WIDTH)]
-    while len(parts) > 1:
-        parts = [builder.fadd(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
+        self.ir, self.builder = ir, builder
+        self.type = ir.VectorType(ir.FloatType(), WIDTH)
+
+    def number(self, value: int, bits: int = 64) -> Any:
+        return self.ir.Constant(self.ir.IntType(bits), value)
+
+    def constant(self, value: float) -> Any:
+        return self.ir.Constant(self.type, [value] * WIDTH)
+
+    def place(self, array: Any, index: Any) -> Any:
+        return self.builder.bitcast(self.builder.gep(array, [index]), self.type.as_pointer())
+
+    def read(self, array: Any, index: Any) -> Any:
+        return self.builder.load(self.place(array, index), align=4)
+
+    def write(self, vector: Any, array: Any, index: Any) -> None:
+        self.builder.store(vector, self.place(array, index), align=4)
+
+    def spread(self, array: Any, index: Any) -> Any:
+        """Return a vector with one value of an array throughout."""
+        nothing = self.ir.Constant(self.type, self.ir.Undefined)
+        value = self.builder.load(self.builder.gep(array, [index]))
+        alone = self.builder.insert_element(nothing, value, self.number(0, 32))
+        return self.builder.shuffle_vector(alone, nothing, self.places(0, WIDTH, step=0))
+
+    def add_product(self, total: Any, a: Any, b: Any) -> None:
+        """Add a product to a variable, fused where the processor can."""
+        product = self.builder.fmul(a, b, flags=("contract",))
+        self.builder.store(self.builder.fadd(self.builder.load(total), product, flags=("contract",)), total)
+
+    def sum(self, vector: Any) -> Any:
+        """Return the sum of a vector's floats, half onto half."""
+        width = WIDTH // 2
+        while width:
+            halves = (
+                self.builder.shuffle_vector(
+                    vector, self.ir.Constant(vector.type, self.ir.Undefined), self.places(first, width)
+                )
+                for first in (0, width)
+            )
+            vector, width = self.builder.fadd(*halves), width // 2
+        return self.builder.extract_element(vector, self.number(0, 32))
+
+    def places(self, first: int, count: int, step: int = 1) -> Any:
+        vector = self.ir.VectorType(self.ir.IntType(32), count)
+        return self.ir.Constant(vector, [first + step * i for i in range(count)])
 
 
-def _emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Emit the loops over vectors of centres and over dimensions."""
+def _data(context: Any, builder: Any, signature: Any, arguments: Any, places: tuple[int, ...]) -> list[Any]:
+    """Return where the values of some arguments, which are arrays, begin."""
+    return [context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in places]
 
-    def data(place: int) -> Any:
-        return context.make_array(signature.args[place])(context, builder, arguments[place]).data
 
-    rows, leaf, start, limits, out, least = (data(place) for place in (0, 2, 3, 5, 6, 7))
+def _emit_products(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Emit the loops of `add_products`: over vectors of centres, and within over dimensions."""
+    rows, leaf, start, limits, out, least = _data(context, builder, signature, arguments, (0, 2, 3, 5, 6, 7))
     stride, n_dimensions = arguments[1], arguments[4]
-    vector = ir.VectorType(ir.FloatType(), WIDTH)
-
-    def number(value: int) -> Any:
-        return ir.Constant(n_dimensions.type, value)
-
-    def place(array: Any, index: Any) -> Any:
-        return builder.bitcast(builder.gep(array, [index]), vector.as_pointer())
-
-    def read(array: Any, index: Any) -> Any:
-        return builder.load(place(array, index), align=4)
-
+    to = _Vectors(builder)
     for p in range(ROWS):
-        builder.store(ir.Constant(vector, [float("inf")] * WIDTH), place(least, number(p * WIDTH)), align=4)
-    with cgutils.for_range(builder, number(LANES // (WIDTH * VECTORS))) as lanes:
-        first = builder.mul(lanes.index, number(WIDTH * VECTORS))
-        firsts = [builder.add(first, number(WIDTH * v)) for v in range(VECTORS)]
-        sums = [[cgutils.alloca_once(builder, vector) for _ in range(VECTORS)] for _ in range(ROWS)]
-        for v in range(VECTORS):
-            begun = read(start, firsts[v])
+        to.write(to.constant(float("inf")), least, to.number(p * WIDTH))
+    with cgutils.for_range(builder, to.number(LANES // (WIDTH * VECTORS))) as lanes:
+        first = builder.mul(lanes.index, to.number(WIDTH * VECTORS))
+        firsts = [builder.add(first, to.number(WIDTH * v)) for v in range(VECTORS)]
+        sums = [[cgutils.alloca_once(builder, to.type) for _ in firsts] for _ in range(ROWS)]
+        for v, j in enumerate(firsts):
             for p in range(ROWS):
-                builder.store(begun, sums[p][v])
+                builder.store(to.read(start, j), sums[p][v])
         with cgutils.for_range(builder, n_dimensions) as dimensions:
-            k = dimensions.index
-            row = builder.mul(k, number(LANES))
-            centers = [read(leaf, builder.add(row, firsts[v])) for v in range(VECTORS)]
+            column = builder.mul(dimensions.index, to.number(LANES))
+            centers = [to.read(leaf, builder.add(column, j)) for j in firsts]
             for p in range(ROWS):
-                index = builder.add(builder.mul(stride, number(p)), k)
-                value = _spread(builder, builder.load(builder.gep(rows, [index])), vector)
+                value = to.spread(rows, builder.add(builder.mul(stride, to.number(p)), dimensions.index))
                 for v in range(VECTORS):
-                    product = builder.fmul(value, centers[v], flags=("contract",))
-                    total = builder.fadd(builder.load(sums[p][v]), product, flags=("contract",))
-                    builder.store(total, sums[p][v])
+                    to.add_product(sums[p][v], value, centers[v])
         for p in range(ROWS):
-            lowest = read(least, number(p * WIDTH))
-            for v in range(VECTORS):
+            lowest = to.read(least, to.number(p * WIDTH))
+            for v, j in enumerate(firsts):
                 total = builder.load(sums[p][v])
-                builder.store(total, place(out, builder.add(number(p * LANES), firsts[v])), align=4)
+                to.write(total, out, builder.add(to.number(p * LANES), j))
                 lowest = builder.select(builder.fcmp_ordered("<", total, lowest), total, lowest)
-            builder.store(lowest, place(least, number(p * WIDTH)), align=4)
-    bits = number(0)
+            to.write(lowest, least, to.number(p * WIDTH))
+    bits = to.number(0)
     for p in range(ROWS):
-        limit = _spread(builder, builder.load(builder.gep(limits, [number(p)])), vector)
-        within = builder.fcmp_ordered("<=", read(least, number(p * WIDTH)), limit)
-        found = builder.icmp_unsigned("!=", builder.bitcast(within, ir.IntType(WIDTH)), ir.Constant(ir.IntType(WIDTH), 0))
-        bits = builder.or_(bits, builder.shl(builder.zext(found, ir.IntType(64)), number(p)))
+        within = builder.fcmp_ordered("<=", to.read(least, to.number(p * WIDTH)), to.spread(limits, to.number(p)))
+        found = builder.icmp_unsigned("!=", builder.bitcast(within, to.ir.IntType(WIDTH)), to.number(0, WIDTH))
+        bits = builder.or_(bits, builder.shl(builder.zext(found, bits.type), to.number(p)))
     return bits
 
 
-def _spread(builder: Any, value: Any, vector: Any) -> Any:
-    """Return a vector with one value throughout."""
-    nothing = ir.Constant(vector, ir.Undefined)
-    alone = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(alone, nothing, ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH))
+def _emit_difference(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Emit the loop of `subtract`."""
+    rows, middle, out = _data(context, builder, signature, arguments, (0, 2, 4))
+    _, row, _, stride, _, place = arguments
+    to = _Vectors(builder)
+    total = cgutils.alloca_once(builder, to.type)
+    builder.store(to.constant(0.0), total)
+    begin, end = builder.mul(row, stride), builder.mul(place, stride)
+    with cgutils.for_range(builder, builder.udiv(stride, to.number(WIDTH))) as steps:
+        k = builder.mul(steps.index, to.number(WIDTH))
+        away = builder.fsub(to.read(rows, builder.add(begin, k)), to.read(middle, k))
+        to.write(away, out, builder.add(end, k))
+        to.add_product(total, away, away)
+    return to.sum(builder.load(total))
 
 
 @njit(cache=True, nogil=True)
 def rotate(points: FloatArray, origin: Float64, unit: float, rotation: Float64, out: Float32, norms: Float64) -> None:
     """Write ``(points - origin) / unit @ rotation`` and the norms of its rows; sums are in double precision.
 
-    ``points`` (n_points, n_dimensions), ``rotation`` (n_dimensions, stride), ``out`` (n_points, stride).
+    ``points`` (n_points, n_dimensions), ``rotation`` (stride, stride) with zeros beyond, ``out`` (n_points, stride).
     """
-    sums = np.empty(out.shape[1])
+    n_dimensions = points.shape[1]
+    sums, values = np.empty(out.shape[1]), np.zeros(-(-n_dimensions // 4) * 4)
     for p in range(points.shape[0]):
+        for k in range(n_dimensions):
+            values[k] = (np.float64(points[p, k]) - origin[k]) / unit
         sums[:] = 0.0
-        for k in range(points.shape[1]):
-            value = (np.float64(points[p, k]) - origin[k]) / unit
-            row = rotation[k]
+        for k in range(0, values.size, 4):  # four dimensions a pass, for each pass reads the sums
+            a, b, c, d = values[k], values[k + 1], values[k + 2], values[k + 3]
+            to_a, to_b, to_c, to_d = rotation[k], rotation[k + 1], rotation[k + 2], rotation[k + 3]
             for i in range(sums.size):
-                sums[i] += value * row[i]
+                sums[i] += (a * to_a[i] + b * to_b[i]) + (c * to_c[i] + d * to_d[i])
         square = 0.0
         for i in range(sums.size):
             square += sums[i] * sums[i]
@@ -316,7 +339,7 @@ def _work(stride: int) -> Any:
     )
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(cache=True, nogil=True, fastmath=REORDER, inline="always")
 def _tile(
     points: Float32,
     norms: Float32,
@@ -326,11 +349,11 @@ def _tile(
     rounding: tuple[float, float],
     work: Any,
 ) -> int:
-    """Let up to ROWS points look at a leaf from its middle; return, as bits, which of them may find their nearest there.
+    """Let up to ROWS points look at a leaf from its middle; return, as bits, which may have their nearest there.
 
-    With a the distance of a point from the middle, r the leaf's radius and x the point's norm, half a square is wrong by
-    at most ``rounding[0] (a + r)^2 + rounding[1] (a + r) x``: what sums of products lose, and what the point lost when
-    it became single.
+    With a the distance of a point from the middle, r the leaf's radius and x the point's norm, half a square is wrong
+    by at most ``rounding[0] (a + r)^2 + rounding[1] (a + r) x`` and what is below the range of single precision: what
+    sums of products lose, and what the point lost when it became single.
     """
     columns, halves, middle, radius = leaf
     values, squares, errors, limits, out, least = work
@@ -339,7 +362,7 @@ def _tile(
         p = rows[min(i, rows.size - 1)]
         square = subtract(points, p, middle, stride, values, i)
         reach = np.sqrt(square) + radius
-        error = reach * (rounding[0] * reach + rounding[1] * norms[p])
+        error = reach * (rounding[0] * reach + rounding[1] * norms[p]) + LEAST_ERROR
         squares[i], errors[i] = square * np.float32(0.5), error
         limits[i] = largest[p] - square * np.float32(0.5) + error
     return add_products(values, stride, columns, halves, columns.size // LANES, limits, out, least)  # type: ignore[no-any-return]
@@ -349,7 +372,10 @@ def _tile(
 def _look(
     points: Float32, norms: Float32, rows: Int64, leaf: Any, number: int, rounding: Any, work: Any, state: Any
 ) -> None:
-    """Let some points look at a leaf; ``state``: nearest, its largest and least half square, the least of all others."""
+    """Let some points look at a leaf.
+
+    ``state``: the nearest so far, the largest and the least that half its square may be, and the least of all others.
+    """
     _, squares, errors, limits, out, least = work
     nearest, largest, lowest, second = state
     for first in range(0, rows.size, ROWS):
@@ -363,8 +389,12 @@ def _look(
             p, square, error, limit = some[i], squares[i], errors[i], limits[i]
             for j in range(WIDTH):  # others of the same leaf that are farther than both errors cannot be nearest
                 limit = min(limit, least[i * WIDTH + j] + np.float32(2.1) * error)
-            for j in range(LANES):
-                if out[i * LANES + j] <= limit:
+            for column in range(WIDTH):
+                if least[i * WIDTH + column] > limit:
+                    continue
+                for j in range(column, LANES, WIDTH):
+                    if out[i * LANES + j] > limit:
+                        continue
                     half = square + out[i * LANES + j]
                     if half + error < largest[p]:
                         second[p] = min(second[p], lowest[p])
@@ -374,7 +404,7 @@ def _look(
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER)
-def _reach(norms: Float32, largest: Float32, reach: Float32) -> float:
+def _reach(norms: Float32, largest: Float32, reach: Float32) -> Any:
     """Write squared distances beyond which a box cannot hold a nearer centre; return the largest.
 
     A gap g between a point of norm x, in single precision, and a box is too large by at most 2^-23 x, which takes less

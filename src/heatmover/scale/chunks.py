@@ -24,7 +24,8 @@ from heatmover.cohort.reader import Block, Columns, DrawnReader, Numbers, Reader
 from heatmover.cohort.shifted import ShiftedReader
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import InvalidInputError, argument
-from heatmover.graphs.search.kmeans import PER_LANDMARK, CenterSearch
+from heatmover.graphs.search.assign import CenterSearch
+from heatmover.graphs.search.kmeans import PER_LANDMARK
 from heatmover.scale.checkpoint import UNFINISHED, Arrays, explain_full_disk
 
 __all__ = [

@@ -16,7 +16,8 @@ from heatmover.analysis.landmarking import LEAST_PER_SAMPLE, quota
 from heatmover.cohort import Cohort
 from heatmover.graphs import Landmarks
 from heatmover.graphs.distinct import distinct_points
-from heatmover.graphs.search.kmeans import ITERATIONS, CenterSearch, k_means
+from heatmover.graphs.search.assign import CenterSearch
+from heatmover.graphs.search.kmeans import ITERATIONS, k_means
 from heatmover.graphs.search.lloyd import means_or_same
 from heatmover.scale.checkpoint import Arrays
 from heatmover.scale.chunks import (

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._threads import in_threads
-from heatmover._typing import Bool, Float64, FloatArray, Int32, Int64, Intp
+from heatmover._typing import Float64, FloatArray, Int64
 from heatmover.graphs.search.leaves import Leaves
 
 __all__ = ["CenterSearch"]
@@ -32,9 +32,8 @@ MOST_PAIRS = 2**16
 class CenterSearch:
     """Finds the nearest of fixed centres.
 
-    Neighbouring centres share a leaf with a box around it, see `Leaves`; most boxes are too far from a point to be looked
-    at, and where none is, the products with all centres are still faster than those of a library. It is exact: of
-    centres at the same distance in float64 the first is the nearest.
+    Neighbouring centres share a leaf with a box around it, see `Leaves`; most boxes are too far from a point to be
+    looked at. It is exact: of centres at the same distance in float64 the first is the nearest.
 
     Attributes
     ----------

@@ -21,9 +21,9 @@ Float32 = npt.NDArray[np.float32]
 MOST_ROTATED = 64
 # Norms beyond which squares may leave the range of single precision. Such points are compared with all centres.
 FAR = 1e15
-# The least square that double precision tells from its neighbours, with a margin for sums.
-LEAST_SQUARE, LARGEST = 1e-290, 1e150
-# Room for one more lane than centres, as products of single precision.
+# Sizes whose squares, and small parts of them, are within the range of double precision.
+LEAST, LARGEST = 1e-140, 1e150
+# Half the square of a centre that is not there.
 NOWHERE = np.float32(3e38)
 
 
@@ -66,7 +66,7 @@ class Leaves:
     order
         ``(n_leaves * LANES,)``: the number of the centre in each place; -1 where there is none.
     origin, unit, rotation
-        ``(n_dimensions,)``, a number and ``(n_dimensions, stride)``: how points become coordinates.
+        ``(n_dimensions,)``, a number and ``(stride, stride)``: how points become coordinates; zeros beyond.
     parts
         What `heatmover._compiled.assign` calls ``leaves``.
     cuts
@@ -90,11 +90,12 @@ class Leaves:
         unit = float(np.abs(centers - origin).max()) or 1.0
         scaled = (centers - origin) / unit
         stride = -(-centers.shape[1] // WIDTH) * WIDTH
-        rotation = np.zeros((centers.shape[1], stride))
-        rotation[:, : centers.shape[1]] = _axes(scaled)
-        placed = scaled @ rotation
+        rotation = np.zeros((stride, stride))
+        rotation[: centers.shape[1], : centers.shape[1]] = _axes(scaled)
+        placed = scaled @ rotation[: centers.shape[1]]
         members, cuts = _cut(placed, LANES)
-        return cls(_places(members, LANES), origin, unit, rotation, _parts(placed, members, centers.shape[1], LANES), cuts)
+        parts = _parts(placed, members, centers.shape[1], LANES)
+        return cls(_places(members, LANES), origin, unit, rotation, parts, cuts)
 
     @property
     def n_leaves(self) -> int:
@@ -153,8 +154,9 @@ class Leaves:
 
     def _tells(self, sizes: Float64) -> Bool:
         """Return for which points, by their norms, neither precision leaves its range."""
-        inside = (self.unit**2 > LEAST_SQUARE) & (self.unit < LARGEST)
-        return inside & (sizes < FAR) & (sizes * self.unit < LARGEST)
+        if not LEAST < self.unit < LARGEST:
+            return np.zeros(sizes.size, dtype=np.bool_)
+        return np.asarray(sizes < min(FAR, LARGEST / self.unit))
 
 
 def _axes(scaled: Float64) -> Float64:
@@ -201,7 +203,7 @@ def _places(members: list[Intp], size: int) -> Int64:
 
 
 def _parts(placed: Float64, members: list[Intp], n_dimensions: int, size: int) -> tuple[Any, ...]:
-    """Return columns, halves, middles, low, high and radii of leaves in single precision; bounds are rounded outward."""
+    """Return columns, halves, middles, low, high and radii of leaves in single precision, bounds rounded outward."""
     n_leaves, stride = len(members), placed.shape[1]
     columns = np.zeros((n_leaves, n_dimensions, size), dtype=np.float32)
     halves = np.full((n_leaves, size), NOWHERE)
