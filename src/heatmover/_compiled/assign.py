@@ -1,7 +1,11 @@
 """The nearest of many centres: in single precision, leaf by leaf of neighbouring centres, with bounds of its rounding.
 
-Points and centres lie in rotated coordinates, see `heatmover.graphs.search.assign`. A leaf holds ``LANES`` centres. Its
+Points and centres lie in rotated coordinates, see `heatmover.graphs.search.leaves`. A leaf holds ``LANES`` centres. Its
 products are taken from its own middle, so that rounding is small beside the distances that matter.
+
+``tiles`` (n_leaves, (n_dimensions + 1) * LANES) holds a leaf's centres from its middle, negative, dimension by
+dimension, and then half of their squares; ``boxes`` (n_leaves, 3, stride) its least and largest coordinates and its
+middle; ``radii`` (n_leaves,) the distance of its farthest centre from the middle.
 """
 
 from __future__ import annotations
@@ -14,48 +18,55 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from heatmover._typing import Bool, Float64, FloatArray, Int32, Int64
+from heatmover._typing import Float64, FloatArray, Int32, Int64
 
 Float32 = npt.NDArray[np.float32]
 
 # Points of a tile, floats of a vector, and vectors of centres at a time. 6 x 2 sums, two vectors of centres and one
 # value of a point fill 15 of the 16 registers of AVX2.
 ROWS, WIDTH, VECTORS = 6, 8, 2
-# Centres of a leaf.
+# Centres of a leaf. In microseconds a point, for leaves of 64 and 128: 27,000 centres of the simulated cells 1.7 and
+# 1.5, of a Gaussian in 8, 14, 30 and 50 dimensions 3.1 and 2.4, 11.3 and 9.8, 32 and 27, 47 and 45. Smaller leaves
+# leave out more, but each takes the time of 20 products to see a point from its middle.
 LANES = 128
+# Points that look at the leaves together. 128, 256 and 512 are within 5 % of each other.
+TOGETHER = 256
+# What a tile writes, in one array: products (ROWS, LANES), the least of every eighth (ROWS, WIDTH), limits, half
+# squares of the distances from the middle and errors (ROWS,), and points from the middle (ROWS, stride).
+LEAST = ROWS * LANES
+LIMITS = LEAST + ROWS * WIDTH
+SQUARES = LIMITS + ROWS
+ERRORS = SQUARES + ROWS
+VALUES = ERRORS + ROWS
+# Bounds of a point: of half the square of the nearest so far, the largest and the least it may be; the least of others.
+LARGEST, LOWEST, SECOND = 0, 1, 2
+# More than what products and their sums lose below the range of single precision, which ends at 1e-38.
+LEAST_ERROR = np.float32(1e-35)
 # Sums may be reordered and products fused, else nothing vectorises. There is no NaN: points that are not finite in
 # single precision never come here.
 REORDER = {"reassoc", "contract", "nsz", "nnan"}
-# More than what products and their sums lose below the range of single precision, which ends at 1e-38.
-LEAST_ERROR = np.float32(1e-35)
-# Points that look at the leaves together; as columns of 14 dimensions they fill half of the first cache.
-TOGETHER = 256
 
 
 @intrinsic
-def add_products(
-    _: Any, rows: Any, stride: Any, leaf: Any, start: Any, n_dimensions: Any, limits: Any, out: Any, least: Any
-) -> Any:
-    """Write ``start[j] + sum_k rows[p, k] leaf[k, j]`` to ``out[p, j]``; return where one is within its limit, as bits.
+def add_products(_: Any, work: Any, stride: Any, tiles: Any, leaf: Any, n_dimensions: Any) -> Any:
+    """Write the products of a tile's points with a leaf's centres; return which have one within their limit, as bits.
 
-    All are flat arrays of float32: ``rows`` (ROWS, stride), ``leaf`` (n_dimensions, LANES), ``start`` (LANES,),
-    ``limits`` (ROWS,), ``out`` (ROWS, LANES), ``least`` (ROWS, WIDTH): ``least[p, i]`` gets the least of ``out[p, i]``,
-    ``out[p, i + WIDTH]``, ... Bit p of the result tells whether any ``out[p, j]`` is at most ``limits[p]``.
+    ``out[p, j] = halves[j] + sum_k values[p, k] columns[k, j]`` and ``least[p, i] = min(out[p, i], out[p, i + WIDTH],
+    ...)``. Bit p tells whether any ``out[p, j]`` is at most ``limits[p]``.
 
     It is written in vectors, for numba does not keep the sums of a tile in registers: loops over centres, which load
     and store every sum for every second dimension, reached half of its speed.
     """
-    return types.int64(rows, stride, leaf, start, n_dimensions, limits, out, least), _emit_products
+    return types.int64(work, stride, tiles, leaf, n_dimensions), _emit_products
 
 
 @intrinsic
-def subtract(_: Any, rows: Any, row: Any, middle: Any, stride: Any, out: Any, place: Any) -> Any:
-    """Write ``rows[row] - middle`` to ``out[place]`` and return the sum of its squares.
+def subtract(_: Any, points: Any, point: Any, boxes: Any, leaf: Any, stride: Any, work: Any, row: Any) -> Any:
+    """Write a point as seen from a leaf's middle to a row of a tile, and return the square of its distance.
 
-    All are flat arrays of float32: ``rows`` and ``out`` (n, stride), ``middle`` (stride,). That stride is a multiple of
-    WIDTH no loop knows: for 14 dimensions it took three times as long.
+    That stride is a multiple of WIDTH no loop knows: for 14 dimensions it took three times as long.
     """
-    return types.float32(rows, row, middle, stride, out, place), _emit_difference
+    return types.float32(points, point, boxes, leaf, stride, work, row), _emit_difference
 
 
 class _Vectors:
@@ -119,75 +130,85 @@ def _data(context: Any, builder: Any, signature: Any, arguments: Any, places: tu
 
 def _emit_products(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Emit the loops of `add_products`: over vectors of centres, and within over dimensions."""
-    rows, leaf, start, limits, out, least = _data(context, builder, signature, arguments, (0, 2, 3, 5, 6, 7))
-    stride, n_dimensions = arguments[1], arguments[4]
+    work, tiles = _data(context, builder, signature, arguments, (0, 2))
+    _, stride, _, leaf, n_dimensions = arguments
     to = _Vectors(builder)
+    after = builder.mul(n_dimensions, to.number(LANES))
+    columns = builder.gep(tiles, [builder.mul(leaf, builder.add(after, to.number(LANES)))])
     for p in range(ROWS):
-        to.write(to.constant(float("inf")), least, to.number(p * WIDTH))
+        to.write(to.constant(float("inf")), work, to.number(LEAST + p * WIDTH))
     with cgutils.for_range(builder, to.number(LANES // (WIDTH * VECTORS))) as lanes:
         first = builder.mul(lanes.index, to.number(WIDTH * VECTORS))
         firsts = [builder.add(first, to.number(WIDTH * v)) for v in range(VECTORS)]
         sums = [[cgutils.alloca_once(builder, to.type) for _ in firsts] for _ in range(ROWS)]
         for v, j in enumerate(firsts):
+            half = to.read(columns, builder.add(after, j))
             for p in range(ROWS):
-                builder.store(to.read(start, j), sums[p][v])
+                builder.store(half, sums[p][v])
         with cgutils.for_range(builder, n_dimensions) as dimensions:
             column = builder.mul(dimensions.index, to.number(LANES))
-            centers = [to.read(leaf, builder.add(column, j)) for j in firsts]
+            centers = [to.read(columns, builder.add(column, j)) for j in firsts]
             for p in range(ROWS):
-                value = to.spread(rows, builder.add(builder.mul(stride, to.number(p)), dimensions.index))
+                row = builder.add(builder.mul(stride, to.number(p)), to.number(VALUES))
+                value = to.spread(work, builder.add(row, dimensions.index))
                 for v in range(VECTORS):
                     to.add_product(sums[p][v], value, centers[v])
         for p in range(ROWS):
-            lowest = to.read(least, to.number(p * WIDTH))
+            lowest = to.read(work, to.number(LEAST + p * WIDTH))
             for v, j in enumerate(firsts):
                 total = builder.load(sums[p][v])
-                to.write(total, out, builder.add(to.number(p * LANES), j))
+                to.write(total, work, builder.add(to.number(p * LANES), j))
                 lowest = builder.select(builder.fcmp_ordered("<", total, lowest), total, lowest)
-            to.write(lowest, least, to.number(p * WIDTH))
+            to.write(lowest, work, to.number(LEAST + p * WIDTH))
     bits = to.number(0)
     for p in range(ROWS):
-        within = builder.fcmp_ordered("<=", to.read(least, to.number(p * WIDTH)), to.spread(limits, to.number(p)))
-        found = builder.icmp_unsigned("!=", builder.bitcast(within, to.ir.IntType(WIDTH)), to.number(0, WIDTH))
+        lowest, limit = to.read(work, to.number(LEAST + p * WIDTH)), to.spread(work, to.number(LIMITS + p))
+        within = builder.bitcast(builder.fcmp_ordered("<=", lowest, limit), to.ir.IntType(WIDTH))
+        found = builder.icmp_unsigned("!=", within, to.number(0, WIDTH))
         bits = builder.or_(bits, builder.shl(builder.zext(found, bits.type), to.number(p)))
     return bits
 
 
 def _emit_difference(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Emit the loop of `subtract`."""
-    rows, middle, out = _data(context, builder, signature, arguments, (0, 2, 4))
-    _, row, _, stride, _, place = arguments
+    points, boxes, work = _data(context, builder, signature, arguments, (0, 2, 5))
+    _, point, _, leaf, stride, _, row = arguments
     to = _Vectors(builder)
+    here = builder.mul(point, stride)
+    middle = builder.mul(builder.add(builder.mul(leaf, to.number(3)), to.number(2)), stride)
+    values = builder.add(to.number(VALUES), builder.mul(row, stride))
     total = cgutils.alloca_once(builder, to.type)
     builder.store(to.constant(0.0), total)
-    begin, end = builder.mul(row, stride), builder.mul(place, stride)
     with cgutils.for_range(builder, builder.udiv(stride, to.number(WIDTH))) as steps:
         k = builder.mul(steps.index, to.number(WIDTH))
-        away = builder.fsub(to.read(rows, builder.add(begin, k)), to.read(middle, k))
-        to.write(away, out, builder.add(end, k))
+        away = builder.fsub(to.read(points, builder.add(here, k)), to.read(boxes, builder.add(middle, k)))
+        to.write(away, work, builder.add(values, k))
         to.add_product(total, away, away)
     return to.sum(builder.load(total))
 
 
 @njit(cache=True, nogil=True)
-def rotate(points: FloatArray, origin: Float64, unit: float, rotation: Float64, out: Float32, norms: Float64) -> None:
+def rotate(points: FloatArray, origin: Float64, unit: float, rotation: Float64, out: Float32, norms: Float32) -> None:
     """Write ``(points - origin) / unit @ rotation`` and the norms of its rows; sums are in double precision.
 
     ``points`` (n_points, n_dimensions), ``rotation`` (stride, stride) with zeros beyond, ``out`` (n_points, stride).
     """
-    n_dimensions = points.shape[1]
-    sums, values = np.empty(out.shape[1]), np.zeros(-(-n_dimensions // 4) * 4)
-    for p in range(points.shape[0]):
+    n_points, n_dimensions = points.shape
+    stride = out.shape[1]
+    sums, values = np.empty(stride), np.zeros(stride)
+    for p in range(n_points):
         for k in range(n_dimensions):
             values[k] = (np.float64(points[p, k]) - origin[k]) / unit
-        sums[:] = 0.0
-        for k in range(0, values.size, 4):  # four dimensions a pass, for each pass reads the sums
+        for i in range(stride):
+            sums[i] = 0.0
+        for k in range(0, n_dimensions, 4):  # four dimensions a pass, for each pass reads the sums
             a, b, c, d = values[k], values[k + 1], values[k + 2], values[k + 3]
-            to_a, to_b, to_c, to_d = rotation[k], rotation[k + 1], rotation[k + 2], rotation[k + 3]
-            for i in range(sums.size):
-                sums[i] += (a * to_a[i] + b * to_b[i]) + (c * to_c[i] + d * to_d[i])
+            for i in range(stride):
+                sums[i] += (a * rotation[k, i] + b * rotation[k + 1, i]) + (
+                    c * rotation[k + 2, i] + d * rotation[k + 3, i]
+                )
         square = 0.0
-        for i in range(sums.size):
+        for i in range(stride):
             square += sums[i] * sums[i]
             out[p, i] = sums[i]
         norms[p] = np.sqrt(square)
@@ -208,78 +229,52 @@ def nearest_by_leaves(
     points: Float32,
     norms: Float32,
     own: Int32,
-    leaves: Any,
-    rounding: tuple[float, float],
+    tiles: Float32,
+    boxes: Float32,
+    radii: Float32,
+    rounding: Float32,
     nearest: Int64,
-    limits: Float32,
-    unsure: Bool,
+    bounds: Float32,
 ) -> int:
-    """Write the nearest centre of each point, as a place in the leaves, and where rounding may have chosen it.
+    """Write the nearest centre of each point, as a place in the leaves; return how often a point looked at a leaf.
 
     Parameters
     ----------
     points, norms, own
         ``(n_points, stride)``, ``(n_points,)`` and ``(n_points,)``: points in the order of their own leaves.
-    leaves
-        ``columns`` (n_leaves, n_dimensions * LANES), negative; ``halves`` (n_leaves, LANES), half their squares;
-        ``middles``, ``low`` and ``high`` (n_leaves, stride); ``radii`` (n_leaves,).
+    tiles, boxes, radii
+        The leaves.
     rounding
-        Factors of the error, see `_tile`.
-    nearest, limits, unsure
-        ``(n_points,)`` each: found, an upper bound of half its square, and whether another may be as near.
-
-    Returns
-    -------
-    int
-        Pairs of a point and a leaf that were looked at.
+        ``(2,)``: factors of the error, see `_tile`.
+    nearest, bounds
+        ``(n_points,)``, and ``(3, n_points)``, infinite at first. Where the second is not above the largest, another
+        centre may be as near.
     """
-    columns, halves, middles, low, high, radii = leaves
-    n_leaves, stride = middles.shape
-    n_dimensions = columns.shape[1] // LANES
-    across = np.empty((n_dimensions, TOGETHER), dtype=np.float32)
+    n_leaves, _, stride = boxes.shape
+    across = np.empty((stride, TOGETHER), dtype=np.float32)
     gaps, reach = np.empty(TOGETHER, dtype=np.float32), np.empty(TOGETHER, dtype=np.float32)
-    rows, order, keys = (
-        np.empty(TOGETHER, dtype=np.int64),
-        np.empty(n_leaves, dtype=np.int64),
-        np.empty(n_leaves, dtype=np.float32),
-    )
-    lows, second = np.empty(TOGETHER, dtype=np.float32), np.empty(TOGETHER, dtype=np.float32)
-    work = _work(stride)
+    rows, order = np.empty(TOGETHER, dtype=np.int64), np.empty(n_leaves, dtype=np.int64)
+    keys, work = np.empty(n_leaves, dtype=np.float32), np.empty(VALUES + ROWS * stride, dtype=np.float32)
     looked_at = 0
     for start in range(0, points.shape[0], TOGETHER):
         stop = min(start + TOGETHER, points.shape[0])
-        count = stop - start
-        here, sizes, own_here = points[start:stop], norms[start:stop], own[start:stop]
-        state = (nearest[start:stop], limits[start:stop], lows[:count], second[:count])
-        state[1][:] = np.inf
-        state[2][:] = np.inf
-        state[3][:] = np.inf
-        for k in range(n_dimensions):
-            for p in range(count):
-                across[k, p] = here[p, k]
-        begin = 0
-        while begin < count:
-            end = begin + 1
-            while end < count and own_here[end] == own_here[begin]:
-                end += 1
-            for p in range(begin, end):
-                rows[p - begin] = p
-            g = own_here[begin]
-            leaf = (columns[g], halves[g], middles[g], radii[g])
-            _look(here, sizes, rows[: end - begin], leaf, g, rounding, work, state)
-            looked_at += end - begin
-            begin = end
-        found = _leaves_in_reach(here, _reach(sizes, state[1], reach), middles, low, high, n_dimensions, order, keys)
-        for i in range(found):
-            g = order[i]
-            _reach(sizes, state[1], reach)
-            n_rows = _points_in_reach(across, count, low[g], high[g], reach, own_here, g, gaps, rows)
-            if n_rows > 0:
-                leaf = (columns[g], halves[g], middles[g], radii[g])
-                _look(here, sizes, rows[:n_rows], leaf, g, rounding, work, state)
+        for k in range(stride):
+            for p in range(start, stop):
+                across[k, p - start] = points[p, k]
+        for turn in range(2):  # each point at its own leaf, and then at those in reach
+            if turn == 0:
+                n_visits = _own_leaves(own, start, stop, order)
+            else:
+                most = _reach(norms, bounds, start, stop, reach)
+                n_visits = _leaves_in_reach(across, stop - start, most, boxes, order, keys)
+            for visit in range(n_visits):
+                leaf = order[visit]
+                if turn == 1:
+                    _reach(norms, bounds, start, stop, reach)
+                    _gaps(across, stop - start, boxes, leaf, gaps)
+                n_rows = _rows(own, start, stop, leaf, turn == 0, gaps, reach, rows)
+                _look(points, norms, rows, n_rows, leaf, tiles, boxes, radii, rounding, work, nearest, bounds)
                 looked_at += n_rows
-        for p in range(count):
-            unsure[start + p] = state[3][p] <= state[1][p]
     return looked_at
 
 
@@ -287,9 +282,11 @@ def nearest_by_leaves(
 def candidates_by_leaves(
     points: Float32,
     norms: Float32,
-    limits: Float32,
-    leaves: Any,
-    rounding: tuple[float, float],
+    bounds: Float32,
+    tiles: Float32,
+    boxes: Float32,
+    radii: Float32,
+    rounding: Float32,
     which: Int64,
     places: Int64,
 ) -> tuple[int, int]:
@@ -297,190 +294,184 @@ def candidates_by_leaves(
 
     It stops before the first point whose pairs do not fit any more; those of one point fit always.
     """
-    columns, halves, middles, low, high, radii = leaves
-    n_leaves, stride = middles.shape
-    n_dimensions = columns.shape[1] // LANES
-    rows, reach = np.zeros(1, dtype=np.int64), np.empty(1, dtype=np.float32)
-    work = _work(stride)
-    _, squares, errors, _, out, _ = work
+    n_leaves, _, stride = boxes.shape
+    rows, reach = np.empty(1, dtype=np.int64), np.empty(1, dtype=np.float32)
+    work = np.empty(VALUES + ROWS * stride, dtype=np.float32)
     count = 0
     for p in range(points.shape[0]):
-        before = count
-        reach_here = _reach(norms[p : p + 1], limits[p : p + 1], reach)
-        for g in range(n_leaves):
+        before, rows[0] = count, p
+        _reach(norms, bounds, p, p + 1, reach)
+        for leaf in range(n_leaves):
             gap = np.float32(0)
-            for k in range(n_dimensions):
-                side = max(low[g, k] - points[p, k], points[p, k] - high[g, k], np.float32(0))
+            for k in range(stride):
+                side = max(boxes[leaf, 0, k] - points[p, k], points[p, k] - boxes[leaf, 1, k], np.float32(0))
                 gap += side * side
-            if gap > reach_here:
+            if gap > reach[0]:
                 continue
-            leaf = (columns[g], halves[g], middles[g], radii[g])
-            if _tile(points[p : p + 1], norms[p : p + 1], limits[p : p + 1], rows, leaf, rounding, work) == 0:
+            if (
+                _tile(points, norms, rows, np.int64(0), np.int64(1), leaf, tiles, boxes, radii, rounding, work, bounds)
+                == 0
+            ):
                 continue
             for j in range(LANES):
-                if squares[0] + out[j] - errors[0] <= limits[p]:
+                if work[SQUARES] + work[j] - work[ERRORS] <= bounds[LARGEST, p]:
                     if count == which.size:
                         return before, p
-                    which[count], places[count] = p, g * LANES + j
+                    which[count], places[count] = p, leaf * LANES + j
                     count += 1
     return count, points.shape[0]
 
 
-@njit(cache=True, nogil=True)
-def _work(stride: int) -> Any:
-    """Return room for a tile: points from a leaf's middle, their half squares, errors and limits, products, least."""
-    return (
-        np.empty(ROWS * stride, dtype=np.float32),
-        np.empty(ROWS, dtype=np.float32),
-        np.empty(ROWS, dtype=np.float32),
-        np.empty(ROWS, dtype=np.float32),
-        np.empty(ROWS * LANES, dtype=np.float32),
-        np.empty(ROWS * WIDTH, dtype=np.float32),
-    )
-
-
-@njit(cache=True, nogil=True, fastmath=REORDER, inline="always")
+@njit(cache=True, nogil=True, fastmath=REORDER)
 def _tile(
     points: Float32,
     norms: Float32,
-    largest: Float32,
     rows: Int64,
-    leaf: Any,
-    rounding: tuple[float, float],
-    work: Any,
-) -> int:
+    first: int,
+    n_rows: int,
+    leaf: int,
+    tiles: Float32,
+    boxes: Float32,
+    radii: Float32,
+    rounding: Float32,
+    work: Float32,
+    bounds: Float32,
+) -> Any:
     """Let up to ROWS points look at a leaf from its middle; return, as bits, which may have their nearest there.
 
     With a the distance of a point from the middle, r the leaf's radius and x the point's norm, half a square is wrong
     by at most ``rounding[0] (a + r)^2 + rounding[1] (a + r) x`` and what is below the range of single precision: what
     sums of products lose, and what the point lost when it became single.
     """
-    columns, halves, middle, radius = leaf
-    values, squares, errors, limits, out, least = work
-    stride = middle.size
+    stride = boxes.shape[2]
     for i in range(ROWS):
-        p = rows[min(i, rows.size - 1)]
-        square = subtract(points, p, middle, stride, values, i)
-        reach = np.sqrt(square) + radius
+        p = rows[min(first + i, n_rows - 1)]
+        square = subtract(points, p, boxes, leaf, stride, work, i)
+        half, reach = square * np.float32(0.5), np.sqrt(square) + radii[leaf]
         error = reach * (rounding[0] * reach + rounding[1] * norms[p]) + LEAST_ERROR
-        squares[i], errors[i] = square * np.float32(0.5), error
-        limits[i] = largest[p] - square * np.float32(0.5) + error
-    return add_products(values, stride, columns, halves, columns.size // LANES, limits, out, least)  # type: ignore[no-any-return]
+        work[SQUARES + i], work[ERRORS + i] = half, error
+        work[LIMITS + i] = bounds[LARGEST, p] - half + error
+    return add_products(work, stride, tiles, leaf, tiles.shape[1] // LANES - 1)
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER)
 def _look(
-    points: Float32, norms: Float32, rows: Int64, leaf: Any, number: int, rounding: Any, work: Any, state: Any
+    points: Float32,
+    norms: Float32,
+    rows: Int64,
+    n_rows: int,
+    leaf: int,
+    tiles: Float32,
+    boxes: Float32,
+    radii: Float32,
+    rounding: Float32,
+    work: Float32,
+    nearest: Int64,
+    bounds: Float32,
 ) -> None:
-    """Let some points look at a leaf.
-
-    ``state``: the nearest so far, the largest and the least that half its square may be, and the least of all others.
-    """
-    _, squares, errors, limits, out, least = work
-    nearest, largest, lowest, second = state
-    for first in range(0, rows.size, ROWS):
-        some = rows[first : first + ROWS]
-        hits = _tile(points, norms, largest, some, leaf, rounding, work)
+    """Let some points look at a leaf, and change their nearest and its bounds."""
+    for first in range(0, n_rows, ROWS):
+        hits = _tile(points, norms, rows, first, n_rows, leaf, tiles, boxes, radii, rounding, work, bounds)
         if hits == 0:
             continue
-        for i in range(some.size):
+        for i in range(min(ROWS, n_rows - first)):
             if not (hits >> i) & 1:
                 continue
-            p, square, error, limit = some[i], squares[i], errors[i], limits[i]
+            p, half, error, limit = rows[first + i], work[SQUARES + i], work[ERRORS + i], work[LIMITS + i]
             for j in range(WIDTH):  # others of the same leaf that are farther than both errors cannot be nearest
-                limit = min(limit, least[i * WIDTH + j] + np.float32(2.1) * error)
+                limit = min(limit, work[LEAST + i * WIDTH + j] + np.float32(2.1) * error)
             for column in range(WIDTH):
-                if least[i * WIDTH + column] > limit:
+                if work[LEAST + i * WIDTH + column] > limit:
                     continue
                 for j in range(column, LANES, WIDTH):
-                    if out[i * LANES + j] > limit:
+                    product = work[i * LANES + j]
+                    if product > limit:
                         continue
-                    half = square + out[i * LANES + j]
-                    if half + error < largest[p]:
-                        second[p] = min(second[p], lowest[p])
-                        largest[p], lowest[p], nearest[p] = half + error, half - error, number * LANES + j
+                    if half + product + error < bounds[LARGEST, p]:
+                        bounds[SECOND, p] = min(bounds[SECOND, p], bounds[LOWEST, p])
+                        bounds[LARGEST, p], bounds[LOWEST, p] = half + product + error, half + product - error
+                        nearest[p] = leaf * LANES + j
                     else:
-                        second[p] = min(second[p], half - error)
+                        bounds[SECOND, p] = min(bounds[SECOND, p], half + product - error)
+
+
+@njit(cache=True, nogil=True)
+def _rows(
+    own: Int32, start: int, stop: int, leaf: int, at_home: bool, gaps: Float32, reach: Float32, rows: Int64
+) -> int:
+    """Write the points that are at home in a leaf, or the others that have it in reach; return how many."""
+    count = 0
+    for p in range(start, stop):
+        rows[count] = p
+        count += (own[p] == leaf) == at_home and (at_home or gaps[p - start] <= reach[p - start])
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _own_leaves(own: Int32, start: int, stop: int, order: Int64) -> int:
+    """Write the leaves of some points, which are in the order of their leaves; return how many there are."""
+    count = 0
+    for p in range(start, stop):
+        if count == 0 or order[count - 1] != own[p]:
+            order[count] = own[p]
+            count += 1
+    return count
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER)
-def _reach(norms: Float32, largest: Float32, reach: Float32) -> Any:
+def _reach(norms: Float32, bounds: Float32, start: int, stop: int, reach: Float32) -> Any:
     """Write squared distances beyond which a box cannot hold a nearer centre; return the largest.
 
     A gap g between a point of norm x, in single precision, and a box is too large by at most 2^-23 x, which takes less
     than 0.001 g^2 + 2e-11 x^2 off its square; another 0.001 g^2 is for sums.
     """
     most = np.float32(0)
-    for p in range(norms.size):
-        reach[p] = (np.float32(2) * largest[p] + np.float32(2e-11) * norms[p] * norms[p]) * np.float32(1.003)
-        most = max(most, reach[p])
+    for p in range(start, stop):
+        here = (np.float32(2) * bounds[LARGEST, p] + np.float32(2e-11) * norms[p] * norms[p]) * np.float32(1.003)
+        reach[p - start] = here
+        most = max(most, here)
     return most
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER)
-def _points_in_reach(
-    across: Float32,
-    count: int,
-    low: Float32,
-    high: Float32,
-    reach: Float32,
-    own: Int32,
-    number: int,
-    gaps: Float32,
-    rows: Int64,
-) -> int:
-    """Write the points, of other leaves, in whose reach a box is; return how many."""
-    gaps[:count] = 0
+def _gaps(across: Float32, count: int, boxes: Float32, leaf: int, gaps: Float32) -> None:
+    """Write the squared distances of points, columns of ``across``, from a box."""
+    for p in range(count):
+        gaps[p] = 0
     for k in range(across.shape[0]):
-        column = across[k, :count]
-        bottom, top = low[k], high[k]
+        low, high = boxes[leaf, 0, k], boxes[leaf, 1, k]
         for p in range(count):
-            below, above = bottom - column[p], column[p] - top
+            below, above = low - across[k, p], across[k, p] - high
             side = below if below > above else above
             side = side if side > 0 else np.float32(0)
             gaps[p] += side * side
-    found = 0
-    for p in range(count):
-        rows[found] = p
-        found += (gaps[p] <= reach[p]) & (own[p] != number)
-    return found
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER)
-def _leaves_in_reach(
-    points: Float32,
-    reach: float,
-    middles: Float32,
-    low: Float32,
-    high: Float32,
-    n_dimensions: int,
-    order: Int64,
-    keys: Float32,
-) -> int:
+def _leaves_in_reach(across: Float32, count: int, reach: float, boxes: Float32, order: Int64, keys: Float32) -> int:
     """Write the leaves that any of some points may need, the nearest to their mean first; return how many."""
-    bottom, top, mean = points[0].copy(), points[0].copy(), np.zeros(n_dimensions, dtype=np.float32)
-    for p in range(points.shape[0]):
-        for k in range(n_dimensions):
-            value = points[p, k]
-            bottom[k] = value if value < bottom[k] else bottom[k]
-            top[k] = value if value > top[k] else top[k]
-            mean[k] += value
-    for k in range(n_dimensions):
-        mean[k] /= np.float32(points.shape[0])
-    count = 0
-    for g in range(middles.shape[0]):
+    n_leaves, _, stride = boxes.shape
+    low, high, mean = np.empty(stride, np.float32), np.empty(stride, np.float32), np.empty(stride, np.float32)
+    for k in range(stride):
+        least, most, total = across[k, 0], across[k, 0], np.float32(0)
+        for p in range(count):
+            least, most, total = min(least, across[k, p]), max(most, across[k, p]), total + across[k, p]
+        low[k], high[k], mean[k] = least, most, total / np.float32(count)
+    found = 0
+    for leaf in range(n_leaves):
         gap, away = np.float32(0), np.float32(0)
-        for k in range(n_dimensions):
-            below, above = low[g, k] - top[k], bottom[k] - high[g, k]
+        for k in range(stride):
+            below, above = boxes[leaf, 0, k] - high[k], low[k] - boxes[leaf, 1, k]
             side = below if below > above else above
             side = side if side > 0 else np.float32(0)
             gap += side * side
-            away += (mean[k] - middles[g, k]) * (mean[k] - middles[g, k])
-        if gap <= reach:
-            i = count
-            while i > 0 and keys[i - 1] > away:
-                keys[i], order[i] = keys[i - 1], order[i - 1]
-                i -= 1
-            keys[i], order[i] = away, g
-            count += 1
-    return count
+            away += (mean[k] - boxes[leaf, 2, k]) * (mean[k] - boxes[leaf, 2, k])
+        if gap > reach:
+            continue
+        i = found
+        while i > 0 and keys[i - 1] > away:
+            keys[i], order[i] = keys[i - 1], order[i - 1]
+            i -= 1
+        keys[i], order[i] = away, leaf
+        found += 1
+    return found

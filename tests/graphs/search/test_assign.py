@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -56,8 +58,16 @@ def cases():
     yield "columns in memory", np.asfortranarray(points), centers
 
 
+@pytest.fixture(params=["leaves", "products"])
+def way(request, monkeypatch):
+    """Which of the two ways is taken, whatever there is to do."""
+    monkeypatch.setattr(assign, "FEW_PAIRS", 0 if request.param == "leaves" else np.inf)
+    return request.param
+
+
 @pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize(("points", "centers"), [pytest.param(*rest, id=name) for name, *rest in cases()])
+@pytest.mark.usefixtures("way")
 def test_the_nearest_centre_is_that_of_a_plain_loop(points, centers):
     indices, squares = CenterSearch(np.asarray(centers, dtype=float)).nearest(points, 1)
     np.testing.assert_array_equal(indices, brute_force(points, centers))
@@ -76,11 +86,15 @@ def test_any_points_and_centres(seed, n_centers, n_dimensions, digits, spread, o
     scale = 10.0 ** rng.uniform(min(spread, 0), max(spread, 0), size=(n_centers, 1))  # from crowds to outliers
     centers = (scale * rng.normal(size=(n_centers, n_dimensions))).round(digits) + offset
     points = centers[rng.integers(n_centers, size=50)] + rng.normal(size=(50, n_dimensions)).round(digits)
-    found, squares = CenterSearch(centers).nearest(points, 1)
-    np.testing.assert_array_equal(found, brute_force(points, centers))
-    np.testing.assert_allclose(squares, cdist(points, centers, "sqeuclidean").min(axis=1), rtol=1e-9, atol=1e-9)
+    expected = brute_force(points, centers)
+    for few in (0, np.inf):
+        with mock.patch.object(assign, "FEW_PAIRS", few):
+            found, squares = CenterSearch(centers).nearest(points, 1)
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_allclose(squares, cdist(points, centers, "sqeuclidean").min(axis=1), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.usefixtures("way")
 def test_blocks_and_threads_change_no_bit(monkeypatch):
     rng = np.random.default_rng(0)
     points, centers = rng.normal(size=(700, 4)), rng.normal(size=(300, 4))
@@ -88,16 +102,27 @@ def test_blocks_and_threads_change_no_bit(monkeypatch):
     monkeypatch.setattr(assign, "BLOCK", 70)
     monkeypatch.setattr(assign, "SQUARED", 30)
     monkeypatch.setattr(assign, "MOST_PAIRS", 1)
+    monkeypatch.setattr(assign, "MOST_SCORES", 350)
     for n_threads in (1, 3):
         for a, b in zip(whole, CenterSearch(centers).nearest(points, n_threads), strict=True):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.usefixtures("way")
 def test_more_ties_than_fit_at_once_are_all_compared(monkeypatch):
     monkeypatch.setattr(assign, "MOST_PAIRS", 1)
     centers = np.repeat([[0.0, 0.0], [1.0, 1.0]], 200, axis=0)
     points = np.array([[0.9, 0.9], [0.1, 0.0], [0.5, 0.5], [7.0, 7.0]])
     assert CenterSearch(centers).nearest(points, 1)[0].tolist() == [200, 0, 0, 200]
+
+
+def test_leaves_once_made_serve_the_few_points_that_come_later(monkeypatch):
+    points = np.random.default_rng(0).normal(size=(20, 3))
+    search = CenterSearch(points)
+    monkeypatch.setattr(assign, "FEW_PAIRS", 100)
+    for count, made in ((4, False), (20, True), (4, True)):
+        assert search.nearest(points[:count], 1)[0].tolist() == list(range(count))
+        assert ("_leaves" in search.__dict__) == made
 
 
 def test_most_leaves_are_left_out_where_centres_follow_a_curve():
@@ -116,15 +141,17 @@ def test_most_leaves_are_left_out_where_centres_follow_a_curve():
 def test_every_centre_is_in_one_leaf_and_its_box():
     centers = np.random.default_rng(0).normal(size=(1000, 3))
     leaves = Leaves.from_centers(centers)
-    columns, _, middles, low, high, radii = leaves.parts
+    tiles, boxes, radii = leaves.parts
     assert sorted(leaves.order[leaves.order >= 0]) == list(range(1000))
     width = leaves.order.size // leaves.n_leaves
     rotated = (centers - leaves.origin) / leaves.unit @ leaves.rotation[:3]
     for leaf in range(leaves.n_leaves):
         members = leaves.order.reshape(-1, width)[leaf]
         own = rotated[members[members >= 0]]
-        assert (low[leaf] < own).all()
-        assert (own < high[leaf]).all()
-        assert (np.linalg.norm(own - middles[leaf], axis=1) <= radii[leaf] * (1 + 1e-6)).all()
-        offsets = -columns[leaf].reshape(3, width)[:, : len(own)].T
-        np.testing.assert_allclose(middles[leaf, :3] + offsets, own[:, :3], atol=1e-6)
+        low, high, middle = boxes[leaf]
+        assert (low < own).all()
+        assert (own < high).all()
+        assert (np.linalg.norm(own - middle, axis=1) <= radii[leaf] * (1 + 1e-6)).all()
+        *columns, halves = tiles[leaf].reshape(4, width)[:, : len(own)]
+        np.testing.assert_allclose(middle[:3] - np.transpose(columns), own[:, :3], atol=1e-6)
+        np.testing.assert_allclose(2 * halves, np.square(columns).sum(axis=0), rtol=1e-5)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
 from heatmover._typing import Bool, Float64, FloatArray, Int32, Int64, Intp
 
-__all__ = ["Found", "Leaves"]
+__all__ = ["LARGEST", "LEAST", "Found", "Leaves"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -38,9 +38,9 @@ class Found:
         ``(n_points,)``: the nearest centre, or one of the nearest.
     unsure
         Rows in which another centre may be as near or nearer, in the order of their leaves.
-    points, norms, limits
-        ``(n_unsure, stride)``, ``(n_unsure,)`` and ``(n_unsure,)``: those rows in the coordinates of the leaves, and
-        upper bounds of half the least square.
+    points, norms, bounds
+        ``(n_unsure, stride)``, ``(n_unsure,)`` and ``(3, n_unsure)``: those rows in the coordinates of the leaves, and
+        bounds of half the least square.
     far
         Rows about which single precision says nothing.
     n_looked_at
@@ -51,7 +51,7 @@ class Found:
     unsure: Intp
     points: Float32
     norms: Float32
-    limits: Float32
+    bounds: Float32
     far: Intp
     n_looked_at: int
 
@@ -68,7 +68,7 @@ class Leaves:
     origin, unit, rotation
         ``(n_dimensions,)``, a number and ``(stride, stride)``: how points become coordinates; zeros beyond.
     parts
-        What `heatmover._compiled.assign` calls ``leaves``.
+        Tiles, boxes and radii, see `heatmover._compiled.assign`.
     cuts
         Dimensions, values and children of the cuts, from the first cut on.
     """
@@ -77,7 +77,7 @@ class Leaves:
     origin: Float64
     unit: float
     rotation: Float64
-    parts: tuple[Any, ...]
+    parts: tuple[Float32, Float32, Float32]
     cuts: tuple[Int32, Float32, Int32]
 
     @classmethod
@@ -103,17 +103,17 @@ class Leaves:
         return len(self.parts[0])
 
     @cached_property
-    def rounding(self) -> tuple[Any, Any]:
+    def rounding(self) -> Float32:
         """Factors of the error of half a square in single precision, see decision 0033."""
         epsilon = float(np.finfo(np.float32).eps)
-        return np.float32((len(self.origin) + 8) * epsilon), np.float32(2 * epsilon)
+        return np.array([(len(self.origin) + 8) * epsilon, 2 * epsilon], dtype=np.float32)
 
     def nearest(self, block: FloatArray) -> Found:
         """Return the nearest centre of each point of a block ``(n_points, n_dimensions)``."""
         from heatmover._compiled.assign import find_leaves, nearest_by_leaves, rotate
 
         n_points = len(block)
-        points, sizes = np.empty((n_points, self.rotation.shape[1]), dtype=np.float32), np.empty(n_points)
+        points, sizes = np.empty((n_points, len(self.rotation)), dtype=np.float32), np.empty(n_points, np.float32)
         rotate(block, self.origin, self.unit, self.rotation, points, sizes)
         known = self._tells(sizes)
         own = np.zeros(n_points, dtype=np.int32)
@@ -122,16 +122,14 @@ class Leaves:
         order = np.argsort(own.astype(np.int16) if self.n_leaves < 2**15 else own, kind="stable")
         if not known.all():
             order = order[known[order]]
-        points, norms, own = points[order], sizes[order].astype(np.float32), own[order]
-        places, limits = np.empty(len(order), dtype=np.int64), np.empty(len(order), dtype=np.float32)
-        unsure = np.empty(len(order), dtype=np.bool_)
-        looked_at = nearest_by_leaves(points, norms, own, self.parts, self.rounding, places, limits, unsure)
+        points, norms, own = points[order], sizes[order], own[order]
+        places, bounds = np.empty(len(order), dtype=np.int64), np.full((3, len(order)), np.inf, dtype=np.float32)
+        looked_at = nearest_by_leaves(points, norms, own, *self.parts, self.rounding, places, bounds)
         nearest = np.zeros(n_points, dtype=np.int64)
         nearest[order] = self.order[places]
-        rows = np.flatnonzero(unsure)
-        return Found(
-            nearest, order[rows], points[rows], norms[rows], limits[rows], np.flatnonzero(~known), int(looked_at)
-        )
+        unsure = np.flatnonzero(bounds[2] <= bounds[0])
+        doubt = (order[unsure], points[unsure], norms[unsure], np.ascontiguousarray(bounds[:, unsure]))
+        return Found(nearest, *doubt, np.flatnonzero(~known), int(looked_at))
 
     def candidates(self, found: Found, most: int) -> Iterator[tuple[Intp, Int64]]:
         """Yield rows and centres of which one may be the nearest, about ``most`` pairs or all of a row at a time."""
@@ -142,8 +140,8 @@ class Leaves:
         which, places = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
         done = 0
         while done < len(found.unsure):
-            left = (found.points[done:], found.norms[done:], found.limits[done:])
-            n_pairs, n_points = candidates_by_leaves(*left, self.parts, self.rounding, which, places)
+            left = (found.points[done:], found.norms[done:], np.ascontiguousarray(found.bounds[:, done:]))
+            n_pairs, n_points = candidates_by_leaves(*left, *self.parts, self.rounding, which, places)
             yield found.unsure[done + which[:n_pairs]], self.order[places[:n_pairs]]
             done += n_points
         everyone = np.sort(self.order[centers])
@@ -152,7 +150,7 @@ class Leaves:
             rows = found.far[start : start + step]
             yield np.repeat(rows, everyone.size), np.tile(everyone, rows.size)
 
-    def _tells(self, sizes: Float64) -> Bool:
+    def _tells(self, sizes: Float32) -> Bool:
         """Return for which points, by their norms, neither precision leaves its range."""
         if not LEAST < self.unit < LARGEST:
             return np.zeros(sizes.size, dtype=np.bool_)
@@ -202,21 +200,20 @@ def _places(members: list[Intp], size: int) -> Int64:
     return order.ravel()
 
 
-def _parts(placed: Float64, members: list[Intp], n_dimensions: int, size: int) -> tuple[Any, ...]:
-    """Return columns, halves, middles, low, high and radii of leaves in single precision, bounds rounded outward."""
+def _parts(placed: Float64, members: list[Intp], n_dimensions: int, size: int) -> tuple[Float32, Float32, Float32]:
+    """Return tiles, boxes and radii of leaves in single precision; bounds are rounded outward."""
     n_leaves, stride = len(members), placed.shape[1]
-    columns = np.zeros((n_leaves, n_dimensions, size), dtype=np.float32)
-    halves = np.full((n_leaves, size), NOWHERE)
-    middles, low, high = (np.empty((n_leaves, stride), dtype=np.float32) for _ in range(3))
-    radii = np.empty(n_leaves, dtype=np.float32)
+    tiles = np.zeros((n_leaves, n_dimensions + 1, size), dtype=np.float32)
+    tiles[:, n_dimensions] = NOWHERE
+    boxes, radii = np.empty((n_leaves, 3, stride), dtype=np.float32), np.empty(n_leaves, dtype=np.float32)
     for leaf, rows in enumerate(members):
         own = placed[rows]
-        low[leaf] = np.nextafter(own.min(axis=0).astype(np.float32), np.float32(-np.inf))
-        high[leaf] = np.nextafter(own.max(axis=0).astype(np.float32), np.float32(np.inf))
-        middles[leaf] = own.mean(axis=0)
-        offsets = (own - middles[leaf]).astype(np.float32)
+        boxes[leaf, 0] = np.nextafter(own.min(axis=0).astype(np.float32), np.float32(-np.inf))
+        boxes[leaf, 1] = np.nextafter(own.max(axis=0).astype(np.float32), np.float32(np.inf))
+        boxes[leaf, 2] = own.mean(axis=0)
+        offsets = (own - boxes[leaf, 2]).astype(np.float32)
         squares = np.square(offsets.astype(np.float64)).sum(axis=1)
-        columns[leaf, :, : rows.size] = -offsets[:, :n_dimensions].T
-        halves[leaf, : rows.size] = squares / 2
+        tiles[leaf, :n_dimensions, : rows.size] = -offsets[:, :n_dimensions].T
+        tiles[leaf, n_dimensions, : rows.size] = squares / 2
         radii[leaf] = np.nextafter(np.float32(np.sqrt(squares.max())), np.float32(np.inf))
-    return columns.reshape(n_leaves, -1), halves, middles, low, high, radii
+    return tiles.reshape(n_leaves, -1), boxes, radii
