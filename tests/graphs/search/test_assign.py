@@ -123,6 +123,8 @@ def test_leaves_once_made_serve_the_few_points_that_come_later(monkeypatch):
     for count, made in ((4, False), (20, True), (4, True)):
         assert search.nearest(points[:count], 1)[0].tolist() == list(range(count))
         assert ("_leaves" in search.__dict__) == made
+    assert "_leaves" in CenterSearch.for_many(points, 6).__dict__
+    assert "_leaves" not in CenterSearch.for_many(points, 5).__dict__
 
 
 def test_most_leaves_are_left_out_where_centres_follow_a_curve():

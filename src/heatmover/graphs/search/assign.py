@@ -56,6 +56,14 @@ class CenterSearch:
 
     centers: Float64
 
+    @classmethod
+    def for_many(cls, centers: Float64, n_points: int) -> CenterSearch:
+        """Return a search that so many points will ask in all, however few at a time."""
+        search = cls(centers)
+        if n_points * len(centers) > FEW_PAIRS:
+            _ = search._leaves
+        return search
+
     def nearest(self, points: npt.NDArray[Any], n_threads: int) -> tuple[Int64, Float64]:
         """Return the nearest centre of each point and its squared distance.
 
