@@ -191,7 +191,8 @@ def _emit_difference(context: Any, builder: Any, signature: Any, arguments: Any)
 def rotate(points: FloatArray, origin: Float64, unit: float, rotation: Float64, out: Float32, norms: Float32) -> None:
     """Write ``(points - origin) / unit @ rotation`` and the norms of its rows; sums are in double precision.
 
-    ``points`` (n_points, n_dimensions), ``rotation`` (stride, stride) with zeros beyond, ``out`` (n_points, stride).
+    ``points`` (n_points, n_dimensions), ``rotation`` (stride, stride) with zeros beyond, or empty to leave the axes as
+    they are, ``out`` (n_points, stride).
     """
     n_points, n_dimensions = points.shape
     stride = out.shape[1]
@@ -200,8 +201,10 @@ def rotate(points: FloatArray, origin: Float64, unit: float, rotation: Float64, 
         for k in range(n_dimensions):
             values[k] = (np.float64(points[p, k]) - origin[k]) / unit
         for i in range(stride):
-            sums[i] = 0.0
-        for k in range(0, n_dimensions, 4):  # four dimensions a pass, for each pass reads the sums
+            sums[i] = 0.0 if rotation.size else values[i]
+        for k in range(
+            0, n_dimensions if rotation.size else 0, 4
+        ):  # four dimensions a pass, for each pass reads the sums
             a, b, c, d = values[k], values[k + 1], values[k + 2], values[k + 3]
             for i in range(stride):
                 sums[i] += (a * rotation[k, i] + b * rotation[k + 1, i]) + (

@@ -101,7 +101,7 @@ def test_blocks_and_threads_change_no_bit(monkeypatch):
     whole = CenterSearch(centers).nearest(points, 1)
     monkeypatch.setattr(assign, "BLOCK", 70)
     monkeypatch.setattr(assign, "SQUARED", 30)
-    monkeypatch.setattr(assign, "MOST_PAIRS", 1)
+    monkeypatch.setattr(assign, "PAIR_VALUES", 1)
     monkeypatch.setattr(assign, "MOST_SCORES", 350)
     for n_threads in (1, 3):
         for a, b in zip(whole, CenterSearch(centers).nearest(points, n_threads), strict=True):
@@ -110,7 +110,7 @@ def test_blocks_and_threads_change_no_bit(monkeypatch):
 
 @pytest.mark.usefixtures("way")
 def test_more_ties_than_fit_at_once_are_all_compared(monkeypatch):
-    monkeypatch.setattr(assign, "MOST_PAIRS", 1)
+    monkeypatch.setattr(assign, "PAIR_VALUES", 1)
     centers = np.repeat([[0.0, 0.0], [1.0, 1.0]], 200, axis=0)
     points = np.array([[0.9, 0.9], [0.1, 0.0], [0.5, 0.5], [7.0, 7.0]])
     assert CenterSearch(centers).nearest(points, 1)[0].tolist() == [200, 0, 0, 200]

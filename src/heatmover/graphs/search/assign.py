@@ -20,8 +20,8 @@ from heatmover.graphs.search.products import true_squares
 
 __all__ = ["CenterSearch"]
 
-# Points of a block: more of them share leaves, fewer stay in the cache.
-BLOCK = 2**15
+# Points of a block, and their values: more of them share leaves, fewer take less memory, 40 MB with copies.
+BLOCK, BLOCK_VALUES = 2**15, 2**22
 # Up to so many pairs of a point and a centre NumPy's products take at most 0.1 s, and leaves some seconds when they are
 # compiled for the first time.
 FEW_PAIRS = 2**25
@@ -29,8 +29,8 @@ FEW_PAIRS = 2**25
 MOST_SCORES = 2**22
 # Rows whose squares are made at once, which then stay in the cache.
 SQUARED = 2**12
-# Pairs of a point and a centre at once that are compared in double precision, 8 MB at 14 dimensions with its copies.
-MOST_PAIRS = 2**16
+# Values of pairs of a point and a centre at once that are compared in double precision, 8 MB and as much again.
+PAIR_VALUES = 2**20
 
 
 @final
@@ -81,7 +81,9 @@ class CenterSearch:
         """
         indices, squares = np.empty(len(points), dtype=np.int64), np.empty(len(points))
         few = len(points) * len(self.centers) <= FEW_PAIRS and "_leaves" not in self.__dict__
-        size = max(1, min(BLOCK, MOST_SCORES // len(self.centers))) if few else BLOCK
+        size = max(1, min(BLOCK, BLOCK_VALUES // points.shape[1]))
+        if few:
+            size = max(1, min(size, MOST_SCORES // len(self.centers)))
         find = self._by_products if few else self._by_leaves
         if not few:
             _ = self._leaves  # made once, not by every thread
@@ -105,7 +107,7 @@ class CenterSearch:
     def _by_leaves(self, block: FloatArray) -> Int64:
         found = self._leaves.nearest(block)
         nearest = found.nearest
-        for rows, centers in self._leaves.candidates(found, MOST_PAIRS):
+        for rows, centers in self._leaves.candidates(found, PAIR_VALUES // block.shape[1]):
             squares = self._squares(block[rows], centers)
             first = np.lexsort((centers, squares, rows))
             first = first[np.r_[True, np.diff(rows[first]) > 0]]

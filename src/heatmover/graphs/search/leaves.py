@@ -66,7 +66,8 @@ class Leaves:
     order
         ``(n_leaves * LANES,)``: the number of the centre in each place; -1 where there is none.
     origin, unit, rotation
-        ``(n_dimensions,)``, a number and ``(stride, stride)``: how points become coordinates; zeros beyond.
+        ``(n_dimensions,)``, a number and ``(stride, stride)``, zeros beyond, or empty for none: how points become
+        coordinates.
     parts
         Tiles, boxes and radii, see `heatmover._compiled.assign`.
     cuts
@@ -90,9 +91,9 @@ class Leaves:
         unit = float(np.abs(centers - origin).max()) or 1.0
         scaled = (centers - origin) / unit
         stride = -(-centers.shape[1] // WIDTH) * WIDTH
-        rotation = np.zeros((stride, stride))
-        rotation[: centers.shape[1], : centers.shape[1]] = _axes(scaled)
-        placed = scaled @ rotation[: centers.shape[1]]
+        rotation = _axes(scaled, stride)
+        placed = np.pad(scaled, ((0, 0), (0, stride - centers.shape[1])))
+        placed = placed @ rotation if rotation.size else placed
         members, cuts = _cut(placed, LANES)
         parts = _parts(placed, members, centers.shape[1], LANES)
         return cls(_places(members, LANES), origin, unit, rotation, parts, cuts)
@@ -113,7 +114,7 @@ class Leaves:
         from heatmover._compiled.assign import find_leaves, nearest_by_leaves, rotate
 
         n_points = len(block)
-        points, sizes = np.empty((n_points, len(self.rotation)), dtype=np.float32), np.empty(n_points, np.float32)
+        points, sizes = np.empty((n_points, self.parts[1].shape[2]), dtype=np.float32), np.empty(n_points, np.float32)
         rotate(block, self.origin, self.unit, self.rotation, points, sizes)
         known = self._tells(sizes)
         own = np.zeros(n_points, dtype=np.int32)
@@ -157,13 +158,15 @@ class Leaves:
         return np.asarray(sizes < min(FAR, LARGEST / self.unit))
 
 
-def _axes(scaled: Float64) -> Float64:
-    """Return the principal axes of points ``(n_points, n_dimensions)`` as columns, or the axes that there are."""
+def _axes(scaled: Float64, stride: int) -> Float64:
+    """Return the principal axes of points ``(n_points, n_dimensions)`` as columns; nothing in many dimensions."""
     n_dimensions = scaled.shape[1]
-    if n_dimensions > MOST_ROTATED or len(scaled) == 1:
-        return np.eye(n_dimensions)
+    if n_dimensions > MOST_ROTATED:
+        return np.empty((0, 0))
     centred = scaled - scaled.mean(axis=0)
-    return np.asarray(np.linalg.eigh(centred.T @ centred)[1][:, ::-1])
+    axes = np.zeros((stride, stride))
+    axes[:n_dimensions, :n_dimensions] = np.linalg.eigh(centred.T @ centred)[1][:, ::-1]
+    return axes
 
 
 def _cut(placed: Float64, size: int) -> tuple[list[Intp], tuple[Int32, Float32, Int32]]:
