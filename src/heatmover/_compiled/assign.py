@@ -248,7 +248,7 @@ def nearest_by_leaves(
     tiles, boxes, radii
         The leaves.
     rounding
-        ``(2,)``: factors of the error, see `_tile`.
+        ``(2,)``: factors of the error, see `_error`.
     nearest, bounds
         ``(n_points,)``, and ``(3, n_points)``, infinite at first. Where the second is not above the largest, another
         centre may be as near.
@@ -317,12 +317,33 @@ def candidates_by_leaves(
             ):
                 continue
             for j in range(LANES):
-                if work[SQUARES] + work[j] - work[ERRORS] <= bounds[LARGEST, p]:
+                half, product = work[SQUARES], work[j]
+                if half + product - work[ERRORS] > bounds[LARGEST, p]:
+                    continue
+                if half + product - _own_error(half, tiles, leaf, j, norms[p], rounding) <= bounds[LARGEST, p]:
                     if count == which.size:
                         return before, p
                     which[count], places[count] = p, leaf * LANES + j
                     count += 1
     return count, points.shape[0]
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def _error(reach: float, norm: float, rounding: Float32) -> Any:
+    """Return by how much half a square may be wrong.
+
+    With a and r the distances of a point and of a centre from the middle of a leaf, ``reach`` their sum, and x the
+    point's norm, it is ``rounding[0] (a + r)^2 + rounding[1] (a + r) x`` and what is below the range of single
+    precision: what sums of products lose, and what the point lost when it became single.
+    """
+    return reach * (rounding[0] * reach + rounding[1] * norm) + LEAST_ERROR
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def _own_error(half: float, tiles: Float32, leaf: int, lane: int, norm: float, rounding: Float32) -> Any:
+    """Return the error for one centre, which in a leaf with a remote one is much less than that for all of them."""
+    other = tiles[leaf, tiles.shape[1] - LANES + lane]
+    return _error(np.sqrt(np.float32(2) * half) + np.sqrt(np.float32(2) * other), norm, rounding)
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER)
@@ -340,20 +361,14 @@ def _tile(
     work: Float32,
     bounds: Float32,
 ) -> Any:
-    """Let up to ROWS points look at a leaf from its middle; return, as bits, which may have their nearest there.
-
-    With a the distance of a point from the middle, r the leaf's radius and x the point's norm, half a square is wrong
-    by at most ``rounding[0] (a + r)^2 + rounding[1] (a + r) x`` and what is below the range of single precision: what
-    sums of products lose, and what the point lost when it became single.
-    """
+    """Let up to ROWS points look at a leaf from its middle; return, as bits, which may have their nearest there."""
     stride = boxes.shape[2]
     for i in range(ROWS):
         p = rows[min(first + i, n_rows - 1)]
         square = subtract(points, p, boxes, leaf, stride, work, i)
-        half, reach = square * np.float32(0.5), np.sqrt(square) + radii[leaf]
-        error = reach * (rounding[0] * reach + rounding[1] * norms[p]) + LEAST_ERROR
-        work[SQUARES + i], work[ERRORS + i] = half, error
-        work[LIMITS + i] = bounds[LARGEST, p] - half + error
+        error = _error(np.sqrt(square) + radii[leaf], norms[p], rounding)
+        work[SQUARES + i], work[ERRORS + i] = square * np.float32(0.5), error
+        work[LIMITS + i] = bounds[LARGEST, p] - square * np.float32(0.5) + error
     return add_products(work, stride, tiles, leaf, tiles.shape[1] // LANES - 1)
 
 
@@ -390,6 +405,7 @@ def _look(
                     product = work[i * LANES + j]
                     if product > limit:
                         continue
+                    error = _own_error(half, tiles, leaf, j, norms[p], rounding)
                     if half + product + error < bounds[LARGEST, p]:
                         bounds[SECOND, p] = min(bounds[SECOND, p], bounds[LOWEST, p])
                         bounds[LARGEST, p], bounds[LOWEST, p] = half + product + error, half + product - error

@@ -140,6 +140,15 @@ def test_most_leaves_are_left_out_where_centres_follow_a_curve():
     assert leaves.nearest(everywhere[700:]).n_looked_at == 100 * leaves.n_leaves
 
 
+def test_remote_centres_cast_doubt_on_few_points():
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(2000, 5))
+    centers[:20] *= 1e5
+    points = rng.normal(size=(3000, 5))
+    found = Leaves.from_centers(centers).nearest(points)
+    assert found.unsure.size < 0.01 * len(points)
+
+
 def test_every_centre_is_in_one_leaf_and_its_box():
     centers = np.random.default_rng(0).normal(size=(1000, 3))
     leaves = Leaves.from_centers(centers)

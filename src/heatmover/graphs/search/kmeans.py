@@ -55,13 +55,13 @@ def k_means(
     centers = np.asarray(nodes[first], dtype=np.float64)
     looked_at = draw_by_mass(counts, PER_LANDMARK * n_centers, rng)
     chosen = np.flatnonzero(looked_at)
-    sample, weights = np.asarray(nodes[chosen], dtype=np.float64), looked_at[chosen].astype(np.float64)
+    sample, weights = nodes[chosen], looked_at[chosen].astype(np.float64)
     for _ in range(n_iterations):
         centers = _move(sample, weights, centers, n_threads)
     return centers, int(looked_at.sum())
 
 
-def _move(sample: Float64, weights: Float64, centers: Float64, n_threads: int) -> Float64:
+def _move(sample: FloatArray, weights: Float64, centers: Float64, n_threads: int) -> Float64:
     """Return the mean of the points nearest to each centre; one without points goes to a point far from its own."""
     nearest, squares = CenterSearch(centers).nearest(sample, n_threads)
     moved = move_centers(sample, nearest, centers, weights)

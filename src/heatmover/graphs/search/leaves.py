@@ -213,7 +213,7 @@ def _parts(placed: Float64, members: list[Intp], n_dimensions: int, size: int) -
         own = placed[rows]
         boxes[leaf, 0] = np.nextafter(own.min(axis=0).astype(np.float32), np.float32(-np.inf))
         boxes[leaf, 1] = np.nextafter(own.max(axis=0).astype(np.float32), np.float32(np.inf))
-        boxes[leaf, 2] = own.mean(axis=0)
+        boxes[leaf, 2] = np.median(own, axis=0)  # one remote centre does not take it away from the others
         offsets = (own - boxes[leaf, 2]).astype(np.float32)
         squares = np.square(offsets.astype(np.float64)).sum(axis=1)
         tiles[leaf, :n_dimensions, : rows.size] = -offsets[:, :n_dimensions].T
