@@ -187,9 +187,9 @@ def _emit_difference(context: Any, builder: Any, signature: Any, arguments: Any)
     return to.sum(builder.load(total))
 
 
-@njit(cache=True, nogil=True)
-def rotate(points: FloatArray, origin: Float64, unit: float, rotation: Float64, out: Float32, norms: Float32) -> None:
-    """Write ``(points - origin) / unit @ rotation`` and the norms of its rows; sums are in double precision.
+@njit(cache=True, nogil=True, fastmath=REORDER - {"nnan"})
+def rotate(points: FloatArray, origin: Float64, scale: float, rotation: Float64, out: Float32, norms: Float32) -> None:
+    """Write ``scale (points - origin) @ rotation`` and the norms of its rows; sums are in double precision.
 
     ``points`` (n_points, n_dimensions), ``rotation`` (stride, stride) with zeros beyond, or empty to leave the axes as
     they are, ``out`` (n_points, stride).
@@ -199,7 +199,7 @@ def rotate(points: FloatArray, origin: Float64, unit: float, rotation: Float64, 
     sums, values = np.empty(stride), np.zeros(stride)
     for p in range(n_points):
         for k in range(n_dimensions):
-            values[k] = (np.float64(points[p, k]) - origin[k]) / unit
+            values[k] = (np.float64(points[p, k]) - origin[k]) * scale
         for i in range(stride):
             sums[i] = 0.0 if rotation.size else values[i]
         for k in range(
@@ -346,7 +346,7 @@ def _own_error(half: float, tiles: Float32, leaf: int, lane: int, norm: float, r
     return _error(np.sqrt(np.float32(2) * half) + np.sqrt(np.float32(2) * other), norm, rounding)
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(cache=True, nogil=True, fastmath=REORDER, inline="always")
 def _tile(
     points: Float32,
     norms: Float32,

@@ -161,7 +161,7 @@ class Plan:
         return {
             # Counting and finding the cells of each sample takes nine bytes a cell for a moment.
             "draw cells": drawn + working + 9 * self.n_cells,
-            # The points, those of them that k-means looks at, the columns on their way into sums, and nearest with squares.
+            # The points, those that k-means looks at, the columns on their way into sums, and nearest with squares.
             "find landmarks": 3 * drawn + 48 * self.n_drawn + searching,
             "count cells": working + searching + 40 * self.histogram_entries,
             "compare samples": edges + 2 * embedding + 16 * self.n_samples**2 + 24 * self.histogram_entries,

@@ -88,7 +88,8 @@ class Leaves:
 
         # Of many equal values around a few remote ones the median is near to the many, whose digits count.
         origin = np.median(centers, axis=0)
-        unit = float(np.abs(centers - origin).max()) or 1.0
+        largest = float(np.abs(centers - origin).max()) or 1.0
+        unit = float(np.exp2(np.ceil(np.log2(largest))))  # a power of two, so that nothing is rounded
         scaled = (centers - origin) / unit
         stride = -(-centers.shape[1] // WIDTH) * WIDTH
         rotation = _axes(scaled, stride)
@@ -115,7 +116,9 @@ class Leaves:
 
         n_points = len(block)
         points, sizes = np.empty((n_points, self.parts[1].shape[2]), dtype=np.float32), np.empty(n_points, np.float32)
-        rotate(block, self.origin, self.unit, self.rotation, points, sizes)
+        with np.errstate(over="ignore"):
+            scale = float(np.float64(1.0) / self.unit)
+        rotate(block, self.origin, scale, self.rotation, points, sizes)
         known = self._tells(sizes)
         own = np.zeros(n_points, dtype=np.int32)
         if len(self.cuts[0]):
