@@ -325,7 +325,7 @@ def local_cluster(stack: ExitStack, n_workers: int):
 
 def warm_up(client) -> None:
     """Let every worker import and compile, which is not what is to be timed."""
-    points = np.random.default_rng(0).normal(size=(3000, 3))
+    points = np.random.default_rng(0).normal(size=(30_000, 3)).astype(np.float32).round(2)  # so that there are ties
     client.run(lambda: hm.Landmarks.from_points(points, 1500, n_jobs=1).n_landmarks)
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from heatmover._threads import in_threads, one_blas_thread
+from heatmover._threads import in_threads, one_blas_thread, while_reading
 
 
 @pytest.mark.parametrize(("tasks", "n_threads", "others"), [(9, 3, True), (9, 1, False), (1, 3, False), (0, 3, False)])
@@ -41,3 +41,21 @@ def test_one_blas_thread_holds_for_numpy_and_scipy_and_ends():
         with one_blas_thread():
             assert set(threads()) == {1}
         assert set(threads()) == {2}
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_tasks_are_read_one_by_one_while_others_are_done(n_threads):
+    read, done = [], []
+
+    def tasks():
+        for number in range(9):
+            assert len(read) - len(done) <= n_threads + 1  # of a large file only a few blocks are in memory
+            read.append(threading.current_thread())
+            yield number
+
+    for number in while_reading(lambda number: number, tasks(), n_threads):
+        done.append(number)  # noqa: PERF402 - the tasks look at it meanwhile
+    assert done == list(range(9))
+    assert set(read) == {threading.main_thread()}
+    with pytest.raises(ZeroDivisionError):
+        list(while_reading(lambda number: 1 // number, [1, 0, 2], n_threads))

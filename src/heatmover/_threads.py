@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["by_one_blas_thread", "in_threads", "one_blas_thread"]
+__all__ = ["by_one_blas_thread", "in_threads", "one_blas_thread", "while_reading"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -32,6 +33,29 @@ def in_threads(work: Callable[[Task], Result], tasks: Iterable[Task], n_threads:
         return [work(task) for task in listed]
     with ThreadPoolExecutor(min(n_threads, len(listed))) as pool:
         return list(pool.map(work, listed))
+
+
+def while_reading(work: Callable[[Task], Result], tasks: Iterable[Task], n_threads: int) -> Iterator[Result]:
+    """Yield the result of every task, in their order, of which this thread reads the next while others work.
+
+    At most two tasks more than threads are there at a time, so that blocks of a large file may be tasks.
+
+    Examples
+    --------
+    >>> list(while_reading(abs, iter([-1, 2, -3]), n_threads=2))
+    [1, 2, 3]
+    """
+    if n_threads == 1:
+        yield from map(work, tasks)
+        return
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(n_threads) as pool:
+        for task in tasks:
+            waiting.append(pool.submit(work, task))
+            if len(waiting) > n_threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def one_blas_thread() -> AbstractContextManager[object]:

@@ -10,12 +10,10 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.spatial.distance import cdist
 
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph, Landmarks
-from heatmover.graphs.search import kmeans
-from heatmover.graphs.search.kmeans import CenterSearch
+from heatmover.graphs.search import assign
 from heatmover.measures import measures_from_labels
 
 
@@ -26,69 +24,6 @@ def gaussian(n_points=600, n_dimensions=4, seed=0):
 def brute_force(points, centers):
     """The first of the nearest centres."""
     return np.array([np.square(point - centers).sum(axis=1).argmin() for point in points])
-
-
-def searches(centers, monkeypatch):
-    """Groups and products over the same centres."""
-    found = []
-    monkeypatch.setattr(kmeans, "PER_SCORE", np.inf)  # groups, whatever they save
-    for up_to in (1, len(centers)):
-        monkeypatch.setattr(kmeans, "PRODUCTS_UP_TO", up_to)
-        found.append(CenterSearch(centers))
-    assert [search._groups is None for search in found] == [False, True]
-    return found
-
-
-def hostile_points():
-    rng = np.random.default_rng(1)
-    yield "plain", rng.normal(size=(300, 5)), rng.normal(size=(40, 5))
-    lattice = rng.integers(0, 3, size=(300, 3)).astype(float)  # ties everywhere
-    yield "lattice", lattice, np.unique(lattice, axis=0) + 0.5
-    yield "far from zero", 1e7 + rng.normal(size=(300, 5)), 1e7 + rng.normal(size=(40, 5))
-    yield "outliers", *(np.r_[rng.normal(size=(200, 5)), 1e9 * rng.normal(size=(3, 5))] for _ in range(2))
-    yield "tiny", 1e-140 * rng.normal(size=(300, 5)), 1e-140 * rng.normal(size=(40, 5))
-    yield "huge", 1e140 * rng.normal(size=(300, 5)), 1e140 * rng.normal(size=(40, 5))
-    yield "points outside", 1e60 * rng.normal(size=(300, 5)), rng.normal(size=(40, 5))
-    yield "one column", rng.normal(size=(300, 1)), rng.normal(size=(40, 1))
-
-
-@pytest.mark.parametrize(("points", "centers"), [pytest.param(*rest, id=name) for name, *rest in hostile_points()])
-def test_the_nearest_centre_is_exact_whichever_way(points, centers, monkeypatch):
-    expected = brute_force(points, centers)
-    for search in searches(centers, monkeypatch):
-        indices, squares = search.nearest(points, 1)
-        np.testing.assert_array_equal(indices, expected)
-        np.testing.assert_allclose(squares, cdist(points, centers, "sqeuclidean").min(axis=1), rtol=1e-9)
-
-
-def test_groups_are_used_where_they_save_work_and_change_nothing(monkeypatch):
-    rng = np.random.default_rng(0)
-    along_a_line = rng.uniform(0, 100, size=(3000, 1)) + 0.01 * rng.normal(size=(3000, 3))
-    everywhere = rng.normal(size=(1400, 60))
-    for points, centers, saves in (
-        (along_a_line, along_a_line[::2].copy(), True),
-        (everywhere[:200], everywhere[200:], False),
-    ):
-        search = CenterSearch(centers)
-        assert search._groups is not None
-        assert search._saves(search._groups, points) == saves
-        np.testing.assert_array_equal(search.nearest(points, 2)[0], brute_force(points, centers))
-    assert search._groups.nearest(points)[2] == len(points) * search._groups.radii.size  # every group is in reach
-    assert CenterSearch(along_a_line)._groups.nearest(along_a_line)[2] < 5 * len(along_a_line)
-
-
-def test_a_single_centre_is_nearest_to_all():
-    indices, _ = CenterSearch(np.zeros((1, 2))).nearest(gaussian(10, 2), 1)
-    assert indices.tolist() == [0] * 10
-
-
-def test_blocks_and_threads_change_no_bit(monkeypatch):
-    points, centers = gaussian(500), gaussian(50, seed=1)
-    whole = CenterSearch(centers).nearest(points, 1)
-    monkeypatch.setattr(kmeans, "MOST_SCORES", 350)
-    for n_threads in (1, 3):
-        for a, b in zip(whole, CenterSearch(centers).nearest(points, n_threads), strict=True):
-            np.testing.assert_array_equal(a, b)
 
 
 def test_landmarks_are_means_of_their_points_and_count_them():
@@ -110,8 +45,7 @@ def test_iterations_lower_the_distortion():
 
 @pytest.mark.parametrize("n_dimensions", [2, 12])
 def test_a_seed_gives_the_same_landmarks_on_any_number_of_threads(n_dimensions, monkeypatch):
-    monkeypatch.setattr(kmeans, "MOST_SCORES", 5000)
-    monkeypatch.setattr(kmeans, "BLOCK", 100)
+    monkeypatch.setattr(assign, "BLOCK", 100)
     points = gaussian(3000, n_dimensions)
     found = [Landmarks.from_points(points, 200, n_jobs=n, random_state=3) for n in (1, 2, 5)]
     for other in found[1:]:

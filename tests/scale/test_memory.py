@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import heatmover as hm
 from heatmover.cohort import read_cohort
+from heatmover.graphs.search.assign import CenterSearch
 from heatmover.scale import compare_cohort
 
 def peak():
@@ -24,6 +25,7 @@ def peak():
     return size
 
 options = {"landmarks": 1200, "n_jobs": 2, "memory": sys.argv[1]}
+CenterSearch(np.ones((200, 14)))._by_leaves(np.zeros((2, 14)))  # which compiles both, for there are ties
 first = compare_cohort(read_cohort(sys.argv[2], sample_key="sample"), **options)
 del first
 found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatmover.errors import InvalidInputError
-from heatmover.scale.chunks import FixedPoint, make_plan
+from heatmover.scale.chunks import FixedPoint, make_plan, tally_keys
 from heatmover.scale.landmarks import Tally
 
 MB = 1_000_000
@@ -30,6 +31,13 @@ def test_fixed_sums_do_not_depend_on_order_or_parts_and_are_near_the_truth(value
     exact = sum(Fraction(min(max(value, -limit), limit)) for value in values)
     assert abs(total * Fraction(fixed.unit) - exact) <= Fraction(fixed.unit) * len(values)
     assert fixed.unit <= limit * 2.0**-50
+
+
+@given(st.lists(st.integers(0, 10**12) | st.integers(10**9, 10**9 + 20), min_size=1, max_size=30))
+def test_keys_are_counted_alike_whether_they_are_near_or_far_apart(keys):
+    found, counts = tally_keys(np.array(keys))
+    assert dict(zip(found.tolist(), counts.tolist(), strict=True)) == Counter(keys)
+    assert found.tolist() == sorted(set(keys))
 
 
 def test_a_billion_values_at_the_limit_do_not_overflow():

@@ -1,4 +1,4 @@
-"""The nearest of many centres, group by group of neighbouring centres: most groups are too far to be looked at."""
+"""The nearest others of points, group by group of neighbours: most groups are too far to be looked at."""
 
 from __future__ import annotations
 
@@ -7,54 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from heatmover._typing import Bool, Float64, Int64
-
-
-@njit(cache=True, nogil=True)
-def nearest_by_groups(
-    points: Float64,
-    centers: Float64,
-    starts: Int64,
-    order: Int64,
-    middles: Float64,
-    radii: Float64,
-    slack: tuple[float, float],
-    nearest: Int64,
-    unsure: Bool,
-) -> int:
-    """Write the nearest centre of each point, and where another is as near up to rounding; return groups looked at.
-
-    Group g has the columns ``starts[g]`` to ``starts[g + 1]`` of ``centers`` (n_dimensions, n_centers), which stand for
-    the centres ``order``, and lies within ``radii[g]`` of column g of ``middles``. ``slack``: what rounding may do to a
-    bound, and to two squares that are equal, both relative.
-    """
-    n_groups = radii.size
-    widest = 0
-    for group in range(n_groups):
-        widest = max(widest, starts[group + 1] - starts[group])
-    squares = np.empty(widest)
-    away, bounds, near = np.empty(n_groups), np.empty(n_groups), np.empty(n_groups, dtype=np.int64)
-    looked_at = 0
-    for p in range(points.shape[0]):
-        point = points[p]
-        _squares(point, middles, 0, n_groups, away)
-        first = 0
-        for group in range(n_groups):
-            if away[group] < away[first]:
-                first = group
-        best, place, tied = _look(
-            point, centers, starts[first], starts[first + 1], squares, (np.inf, 0, False), slack[1]
-        )
-        count = _groups_in_reach(away, radii, np.sqrt(best) * (1 + slack[0]), first, bounds, near)
-        looked_at += 1
-        for i in range(count):
-            if bounds[i] > np.sqrt(best) * (1 + slack[0]):
-                break
-            begin, end = starts[near[i]], starts[near[i] + 1]
-            best, place, tied = _look(point, centers, begin, end, squares, (best, place, tied), slack[1])
-            looked_at += 1
-        nearest[p], unsure[p] = order[place], tied
-    return looked_at
+from heatmover._typing import Float64, Int64
 
 
 @njit(cache=True, nogil=True)
@@ -177,34 +130,6 @@ def _squares(point: Float64, centers: Float64, begin: int, end: int, out: Float6
             e = a - to_a[j]
             out[j] += e * e
         k += 1
-
-
-@njit(cache=True, nogil=True)
-def _look(
-    point: Float64,
-    centers: Float64,
-    begin: int,
-    end: int,
-    squares: Float64,
-    so_far: tuple[float, int, bool],
-    slack: float,
-) -> Any:
-    """Return the nearest so far, after a look at one group: its square, its column, and whether there was a tie."""
-    best, place, tied = so_far
-    _squares(point, centers, begin, end, squares)
-    limit = best * (1 + slack)
-    hits = 0
-    for j in range(end - begin):  # counting uses vectors, a search with its branches does not
-        hits += squares[j] <= limit
-    if hits == 0:
-        return best, place, tied
-    for j in range(end - begin):
-        square = squares[j]
-        if square <= best * (1 + slack):
-            tied = square * (1 + slack) >= best
-            if square < best:
-                best, place = square, begin + j
-    return best, place, tied
 
 
 @njit(cache=True, nogil=True)

@@ -15,7 +15,7 @@ from heatmover.analysis.parameters import StudyParameters
 from heatmover.cohort import Cohort
 from heatmover.cohort.hashes import draw_cells
 from heatmover.errors import InvalidInputError, argument
-from heatmover.graphs.search.kmeans import CenterSearch
+from heatmover.graphs.search.assign import CenterSearch
 from heatmover.graphs.search.lloyd import move_centers
 
 __all__ = ["cluster_cells", "cluster_note", "clusters_wanted"]
@@ -90,7 +90,7 @@ def cluster_cells(
             f"{argument('clusters')} of at most {different}, the number of different cells", str(n_clusters)
         )
     centers = _centers(drawn, n_clusters, random_state, threads)
-    search, codes = CenterSearch(centers), np.empty(cohort.n_cells, dtype=np.int32)
+    search, codes = CenterSearch.for_many(centers, cohort.n_cells), np.empty(cohort.n_cells, dtype=np.int32)
     done = 0
     for block, _ in cohort.chunks():
         codes[done : done + len(block)] = search.nearest(block, threads)[0]

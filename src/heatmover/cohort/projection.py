@@ -42,21 +42,31 @@ class Moments:
         # The second row holds what the first cannot.
         self._means, self._squares = np.zeros((2, n_features)), np.zeros((2, n_features))
 
+    @classmethod
+    def of(cls, block: Block) -> Moments:
+        """Return those of some rows."""
+        from heatmover._compiled.moments import dense_moments, sparse_moments
+
+        found = cls(block.shape[1])
+        found.count = block.shape[0]
+        if sp.issparse(block) and found.count:
+            matrix = sp.csr_array(block)
+            sparse_moments(matrix.data, matrix.indices, found.count, found._means, found._squares)
+        elif found.count:
+            dense_moments(np.ascontiguousarray(block), found._means, found._squares)
+        return found
+
     def add(self, block: Block) -> None:
         """Take in more rows."""
-        from heatmover._compiled.moments import dense_moments, merge_moments, sparse_moments
+        self.merge(Moments.of(block))
 
-        count = block.shape[0]
-        if count == 0:
-            return
-        means, squares = np.empty_like(self._means), np.empty_like(self._squares)
-        if sp.issparse(block):
-            matrix = sp.csr_array(block)
-            sparse_moments(matrix.data, matrix.indices, count, means, squares)
-        else:
-            dense_moments(np.ascontiguousarray(block), means, squares)
-        merge_moments(self._means, self._squares, self.count, means, squares, count)
-        self.count += count
+    def merge(self, other: Moments) -> None:
+        """Take in the rows of others."""
+        from heatmover._compiled.moments import merge_moments
+
+        if other.count:
+            merge_moments(self._means, self._squares, self.count, other._means, other._squares, other.count)
+            self.count += other.count
 
     @property
     def mean(self) -> Float64:

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from heatmover._progress import SILENT, Progress
+from heatmover._threads import while_reading
 from heatmover._typing import Int32, Int64, Intp
 from heatmover._validation import (
     RandomState,
@@ -18,6 +19,7 @@ from heatmover._validation import (
     check_number,
     check_option,
     check_random_state,
+    check_threads,
     check_truth,
 )
 from heatmover._words import find, listed, quoted, readable
@@ -302,17 +304,22 @@ def _look(reader: Reader, n_cells: int, progress: Progress) -> tuple[Moments, In
     progress.stage("look at every value", n_cells)
     moments, done = Moments(len(reader.features)), 0
     bad, n_bad = [np.empty(0, dtype=np.int64)], 0
-    for block in _blocks(reader, n_cells):
-        count, rows = _not_finite(block)
+    for n_rows, count, rows, part in while_reading(_look_at, _blocks(reader, n_cells), check_threads(None)):
         n_bad += count
-        bad.append(done + rows.astype(np.int64))
-        if rows.size < block.shape[0]:
-            moments.add(block if not rows.size else block[np.setdiff1d(np.arange(block.shape[0]), rows)])
-        done += block.shape[0]
-        progress.advance(block.shape[0])
+        bad.append(done + rows)
+        moments.merge(part)
+        done += n_rows
+        progress.advance(n_rows)
     if done != n_cells:
         raise InvalidInputError(f"values of {n_cells} cells", f"those of {done}", "the file may be damaged")
     return moments, np.concatenate(bad), n_bad
+
+
+def _look_at(block: Block) -> tuple[int, int, Int64, Moments]:
+    """Return the number of rows, the values that are not finite and their rows, and the moments of all others."""
+    count, rows = _not_finite(block)
+    finite = block if not rows.size else block[np.setdiff1d(np.arange(block.shape[0]), rows)]
+    return block.shape[0], count, rows.astype(np.int64), Moments.of(finite)
 
 
 def _without(
@@ -352,6 +359,9 @@ def listed_counts(names: Sequence[str], counts: Int64, *, most: int = 5) -> str:
 def _not_finite(block: Block) -> tuple[int, Intp]:
     """Return the number of NaN and infinities and the rows that hold them."""
     values = block.data if sp.issparse(block) else block
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(values.sum()):  # a fifth of the time that a look at each takes
+            return 0, np.empty(0, dtype=np.intp)
     places = np.nonzero(~np.isfinite(values))[0]
     rows = np.searchsorted(block.indptr, places, side="right") - 1 if sp.issparse(block) else places
     return places.size, np.unique(rows)

@@ -267,10 +267,22 @@ class DrawnReader:
         return found[start - 8 * whole :].astype(bool)
 
 
-def spans(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the borders of consecutive pieces of at most ``size`` rows."""
-    for first in range(start, stop, size):
-        yield first, min(first + size, stop)
+def spans(start: int, stop: int, size: int, step: int = 1) -> Iterator[tuple[int, int]]:
+    """Yield the borders of consecutive pieces of at most ``size`` rows, at multiples of ``step`` rows if that allows.
+
+    A piece that ends within a chunk of a file makes it be read twice.
+
+    Examples
+    --------
+    >>> list(spans(0, 10, 4)), list(spans(1, 10, 5, step=3)), list(spans(0, 5, 2, step=3))
+    ([(0, 4), (4, 8), (8, 10)], [(1, 6), (6, 10)], [(0, 2), (2, 3), (3, 5)])
+    """
+    while start < stop:
+        end = min(start + size, stop)
+        whole = end // step * step
+        end = whole if start < whole and end < stop else end
+        yield start, end
+        start = end
 
 
 def as_float(values: npt.ArrayLike) -> FloatArray:

@@ -25,7 +25,8 @@ from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.graph import Graph, check_points
 from heatmover.graphs.kernels import Bandwidth, KernelName
-from heatmover.graphs.search.kmeans import ITERATIONS, CenterSearch, k_means
+from heatmover.graphs.search.assign import CenterSearch
+from heatmover.graphs.search.kmeans import ITERATIONS, k_means
 from heatmover.measures import Measures, distinct_labels, measures_from_weights
 
 __all__ = ["Histograms", "Landmarks", "find_landmarks"]

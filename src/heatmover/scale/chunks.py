@@ -24,7 +24,8 @@ from heatmover.cohort.reader import Block, Columns, DrawnReader, Numbers, Reader
 from heatmover.cohort.shifted import ShiftedReader
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import InvalidInputError, argument
-from heatmover.graphs.search.kmeans import PER_LANDMARK, CenterSearch
+from heatmover.graphs.search.assign import CenterSearch
+from heatmover.graphs.search.kmeans import PER_LANDMARK
 from heatmover.scale.checkpoint import UNFINISHED, Arrays, explain_full_disk
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "make_plan",
     "seekable",
     "sum_cells",
+    "tally_keys",
 ]
 
 # A sum must stay below 2^63; one bit is kept back.
@@ -54,6 +56,8 @@ SEARCH_BYTES = 64_000_000
 BLOCK_COPIES = 5
 # Cells that tell what landmarks cost, as in `landmark_agreement`.
 AGREEMENT_POINTS = 10_000
+# Places per key up to which keys are counted by their places.
+SPREAD = 8
 # Scales kept by the default settings, at most; of a landmark's neighbours both directions are stored, and kernels,
 # normalisation and the recurrence hold copies.
 SCALES, EDGE_BYTES = 16, 60
@@ -157,7 +161,7 @@ class Plan:
         return {
             # Counting and finding the cells of each sample takes nine bytes a cell for a moment.
             "draw cells": drawn + working + 9 * self.n_cells,
-            # The points, their copy in float64, the columns on their way into sums, and nearest with squares.
+            # The points, those that k-means looks at, the columns on their way into sums, and nearest with squares.
             "find landmarks": 3 * drawn + 48 * self.n_drawn + searching,
             "count cells": working + searching + 40 * self.histogram_entries,
             "compare samples": edges + 2 * embedding + 16 * self.n_samples**2 + 24 * self.histogram_entries,
@@ -359,7 +363,7 @@ class Piece:
 
     def _check(self, points: FloatArray, done: int) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(points.sum(dtype=np.float64)):
+            if np.isfinite(points.sum()):
                 return
         bad = np.flatnonzero(~np.isfinite(points).all(axis=1))
         if bad.size:
@@ -441,18 +445,34 @@ def count_cells(search: CenterSearch, piece: Piece, codes: Int32, fixed: FixedPo
     Arrays
         ``keys``, ascending, each sample * n_landmarks + landmark; ``counts`` of each; ``squares``, one number.
     """
-    keys, counts, total = [], [], 0
+    found, total = np.empty(codes.size, dtype=np.int64), 0
     for where, points in piece.blocks():
         places, squares = search.nearest(points, 1)
-        found = codes[where].astype(np.int64) * len(search.centers) + places
-        here = np.unique(found, return_counts=True)
-        keys.append(here[0])
-        counts.append(here[1])
+        np.multiply(codes[where], len(search.centers), out=found[where], dtype=np.int64)
+        found[where] += places
         total += fixed.sum(squares)
-    merged, back = np.unique(np.concatenate(keys), return_inverse=True)
-    sums = np.zeros(merged.size, dtype=np.int64)
-    np.add.at(sums, back, np.concatenate(counts))
-    return {"keys": merged, "counts": sums, "squares": np.array([total], dtype=np.int64)}
+    keys, counts = tally_keys(found)
+    return {"keys": keys, "counts": counts, "squares": np.array([total], dtype=np.int64)}
+
+
+def tally_keys(found: Int64) -> tuple[Int64, Int64]:
+    """Return the different keys, ascending, and how often each was found, as `numpy.unique` does.
+
+    Cells of a piece are of few samples as a rule. Their keys are then so near to each other that counting them by their
+    places takes a tenth of the time of sorting them.
+
+    Examples
+    --------
+    >>> tally_keys(np.array([7, 5, 7]))
+    (array([5, 7]), array([1, 2]))
+    """
+    least = int(found.min())
+    if int(found.max()) - least >= SPREAD * found.size:
+        keys, counts = np.unique(found, return_counts=True)
+        return keys, counts
+    counts = np.bincount(found - least)
+    places = np.flatnonzero(counts)
+    return least + places, counts[places]
 
 
 def sum_cells(search: CenterSearch, piece: Piece, fixed: FixedPoint) -> Arrays:

@@ -16,7 +16,8 @@ from heatmover.analysis.landmarking import LEAST_PER_SAMPLE, quota
 from heatmover.cohort import Cohort
 from heatmover.graphs import Landmarks
 from heatmover.graphs.distinct import distinct_points
-from heatmover.graphs.search.kmeans import ITERATIONS, CenterSearch, k_means
+from heatmover.graphs.search.assign import CenterSearch
+from heatmover.graphs.search.kmeans import ITERATIONS, k_means
 from heatmover.graphs.search.lloyd import means_or_same
 from heatmover.scale.checkpoint import Arrays
 from heatmover.scale.chunks import (
@@ -233,7 +234,7 @@ def _move(centers: Float64, cohort: Cohort, plan: Plan, stages: Stages, fixed: F
         number: partial(sum_cells, piece=Piece.of(cohort, *span, plan.block_rows), fixed=fixed)
         for number, span in enumerate(plan.pieces)
     }
-    stages.each(name, tasks, _cells(plan), fold, partial(CenterSearch, centers))
+    stages.each(name, tasks, _cells(plan), fold, partial(CenterSearch.for_many, centers, plan.n_cells))
     return means_or_same(fixed.decode(sums), sizes, centers)
 
 
@@ -274,7 +275,7 @@ def count(
         return partial(count_cells, piece=piece, codes=codes, fixed=fixed)
 
     tasks = {number: task(*span) for number, span in enumerate(plan.pieces)}
-    stages.each("count cells", tasks, _cells(plan), fold, partial(CenterSearch, centers))
+    stages.each("count cells", tasks, _cells(plan), fold, partial(CenterSearch.for_many, centers, plan.n_cells))
     typed = tally.matrix(plan.n_samples * plan.n_types, len(centers))
     counts = typed if types is None else _over_types(typed, plan.n_types)
     per_landmark = np.asarray(counts.sum(axis=0)).ravel()

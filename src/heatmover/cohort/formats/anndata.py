@@ -77,7 +77,7 @@ class AnnDataReader:
                 if _encoding(matrix) not in SPARSE:
                     # All columns of a row are read, however few are wanted.
                     size = max(1, size * len(self.positions) // max(width, 1))
-            for first, last in spans(start, stop, size):
+            for first, last in spans(start, stop, size, _chunk_rows(matrix)):
                 for block in _rows(matrix, self.representation, first, last):
                     if block.shape[1] != width:
                         raise InvalidInputError(f"{width:,} columns", f"{block.shape[1]:,}", CHANGED)
@@ -308,6 +308,12 @@ def _matrix_shape(element: Any) -> tuple[int, ...]:
         index = element[text_of(element.attrs["_index"])]
         return int(index.shape[0]), len(element.attrs["column-order"])
     return tuple(element.shape)
+
+
+def _chunk_rows(matrix: Any) -> int:
+    """Return how many rows of a matrix are stored as one piece, which is read as a whole."""
+    steps = getattr(matrix, "shards", None) or getattr(matrix, "chunks", None)
+    return steps[0] if isinstance(steps, tuple) and isinstance(steps[0], int) and steps[0] > 0 else 1
 
 
 def _feature_names(root: Any, key: str, element: Any) -> tuple[str, ...]:

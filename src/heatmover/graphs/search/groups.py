@@ -17,8 +17,6 @@ __all__ = ["SLACK", "Groups"]
 
 # What rounding may do to a bound, relatively. It is generous: too much only means looking at one more group.
 SLACK = 1e-9
-# Squared distances that differ by less than this share are equal up to rounding.
-TIE = 1e-12
 # Moves of the middles, and points per group that they look at.
 MOVES, PER_GROUP = 3, 20
 # Points of a block, and products at once (8 MB).
@@ -64,15 +62,6 @@ class Groups:
         starts = np.r_[0, np.cumsum(np.bincount(member, minlength=count))]
         columns = np.ascontiguousarray(points[order].T, dtype=np.float64)
         return cls(columns, starts, order, member[order], np.ascontiguousarray(middles.T), radii)
-
-    def nearest(self, block: Float64) -> tuple[Int64, Bool, int]:
-        """Return the nearest point of each of some others, where a second is as near, and how many groups it took."""
-        from heatmover._compiled.groups import nearest_by_groups
-
-        nearest, unsure = np.empty(len(block), dtype=np.int64), np.empty(len(block), dtype=np.bool_)
-        parts = (self.columns, self.starts, self.order, self.middles, self.radii)
-        looked_at = nearest_by_groups(np.ascontiguousarray(block), *parts, (SLACK, TIE), nearest, unsure)
-        return nearest, unsure, int(looked_at)
 
     def k_nearest(self, k: int, n_threads: int, rows: Bool | None = None) -> tuple[Float64, Int64]:
         """Return distances and numbers of the k nearest others of each point, or of some, ``(n_rows, k)`` each.

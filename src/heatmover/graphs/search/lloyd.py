@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from heatmover._typing import Float64, Int64, IntArray
+from heatmover._typing import Float64, FloatArray, Int64, IntArray
 
 __all__ = ["means_or_same", "move_centers"]
 
 
-def move_centers(points: Float64, nearest: Int64, centers: Float64, weights: Float64 | None = None) -> Float64:
+def move_centers(points: FloatArray, nearest: Int64, centers: Float64, weights: Float64 | None = None) -> Float64:
     """Return the mean of the points nearest to each centre; a centre without points stays.
 
     Parameters
