@@ -13,8 +13,8 @@ from heatmover._typing import Float64, FloatArray, Int32, Int64
 REORDER = {"contract", "reassoc", "nsz"}
 # Squares that are as good as infinite: a list of candidates that is not full yet takes all below.
 BEYOND = np.float32(3e38)
-# Cells whose border with a point's own cell is computed at once.
-BORDERS = 64
+# Of a float32.
+ROUNDING = 2.0**-24
 # Halvings of the interval in which the last neighbour's square lies; 290 ns for 128 candidates, of which 32 stay, where
 # a selection by exchanges took 1,400 ns.
 HALVINGS = 14
@@ -22,48 +22,35 @@ HALVINGS = 14
 LOOSE = 4
 
 
+# Loops below reach into long arrays by unsigned places, not by slices: a slice counts its uses, which costs more than a
+# short loop, and an index that might be negative keeps a loop from using vectors.
+ONE, FOUR = np.uint64(1), np.uint64(4)
+
+
 @njit(cache=True, nogil=True, fastmath=REORDER)
-def squares(query: FloatArray, block: FloatArray, size: int, out: FloatArray) -> None:
-    """Write the squared distances of a point from ``size`` others; row f of ``block`` is their coordinate f."""
-    n_dimensions = query.size
-    f = 0
-    if n_dimensions >= 8:
-        q0, q1, q2, q3, q4, q5, q6, q7 = (
-            query[0],
-            query[1],
-            query[2],
-            query[3],
-            query[4],
-            query[5],
-            query[6],
-            query[7],
-        )
-        # Slices, because an index that might be negative keeps the loop from using vectors.
-        r0, r1, r2, r3 = block[:size], block[size : 2 * size], block[2 * size : 3 * size], block[3 * size : 4 * size]
-        r4, r5 = block[4 * size : 5 * size], block[5 * size : 6 * size]
-        r6, r7 = block[6 * size : 7 * size], block[7 * size : 8 * size]
-        for j in range(size):
-            a, b, c, d = r0[j] - q0, r1[j] - q1, r2[j] - q2, r3[j] - q3
-            e, g, h, i = r4[j] - q4, r5[j] - q5, r6[j] - q6, r7[j] - q7
-            out[j] = (a * a + b * b) + (c * c + d * d) + (e * e + g * g) + (h * h + i * i)
-        f = 8
-    else:
-        out[:size] = 0
-    while f + 4 <= n_dimensions:
-        q0, q1, q2, q3 = query[f], query[f + 1], query[f + 2], query[f + 3]
-        r0, r1 = block[f * size : (f + 1) * size], block[(f + 1) * size : (f + 2) * size]
-        r2, r3 = block[(f + 2) * size : (f + 3) * size], block[(f + 3) * size : (f + 4) * size]
-        for j in range(size):
-            a, b, c, d = r0[j] - q0, r1[j] - q1, r2[j] - q2, r3[j] - q3
+def squares(query: FloatArray, block: FloatArray, begin: int, size: int, out: FloatArray) -> None:
+    """Write the squared distances of a point from ``size`` others, which begin at ``begin``, one coordinate a row."""
+    count, f, n_dimensions = np.uint64(size), np.uint64(0), np.uint64(query.size)
+    first = np.uint64(begin)
+    for j in range(count):
+        out[j] = 0
+    while f + FOUR <= n_dimensions:
+        q0, q1, q2, q3 = query[f], query[f + ONE], query[f + ONE + ONE], query[f + FOUR - ONE]
+        second = first + count
+        third = second + count
+        fourth = third + count
+        for j in range(count):
+            a, b, c, d = block[first + j] - q0, block[second + j] - q1, block[third + j] - q2, block[fourth + j] - q3
             out[j] += (a * a + b * b) + (c * c + d * d)
-        f += 4
+        first = fourth + count
+        f += FOUR
     while f < n_dimensions:
         q0 = query[f]
-        r0 = block[f * size : (f + 1) * size]
-        for j in range(size):
-            a = r0[j] - q0
+        for j in range(count):
+            a = block[first + j] - q0
             out[j] += a * a
-        f += 1
+        first += count
+        f += ONE
 
 
 @njit(cache=True, nogil=True)
@@ -73,7 +60,7 @@ def nearest_of(points: Float64, centers: Float64, first: int, last: int, member:
     block = centers.T.copy().ravel()
     out = np.empty(count)
     for p in range(first, last):
-        squares(points[p], block, count, out)
+        squares(points[p], block, 0, count, out)
         best = 0
         least = out[0]
         for j in range(count):
@@ -118,205 +105,236 @@ def fill_blocks(points: Float64, starts: Int64, places: Int64, middles: Float64,
 
 
 @njit(cache=True, nogil=True)
-def _count(values: Any, limit: Any) -> Any:
-    hits = np.int32(0)
-    for j in range(values.size):
-        hits += np.int32(values[j] <= limit)
+def _count(values: Any, begin: int, size: int, limit: Any) -> Any:
+    hits, first = np.int32(0), np.uint64(begin)
+    for j in range(np.uint64(size)):
+        hits += np.int32(values[first + j] <= limit)
     return hits
 
 
 @njit(cache=True, nogil=True)
-def _append(values: Any, limit: Any, base: int, scores: Any, names: Int32, count: int) -> int:
-    """Append the values up to a limit and their places, without a branch; return how many there are now."""
-    for j in range(values.size):
-        scores[count], names[count] = values[j], base + j
-        count += values[j] <= limit
-    return count
+def _append(values: Any, size: int, limit: Any, name: int, scores: Any, names: Int32, begin: int, count: int) -> int:
+    """Append the values up to a limit and their names to a list, without a branch; return how many it has now."""
+    free = np.uint64(begin + count)
+    for j in range(np.uint64(size)):
+        scores[free], names[free] = values[j], np.int32(name) + np.int32(j)
+        free += np.uint64(values[j] <= limit)
+    return np.int64(free) - begin
 
 
 @njit(cache=True, nogil=True)
-def _trim(scores: Any, names: Int32, count: int, width: int) -> Any:
-    """Keep ``width`` of the smallest scores where so many are equal that no limit parts them; return the largest."""
-    for i in range(width):
-        least = i
-        for j in range(i + 1, count):
-            if scores[j] < scores[least]:
-                least = j
-        scores[i], scores[least] = scores[least], scores[i]
-        names[i], names[least] = names[least], names[i]
-    return scores[width - 1]
-
-
-@njit(cache=True, nogil=True)
-def _tighten(scores: Any, names: Int32, count: int, width: int, limit: Any) -> Any:
-    """Keep the smallest scores, at least ``width`` of them and few more; return how many and up to which."""
+def _tighten(scores: Any, names: Int32, begin: int, count: int, width: int, limit: Any) -> Any:
+    """Keep the smallest scores of a list, at least ``width`` of them and few more; return how many and up to which."""
     low, high, inside = np.float32(0), limit, np.int32(count)
+    first = np.uint64(begin)
     if limit >= BEYOND:
         high = np.float32(0)
-        for j in range(count):
-            high = max(high, scores[j])
+        for j in range(np.uint64(count)):
+            high = max(high, scores[first + j])
     for _ in range(HALVINGS):
         if inside <= width + LOOSE:
             break
         middle = np.float32(0.5) * (low + high)
-        below = _count(scores[:count], middle)
+        below = _count(scores, begin, count, middle)
         if below >= width:
             high, inside = middle, below
         else:
             low = middle
-    kept = 0
-    for j in range(count):
-        score = scores[j]
-        scores[kept], names[kept] = score, names[j]
-        kept += score <= high
+    free = first
+    for j in range(np.uint64(count)):
+        score = scores[first + j]
+        scores[free], names[free] = score, names[first + j]
+        free += np.uint64(score <= high)
+    kept = np.int64(free) - begin
     if kept > 2 * width:
-        high, kept = _trim(scores, names, kept, width), width
+        # So many are equal that no limit parts them.
+        high, kept = _trim(scores, names, begin, kept, width), width
     return kept, high
 
 
 @njit(cache=True, nogil=True)
-def search_cells(
+def _trim(scores: Any, names: Int32, begin: int, count: int, width: int) -> Any:
+    """Keep ``width`` of the smallest scores; return the largest of them."""
+    for i in range(begin, begin + width):
+        least = i
+        for j in range(i + 1, begin + count):
+            if scores[j] < scores[least]:
+                least = j
+        scores[i], scores[least] = scores[least], scores[i]
+        names[i], names[least] = names[least], names[i]
+    return scores[begin + width - 1]
+
+
+@njit(cache=True, nogil=True)
+def _relative(points: Float64, point: int, middles: Float64, cell: int, scale: float, query: Any) -> Any:
+    """Write a point relative to the middle of a cell; return the square of its distance from it."""
+    total = np.float32(0)
+    for f in range(query.size):
+        query[f] = (points[point, f] - middles[cell, f]) * scale
+        total += query[f] * query[f]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _widest(places: Int64) -> int:
+    widest = 0
+    for cell in range(places.size - 1):
+        widest = max(widest, places[cell + 1] - places[cell])
+    return widest
+
+
+@njit(cache=True, nogil=True)
+def search_everywhere(
     rows: Int64,
-    cells: tuple[Float64, Int64, Int32, Int64, Int64, Any, Float64, Float64],
+    cells: tuple[Float64, Int32, Int64, Int64, Any, Float64, Float64],
+    scale: float,
+    width: int,
+    distances: Float64,
+    indices: Int32,
+) -> None:
+    """Write the nearest of the points ``rows``, places in the cells' order, after a look at every cell.
+
+    Parameters are those of `search_cells`; row i of the results belongs to ``rows[i]``.
+    """
+    points, order, starts, places, blocks, middles, _ = cells
+    widest = _widest(places)
+    squared, query = np.empty(widest, np.float32), np.empty(points.shape[1], np.float32)
+    room = 2 * width + widest + 1
+    scores, names, exact = np.empty(room, np.float32), np.empty(room, np.int32), np.empty(room)
+    for i in range(rows.size):
+        point, count, limit = rows[i], 0, BEYOND
+        for cell in range(places.size - 1):
+            _relative(points, point, middles, cell, scale, query)
+            size = places[cell + 1] - places[cell]
+            squares(query, blocks, query.size * places[cell], size, squared)
+            if starts[cell] <= point < starts[cell + 1]:
+                squared[point - starts[cell]] = np.inf
+            if _count(squared, 0, size, limit) > 0:
+                count = _append(squared, size, limit, starts[cell], scores, names, 0, count)
+                if count >= width + (width >> 1) or (limit >= BEYOND and count >= width):
+                    count, limit = _tighten(scores, names, 0, count, width, limit)
+        _write(points, point, order, names, 0, count, exact, i, distances, indices)
+
+
+@njit(cache=True, nogil=True)
+def search_cells(
+    first: int,
+    cells: tuple[Float64, Int32, Int64, Int64, Any, Float64, Float64],
     near: Int32,
     apart: Any,
-    first: int,
-    limits: tuple[float, Any, float, int],
+    limits: tuple[float, int, Any, Any],
     distances: Float64,
     indices: Int32,
     seen: Any,
 ) -> None:
-    """Write the nearest of the points ``rows``, which are places in the cells' order, ascending.
+    """Write the nearest of all members of some cells, ascending.
 
     Parameters
     ----------
-    rows
-        ``(n_rows,)``; those of one cell stand together.
+    first
+        The first of the cells.
     cells
-        Of `Cells`: points, order, member, starts, places, blocks, middles, radii.
-    near, apart, first
-        Cells around each cell, nearest first, ``(n_cells, n_near)``, without itself, and the distances of
-        their middles, in units of the blocks; row i belongs to cell ``first + i``. Without distances, ``(1, 1)``,
-        a search that leaves out no cell of the only row.
+        Of `Cells`: points, order, starts, places, blocks, middles, radii.
+    near, apart
+        Cells around each of the cells, nearest first, ``(n_cells, n_near)``, without itself, and the distances of
+        their middles, in units of the blocks.
     limits
-        Scale (blocks per coordinate), share of the reach within which a border must lie, what rounding may do to a
-        border, relatively, and how many candidates to keep.
+        Scale (blocks per coordinate), how many candidates to keep, share of the reach within which a border must lie,
+        and what rounding may do to a border, relatively.
     distances, indices
-        ``(n_rows, k)``; row i belongs to ``rows[i]``. Indices are -1 where too few were found.
+        ``(n_members, k)``. Infinite and -1 where too few were found.
     seen
-        ``(n_rows, 3)``: candidates looked at; how many cells around would have been needed; a distance beyond which
-        all lie that are not among the candidates kept.
+        ``(n_members, 2)``: candidates looked at; a distance beyond which all lie that are not among those kept.
     """
-    points, order, member, starts, places, blocks, middles, radii = cells
-    scale, share, slack, width = limits
-    n_dimensions, n_near, k = points.shape[1], near.shape[1], distances.shape[1]
-    everywhere = apart.size < near.size
-    widest = 0
-    for cell in range(places.size - 1):
-        widest = max(widest, places[cell + 1] - places[cell])
-    out, borders = np.empty(max(widest, BORDERS), np.float32), np.empty(BORDERS, np.float32)
-    scores, names = np.empty(3 * width + widest, np.float32), np.empty(3 * width + widest, np.int32)
-    exact = np.empty(scores.size)
-    query = np.empty(n_dimensions, np.float32)
-    around = np.empty(n_dimensions * n_near, np.float32)
-    last = -1
-    unit = np.float32(2.0**-24)
-    for i in range(rows.size):
-        p = rows[i]
-        own = member[p]
-        if own != last:
-            # The middles around, in tiles of BORDERS, so that a point need not look at all of them.
-            for begin in range(0, 0 if everywhere else n_near, BORDERS):
-                size = min(BORDERS, n_near - begin)
-                for f in range(n_dimensions):
-                    for j in range(size):
-                        step = middles[near[own - first, begin + j], f] - middles[own, f]
-                        around[n_dimensions * begin + f * size + j] = step * scale
-            last = own
-        for f in range(n_dimensions):
-            query[f] = (points[p, f] - middles[own, f]) * scale
-        radius = np.float32(0)
-        for f in range(n_dimensions):
-            radius += query[f] * query[f]
-        limit, count, looked, needed = BEYOND, 0, 0, 0
-        size = places[own + 1] - places[own]
-        squares(query, blocks[n_dimensions * places[own] : n_dimensions * places[own + 1]], size, out)
-        out[p - starts[own]] = np.inf
-        count = _append(out[:size], limit, starts[own], scores, names, count)
-        if count >= width:
-            count, limit = _tighten(scores, names, count, width, limit)
-        reach = share * np.sqrt(limit)
-        inwards = np.sqrt(radius)
-        furthest = inwards + radii[own] * scale
-        stop = False
-        for begin in range(0, n_near, BORDERS):
-            if stop:
+    points, order, starts, places, blocks, middles, radii = cells
+    scale, width, share, slack = limits
+    n_dimensions, n_near, widest = points.shape[1], near.shape[1], _widest(places)
+    query, middle = np.empty(n_dimensions, np.float32), np.empty(n_dimensions, np.float32)
+    squared, away, inwards = np.empty(widest, np.float32), np.empty(widest, np.float32), np.empty(widest, np.float32)
+    counts, tops, reaches = np.empty(widest, np.int64), np.empty(widest, np.float32), np.empty(widest, np.float32)
+    looked, furthest = np.empty(widest, np.int64), np.empty(widest, np.float32)
+    # A list for each member; only its first places are used, as a rule.
+    room = 2 * width + widest + 1
+    scores, names, exact = np.empty(widest * room, np.float32), np.empty(widest * room, np.int32), np.empty(room)
+    for row in range(near.shape[0]):
+        own = first + row
+        n_members, size = starts[own + 1] - starts[own], places[own + 1] - places[own]
+        for m in range(n_members):
+            inwards[m] = _relative(points, starts[own] + m, middles, own, scale, query)
+            squares(query, blocks, n_dimensions * places[own], size, squared)
+            squared[m] = np.inf
+            count, top = _append(squared, size, BEYOND, starts[own], scores, names, m * room, 0), BEYOND
+            if count >= width:
+                count, top = _tighten(scores, names, m * room, count, width, top)
+            counts[m], tops[m], reaches[m], looked[m] = count, top, share * np.sqrt(top), n_members
+            furthest[m] = np.sqrt(inwards[m]) + radii[own] * scale
+        beyond = np.float32(0)
+        for i in range(n_near):
+            if i % 16 == 0:
+                beyond = np.float32(0)
+                for m in range(n_members):
+                    beyond = max(beyond, reaches[m] + np.sqrt(inwards[m]) * (1 + slack))
+            # Neither this cell's border nor that of a later one is within anyone's reach.
+            if np.float32(0.5) * apart[row, i] > beyond:
                 break
-            tile = min(BORDERS, n_near - begin)
-            if everywhere:
-                borders[:] = -np.inf
-            else:
-                squares(query, around[n_dimensions * begin : n_dimensions * (begin + tile)], tile, out)
-                for j in range(tile):
-                    apart_j = apart[own - first, begin + j]
-                    if apart_j > 0:
-                        # How far the point is from the plane between the two middles, or a little less.
-                        between = out[j] * (1 - slack) - radius * (1 + slack)
-                        borders[j] = np.float32(0.5) * between / apart_j
-                    else:
-                        borders[j] = -np.inf
-            for j in range(tile):
-                # No border of this cell or a later one is within reach.
-                if not everywhere and np.float32(0.5) * apart[own - first, begin + j] - inwards * (1 + slack) > reach:
-                    stop = True
-                    break
-                needed = begin + j + 1
-                if borders[j] > reach:
+            other = near[row, i]
+            for f in range(n_dimensions):
+                middle[f] = (middles[other, f] - middles[own, f]) * scale
+            squares(middle, blocks, n_dimensions * places[own], size, away)
+            half = np.float32(0.5) / apart[row, i] if apart[row, i] > 0 else np.float32(0)
+            size_there = places[other + 1] - places[other]
+            for m in range(n_members):
+                # How far the point is from the plane between the two middles, or a little less.
+                if (away[m] * (1 - slack) - inwards[m] * (1 + slack)) * half > reaches[m]:
                     continue
-                other = near[0 if everywhere else own - first, begin + j]
-                if other == own:
+                length = np.sqrt(_relative(points, starts[own] + m, middles, other, scale, query))
+                furthest[m] = max(furthest[m], length + np.float32(radii[other] * scale))
+                looked[m] += size_there
+                squares(query, blocks, n_dimensions * places[other], size_there, squared)
+                if _count(squared, 0, size_there, tops[m]) == 0:
                     continue
-                away = np.float32(0)
-                for f in range(n_dimensions):
-                    query[f] = (points[p, f] - middles[other, f]) * scale
-                    away += query[f] * query[f]
-                size = places[other + 1] - places[other]
-                squares(query, blocks[n_dimensions * places[other] : n_dimensions * places[other + 1]], size, out)
-                looked += size
-                furthest = max(furthest, np.sqrt(away) + radii[other] * scale)
-                if _count(out[:size], limit) == 0:
-                    continue
-                count = _append(out[:size], limit, starts[other], scores, names, count)
-                if count >= width + (width >> 1) or (limit >= BEYOND and count >= width):
-                    count, limit = _tighten(scores, names, count, width, limit)
-                    reach = share * np.sqrt(limit)
-            if not everywhere and not stop:
-                # The tile's squares have overwritten the point relative to its own cell.
-                for f in range(n_dimensions):
-                    query[f] = (points[p, f] - middles[own, f]) * scale
-        seen[i, 0], seen[i, 1] = looked, needed
-        if count > width + LOOSE:
-            count, limit = _tighten(scores, names, count, width, limit)
-        bound = np.sqrt(np.float64(limit)) * (1 - (n_dimensions + 8) * unit) - 4 * unit * furthest
-        seen[i, 2] = np.inf if limit >= BEYOND else bound / scale
-        _sort_in_full(points, p, order, names, count, exact)
-        for j in range(k):
-            if j < count:
-                distances[i, j], indices[i, j] = np.sqrt(exact[j]), order[names[j]]
-            else:
-                distances[i, j], indices[i, j] = np.inf, -1
+                count = _append(squared, size_there, tops[m], starts[other], scores, names, m * room, counts[m])
+                if count >= width + (width >> 1) or (tops[m] >= BEYOND and count >= width):
+                    count, tops[m] = _tighten(scores, names, m * room, count, width, tops[m])
+                    reaches[m] = share * np.sqrt(tops[m])
+                counts[m] = count
+        for m in range(n_members):
+            to, count, top = starts[own] + m - starts[first], counts[m], tops[m]
+            if count > width + LOOSE:
+                count, top = _tighten(scores, names, m * room, count, width, top)
+            bound = np.sqrt(np.float64(top)) * (1 - (n_dimensions + 8) * ROUNDING) - 4 * ROUNDING * furthest[m]
+            seen[to, 0], seen[to, 1] = looked[m], np.inf if top >= BEYOND else bound / scale
+            _write(points, starts[own] + m, order, names, m * room, count, exact, to, distances, indices)
 
 
 @njit(cache=True, nogil=True)
-def _sort_in_full(points: Float64, p: int, order: Int32, names: Int32, count: int, exact: Float64) -> None:
-    """Sort candidates by their squared distances in float64, equal ones by their own numbers."""
+def _write(
+    points: Float64,
+    point: int,
+    order: Int32,
+    names: Int32,
+    begin: int,
+    count: int,
+    exact: Float64,
+    to: int,
+    distances: Float64,
+    indices: Int32,
+) -> None:
+    """Write a list's nearest by their distances in float64, equal ones by their own numbers."""
     for i in range(count):
-        name, square = names[i], 0.0
+        name, square = names[begin + i], 0.0
         for f in range(points.shape[1]):
-            step = points[name, f] - points[p, f]
+            step = points[name, f] - points[point, f]
             square += step * step
         j = i
-        while j > 0 and (exact[j - 1] > square or (exact[j - 1] == square and order[names[j - 1]] > order[name])):
-            exact[j], names[j] = exact[j - 1], names[j - 1]
+        while j > 0 and (
+            exact[j - 1] > square or (exact[j - 1] == square and order[names[begin + j - 1]] > order[name])
+        ):
+            exact[j], names[begin + j] = exact[j - 1], names[begin + j - 1]
             j -= 1
-        exact[j], names[j] = square, name
+        exact[j], names[begin + j] = square, name
+    for j in range(distances.shape[1]):
+        if j < count:
+            distances[to, j], indices[to, j] = np.sqrt(exact[j]), order[names[begin + j]]
+        else:
+            distances[to, j], indices[to, j] = np.inf, -1

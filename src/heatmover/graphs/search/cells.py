@@ -52,8 +52,8 @@ class Found(NamedTuple):
     distances, indices
         ``(n_rows, k)``; infinite and -1 where too few were found.
     seen
-        ``(n_rows, 3)``: members of other cells looked at; cells around that came into question; a distance
-        beyond which all points lie that were looked at and are not candidates any more.
+        ``(n_rows, 2)``: points looked at; a distance beyond which all lie that were looked at and are not candidates
+        any more.
     """
 
     distances: Float64
@@ -150,66 +150,59 @@ class Cells:
         place[self.order] = np.arange(len(self.order), dtype=np.int32)
         sizes = np.diff(self.starts)
         borders, reaches = np.empty((rows.size, self.n_cells)), found.distances[:, -1]
-        gaps = np.empty_like(borders)
+        ranks = np.empty((rows.size, self.n_cells))
         for i, row in enumerate(rows):
             own = self.member[row]
             apart = np.sqrt(((self.middles - self.middles[own]) ** 2).sum(axis=1))
             square = ((self.middles - self.points[row]) ** 2).sum(axis=1)
             with np.errstate(divide="ignore", invalid="ignore"):
                 borders[i] = np.where(apart > 0, (square - square[own]) / (2 * apart), 0)
-            gaps[i] = apart / 2 - np.sqrt(square[own])
-        theirs = np.take_along_axis(borders, self.member[place[found.indices]].astype(np.intp), axis=1)
+            ranks[i, np.argsort(apart)] = np.arange(self.n_cells)
+        theirs = self.member[place[found.indices]].astype(np.intp)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = np.where(theirs <= 0, 0, theirs / reaches[:, None])
-        share = float(np.quantile(ratios, recall))
+            ratios = np.take_along_axis(borders, theirs, axis=1) / reaches[:, None]
+        share = float(np.quantile(np.where(ratios > 0, ratios, 0), recall))
         n_candidates = float(((borders <= share * reaches[:, None]) @ sizes).mean())
-        # The reach shrinks while a point searches; a fifth more than in the end is enough.
-        n_around = int((gaps <= 1.2 * share * reaches[:, None]).sum(axis=1).max())
+        n_around = int(np.quantile(np.take_along_axis(ranks, theirs, axis=1), 0.999)) + 1
         return Plan(share, min(max(n_around, k + SPARE + 1), self.n_cells - 1), n_candidates)
 
     def search_everywhere(self, rows: Int64, k: int) -> Found:
         """Compare some points, by their places, with all others."""
-        everyone = np.arange(self.n_cells, dtype=np.int32)[None]
-        return self._search(rows, k, everyone, np.zeros((1, 1), dtype=np.float32), np.inf)
+        from heatmover._compiled.cells import search_everywhere
+
+        found = _empty(rows.size, k)
+        search_everywhere(rows, self._parts, self.scale, self._width(k), found.distances, found.indices)
+        return found
 
     def k_nearest(self, k: int, plan: Plan, n_threads: int) -> Found:
         """Find about the k nearest others of each point; all of them if the share is `EXACT` and the cells strict."""
-        found = Found(
-            np.empty((len(self.order), k)), np.empty((len(self.order), k), np.int32), np.empty((len(self.order), 3))
-        )
+        from heatmover._compiled.cells import search_cells
+
+        found, limits = _empty(len(self.order), k), self._limits(k, plan.share)
 
         def work(some: tuple[int, int]) -> None:
-            near, apart = self._around(*some, min(plan.n_around, self.n_cells - 1))
-            rows = np.arange(self.starts[some[0]], self.starts[some[1]])
-            here = self._search(rows, k, near, apart, plan.share, first=some[0])
-            to = self.order[rows]
-            for whole, part in zip(found, here, strict=True):
-                whole[to] = part
+            here = slice(self.starts[some[0]], self.starts[some[1]])
+            near, apart = self._around(*some, plan.n_around)
+            part = _empty(here.stop - here.start, k)
+            search_cells(some[0], self._parts, near, apart, limits, *part)
+            for whole, few in zip(found, part, strict=True):
+                whole[self.order[here]] = few
 
         edges = [*range(0, self.n_cells, CELLS_AT_ONCE), self.n_cells]
         with one_blas_thread():
             in_threads(work, pairwise(edges), n_threads)
         return found
 
-    def _search(self, rows: Int64, k: int, near: Int32, apart: Float32, share: float, first: int = 0) -> Found:
-        from heatmover._compiled.cells import search_cells
+    @property
+    def _parts(self) -> tuple[Float64, Int32, Int64, Int64, Float32, Float64, Float64]:
+        return self.points, self.order, self.starts, self.places, self.blocks, self.middles, self.radii
 
-        found = Found(np.empty((rows.size, k)), np.empty((rows.size, k), np.int32), np.empty((rows.size, 3)))
-        n_dimensions = self.points.shape[1]
-        parts = (
-            self.points,
-            self.order,
-            self.member,
-            self.starts,
-            self.places,
-            self.blocks,
-            self.middles,
-            self.radii,
-        )
-        slack = np.float32((n_dimensions + 8) * 2.0**-23)
-        limits = (self.scale, np.float32(share), slack, min(k + SPARE, len(self.order) - 1))
-        search_cells(rows, parts, near, apart, first, limits, *found)
-        return found
+    def _width(self, k: int) -> int:
+        return min(k + SPARE, len(self.order) - 1)
+
+    def _limits(self, k: int, share: float) -> tuple[float, int, np.float32, np.float32]:
+        slack = np.float32((self.points.shape[1] + 8) * 2.0**-23)
+        return self.scale, self._width(k), np.float32(share), slack
 
     def _around(self, first: int, last: int, count: int) -> tuple[Int32, Float32]:
         """Return the cells around some, nearest first, and the distances of their middles in units of the blocks."""
@@ -232,6 +225,10 @@ class Cells:
             sorting = np.argsort(lengths, kind="stable")
             near[i], apart[i] = near[i, sorting], lengths[sorting]
         return near, np.minimum(apart, 1e38).astype(np.float32)
+
+
+def _empty(n_rows: int, k: int) -> Found:
+    return Found(np.empty((n_rows, k)), np.empty((n_rows, k), dtype=np.int32), np.empty((n_rows, 2)))
 
 
 def _members(points: Float64, size: int, strict: bool, n_threads: int) -> tuple[Int32, Float64]:
