@@ -119,7 +119,7 @@ def _append(values: Any, size: int, limit: Any, name: int, scores: Any, names: I
     for j in range(np.uint64(size)):
         scores[free], names[free] = values[j], np.int32(name) + np.int32(j)
         free += np.uint64(values[j] <= limit)
-    return np.int64(free) - begin
+    return int(free) - begin
 
 
 @njit(cache=True, nogil=True)
@@ -145,7 +145,7 @@ def _tighten(scores: Any, names: Int32, begin: int, count: int, width: int, limi
         score = scores[first + j]
         scores[free], names[free] = score, names[first + j]
         free += np.uint64(score <= high)
-    kept = np.int64(free) - begin
+    kept = int(free) - begin
     if kept > 2 * width:
         # So many are equal that no limit parts them.
         high, kept = _trim(scores, names, begin, kept, width), width
@@ -253,6 +253,7 @@ def search_cells(
     squared, away, inwards = np.empty(widest, np.float32), np.empty(widest, np.float32), np.empty(widest, np.float32)
     counts, tops, reaches = np.empty(widest, np.int64), np.empty(widest, np.float32), np.empty(widest, np.float32)
     looked, furthest = np.empty(widest, np.int64), np.empty(widest, np.float32)
+    error = np.float32(4 * ROUNDING)
     # A list for each member; only its first places are used, as a rule.
     room = 2 * width + widest + 1
     scores, names, exact = np.empty(widest * room, np.float32), np.empty(widest * room, np.int32), np.empty(room)
@@ -266,8 +267,9 @@ def search_cells(
             count, top = _append(squared, size, BEYOND, starts[own], scores, names, m * room, 0), BEYOND
             if count >= width:
                 count, top = _tighten(scores, names, m * room, count, width, top)
-            counts[m], tops[m], reaches[m], looked[m] = count, top, share * np.sqrt(top), n_members
-            furthest[m] = np.sqrt(inwards[m]) + radii[own] * scale
+            furthest[m] = np.sqrt(inwards[m]) + np.float32(radii[own] * scale)
+            counts[m], tops[m], looked[m] = count, top, n_members
+            reaches[m] = share * (np.sqrt(top) + error * furthest[m])
         beyond = np.float32(0)
         for i in range(n_near):
             if i % 16 == 0:
@@ -296,13 +298,13 @@ def search_cells(
                 count = _append(squared, size_there, tops[m], starts[other], scores, names, m * room, counts[m])
                 if count >= width + (width >> 1) or (tops[m] >= BEYOND and count >= width):
                     count, tops[m] = _tighten(scores, names, m * room, count, width, tops[m])
-                    reaches[m] = share * np.sqrt(tops[m])
+                    reaches[m] = share * (np.sqrt(tops[m]) + error * furthest[m])
                 counts[m] = count
         for m in range(n_members):
             to, count, top = starts[own] + m - starts[first], counts[m], tops[m]
             if count > width + LOOSE:
                 count, top = _tighten(scores, names, m * room, count, width, top)
-            bound = np.sqrt(np.float64(top)) * (1 - (n_dimensions + 8) * ROUNDING) - 4 * ROUNDING * furthest[m]
+            bound = np.sqrt(np.float64(top)) * (1 - (n_dimensions + 8) * ROUNDING) - error * furthest[m]
             seen[to, 0], seen[to, 1] = looked[m], np.inf if top >= BEYOND else bound / scale
             _write(points, starts[own] + m, order, names, m * room, count, exact, to, distances, indices)
 
@@ -338,3 +340,18 @@ def _write(
             distances[to, j], indices[to, j] = np.sqrt(exact[j]), order[names[begin + j]]
         else:
             distances[to, j], indices[to, j] = np.inf, -1
+
+
+@njit(cache=True, nogil=True)
+def write_lists(
+    points: Float64, order: Int32, lists: Int32, start: int, stop: int, distances: Float64, indices: Int32
+) -> None:
+    """Write the lists of the points ``start`` to ``stop`` by distances in float64; -1 in a list is no point."""
+    k = lists.shape[1]
+    names, exact = np.empty(k, np.int32), np.empty(k)
+    for point in range(start, stop):
+        count = 0
+        for j in range(k):
+            names[count] = lists[point, j]
+            count += lists[point, j] >= 0
+        _write(points, point, order, names, 0, count, exact, point - start, distances, indices)

@@ -126,8 +126,8 @@ class Graph:
         random_state
             Seed of the sample that chooses the neighbour search, and of the approximate search.
         neighbors
-            ``"tree"``, ``"groups"`` or ``"blocked"`` (exact), ``"descent"`` (approximate), or ``"auto"``: exact where
-            that is fast. The choice, its reason and the recall measured are in `construction`.
+            ``"tree"``, ``"groups"`` or ``"blocked"`` (exact), ``"cells"`` or ``"descent"`` (approximate), or
+            ``"auto"``: exact where that is fast. The choice, its reason and the recall measured are in `construction`.
         radius
             Join all points within this distance instead of a fixed number of neighbours; ``n_neighbors`` and
             ``neighbors`` then have no effect.
