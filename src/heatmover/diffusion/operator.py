@@ -172,18 +172,20 @@ def _with_loops_where_isolated(affinity: sp.csr_array) -> sp.csr_array:
     isolated = np.flatnonzero(np.asarray(affinity.sum(axis=1)).ravel() == 0)
     if isolated.size == 0:
         return affinity
-    loops = sp.csr_array((np.ones(isolated.size), (isolated, isolated)), shape=affinity.shape)
+    places = isolated.astype(affinity.indices.dtype)  # SciPy would make all places as wide as the widest
+    loops = sp.csr_array((np.ones(isolated.size), (places, places)), shape=affinity.shape)
     return sp.csr_array(affinity + loops)
 
 
 def _permuted(affinity: sp.csr_array, order: IntArray) -> sp.csr_array:
-    """Return the affinity with rows and columns in another order, indices sorted."""
-    place = np.empty(order.size, dtype=affinity.indices.dtype)
-    place[order] = np.arange(order.size, dtype=place.dtype)
-    rows = affinity[order]
-    matrix = sp.csr_array((rows.data, place[rows.indices], rows.indptr), shape=affinity.shape)
-    matrix.sort_indices()
-    return matrix
+    """Return a symmetric affinity with rows and columns in another order, indices sorted."""
+    from heatmover._compiled.mirror import reorder
+
+    place = np.empty(order.size, dtype=np.int64)
+    place[order] = np.arange(order.size)
+    starts, columns, values = (np.empty_like(part) for part in (affinity.indptr, affinity.indices, affinity.data))
+    reorder(affinity.indptr, affinity.indices, affinity.data, order.astype(np.int64), place, starts, columns, values)
+    return sp.csr_array((values, columns, starts), shape=affinity.shape)
 
 
 def _lowest_eigenvalue(symmetric: sp.csr_array) -> float:

@@ -14,6 +14,7 @@ from scipy.spatial import cKDTree
 from heatmover import _threads
 from heatmover._typing import Bool, Float64, Int64, Intp
 from heatmover._validation import check_threads
+from heatmover.graphs.kernels import narrow
 from heatmover.graphs.search.cells import Cells, Probe
 from heatmover.graphs.search.descent import descend
 from heatmover.graphs.search.groups import Groups
@@ -221,7 +222,7 @@ def _matrix(n_points: int, parts: list[_Part]) -> sp.csr_array:
     """Put the neighbours of all points together, CSR ``(n_points, n_points)``."""
     if len(parts) == 1:
         counts, values, columns = parts[0].counts, parts[0].distances, parts[0].indices.astype(np.int32, copy=False)
-        return sp.csr_array((values, columns, np.r_[0, np.cumsum(counts)]), shape=(n_points, n_points))
+        return narrow(sp.csr_array((values, columns, np.r_[0, np.cumsum(counts)]), shape=(n_points, n_points)))
     counts = np.zeros(n_points, dtype=np.int64)
     for part in parts:
         counts[part.rows] = part.counts
@@ -231,7 +232,7 @@ def _matrix(n_points: int, parts: list[_Part]) -> sp.csr_array:
         within = np.arange(part.distances.size) - np.repeat(np.cumsum(part.counts) - part.counts, part.counts)
         at = np.repeat(offsets[part.rows], part.counts) + within
         values[at], columns[at] = part.distances, part.indices
-    return sp.csr_array((values, columns, offsets), shape=(n_points, n_points))
+    return narrow(sp.csr_array((values, columns, offsets), shape=(n_points, n_points)))
 
 
 def within_radius(points: Float64, radius: float) -> Neighbors:
