@@ -34,6 +34,46 @@ def mirror(starts: Any, columns: Any, values: Float64, ends: Int64, new_columns:
 
 
 @njit(cache=True, nogil=True)
+def sort_rows(first: int, last: int, starts: Any, columns: Any, values: Float64) -> None:
+    """Sort some rows of a CSR matrix by their columns, in place (Shell 1959; short rows by insertion)."""
+    for row in range(first, last):
+        gap = 1
+        while 16 * gap < starts[row + 1] - starts[row]:
+            gap = 3 * gap + 1
+        while gap > 0:
+            for i in range(starts[row] + gap, starts[row + 1]):
+                column, value, j = columns[i], values[i], i
+                while j >= starts[row] + gap and columns[j - gap] > column:
+                    columns[j], values[j] = columns[j - gap], values[j - gap]
+                    j -= gap
+                columns[j], values[j] = column, value
+            gap //= 3
+
+
+@njit(cache=True, nogil=True)
+def label_components(starts: Any, columns: Any, labels: Any) -> int:
+    """Write the connected component of each row of a symmetric matrix, by first rows; return how many there are."""
+    n_rows, count = starts.size - 1, 0
+    waiting = np.empty(n_rows, np.int64)
+    labels[:] = -1
+    for first in range(n_rows):
+        if labels[first] >= 0:
+            continue
+        labels[first], waiting[0], n_waiting = count, first, 1
+        while n_waiting > 0:
+            n_waiting -= 1
+            row = waiting[n_waiting]
+            for place in range(starts[row], starts[row + 1]):
+                other = columns[place]
+                if labels[other] < 0:
+                    labels[other] = count
+                    waiting[n_waiting] = other
+                    n_waiting += 1
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
 def join_rows(
     first: int,
     last: int,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from heatmover._typing import Float64, FloatArray, Int32, IntArray, Intp
 from heatmover.errors import InvalidInputError
@@ -75,13 +75,13 @@ class DiffusionOperator:
         affinity, order = _with_loops_where_isolated(graph.node_affinity), np.arange(graph.n_nodes)
         if graph.construction.get("source") not in ("points", "grid"):
             # Nodes made from points are sorted already; these are in the order of the matrix that was given.
-            order = order_of_nodes(relative(affinity, connected_components(affinity, directed=False)[1]))
+            order = order_of_nodes(relative(affinity, _components(affinity)[1]))
             affinity = _permuted(affinity, order)
         if graph.n_nodes > REORDER_ABOVE:
             # Neighbours close together.
             place = reverse_cuthill_mckee(sp.csr_matrix(affinity), symmetric_mode=True)
             affinity, order = _permuted(affinity, place), order[place]
-        n_components, component = connected_components(affinity, directed=False)
+        n_components, component = _components(affinity)
         symmetric, degree = normalise(affinity, anisotropy, component)
         operator = cls(symmetric, order, degree, component, int(n_components), _lowest_eigenvalue(symmetric))
         if not operator.evenness > UNHELD:
@@ -186,6 +186,15 @@ def _permuted(affinity: sp.csr_array, order: IntArray) -> sp.csr_array:
     starts, columns, values = (np.empty_like(part) for part in (affinity.indptr, affinity.indices, affinity.data))
     reorder(affinity.indptr, affinity.indices, affinity.data, order.astype(np.int64), place, starts, columns, values)
     return sp.csr_array((values, columns, starts), shape=affinity.shape)
+
+
+def _components(affinity: sp.csr_array) -> tuple[int, Int32]:
+    """Return the number of connected components and that of each node, ``(n_nodes,)``."""
+    from heatmover._compiled.mirror import label_components
+
+    component = np.empty(affinity.shape[0], dtype=np.int32)
+    # SciPy's would first make a mirror image, which a symmetric matrix does not need: 0.36 s of 300,000 nodes.
+    return int(label_components(affinity.indptr, affinity.indices, component)), component
 
 
 def _lowest_eigenvalue(symmetric: sp.csr_array) -> float:
