@@ -29,7 +29,14 @@ from heatmover._validation import (
 from heatmover.errors import GraphWarning, InvalidInputError, argument
 from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.grid import grid_affinity
-from heatmover.graphs.kernels import Bandwidth, KernelName, affinity_from_neighbors, check_kernel, choose_bandwidth, narrow
+from heatmover.graphs.kernels import (
+    Bandwidth,
+    KernelName,
+    affinity_from_neighbors,
+    check_kernel,
+    choose_bandwidth,
+    narrow,
+)
 from heatmover.graphs.recognition import looks_like_distances
 from heatmover.graphs.search.choose import SEARCHES, k_nearest, within_radius
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
 
 from heatmover._threads import in_threads
-from heatmover._typing import Float64
+from heatmover._typing import Float64, IntArray
 from heatmover._validation import check_number, check_option, check_threads
 
 __all__ = [
@@ -118,35 +118,38 @@ def affinity_from_neighbors(
     csr_array
         ``(n_points, n_points)``. A pair is joined if either is a neighbour of the other.
     """
-    directed = sp.csr_array((KERNELS[kernel](distances, widths), distances.indices, distances.indptr), distances.shape)
-    mirrored = _mirrored(narrow(directed))
-    # The mirror image of the image has its rows in order, which those of neighbours are not.
-    directed = _mirrored(mirrored)
-    pair = tuple((matrix.indptr, matrix.indices, matrix.data) for matrix in (directed, mirrored))
-    return _joined(pair, distances.shape[0], check_threads(n_threads))
+    from heatmover._compiled.mirror import sort_rows
+
+    n_points, n_threads = distances.shape[0], check_threads(n_threads)
+    weights, places = KERNELS[kernel](distances, widths), narrow(distances)
+    directed = places.indptr, places.indices.copy(), weights
+    edges = [*range(0, n_points, ROWS_AT_ONCE), n_points]
+    in_threads(lambda piece: sort_rows(*piece, *directed), pairwise(edges), n_threads)
+    return _joined(directed, _mirrored(*directed), pairwise(edges), n_threads)
 
 
-def _mirrored(matrix: sp.csr_array) -> sp.csr_array:
-    """Return the mirror image of a square matrix, indices sorted."""
+Parts = tuple[IntArray, IntArray, Float64]
+
+
+def _mirrored(starts: IntArray, columns: IntArray, values: Float64) -> Parts:
+    """Return the starts, columns and values of the mirror image of a square matrix, each row ascending."""
     from heatmover._compiled.mirror import mirror
 
-    starts = np.empty(matrix.shape[0] + 1, dtype=np.int64)
-    columns, values = np.empty_like(matrix.indices), np.empty_like(matrix.data)
-    mirror(matrix.indptr, matrix.indices, matrix.data, starts, columns, values)
-    return sp.csr_array((values, columns, starts.astype(columns.dtype, copy=False)), shape=matrix.shape)
+    mirrored = np.empty(starts.size, dtype=np.int64), np.empty_like(columns), np.empty_like(values)
+    mirror(starts, columns, values, *mirrored)
+    return mirrored
 
 
-def _joined(pair: tuple[Any, ...], n_points: int, n_threads: int) -> sp.csr_array:
+def _joined(one: Parts, other: Parts, pieces: Iterable[tuple[int, int]], n_threads: int) -> sp.csr_array:
     """Return the larger entry of two matrices, with ones on the diagonal and without zeros."""
     from heatmover._compiled.mirror import join_rows
 
-    edges = [*range(0, n_points, ROWS_AT_ONCE), n_points]
-    starts = np.zeros(n_points + 1, dtype=np.int64)
-    nothing = np.empty(0, dtype=pair[0][1].dtype), np.empty(0)
-    in_threads(lambda piece: join_rows(*piece, *pair, starts, *nothing), pairwise(edges), n_threads)
+    pieces, n_points = list(pieces), one[0].size - 1
+    starts, nothing = np.zeros(n_points + 1, dtype=np.int64), (np.empty_like(one[1][:0]), np.empty(0))
+    in_threads(lambda piece: join_rows(*piece, one, other, starts, *nothing), pieces, n_threads)
     np.cumsum(starts, out=starts)
-    columns, values = np.empty(starts[-1], dtype=pair[0][1].dtype), np.empty(starts[-1])
-    in_threads(lambda piece: join_rows(*piece, *pair, starts, columns, values), pairwise(edges), n_threads)
+    columns, values = np.empty(starts[-1], dtype=one[1].dtype), np.empty(starts[-1])
+    in_threads(lambda piece: join_rows(*piece, one, other, starts, columns, values), pieces, n_threads)
     return narrow(sp.csr_array((values, columns, starts), shape=(n_points, n_points)))
 
 
