@@ -76,6 +76,7 @@ ENTRIES = (
     Entry("paper/line.py", ("line",), 0.3),
     Entry("connectivities.py --record", ("connectivities",), 1),
     Entry("l1.py --record", ("l1",), 2, times=True),
+    Entry("neighbors.py --record", ("neighbors",), 60, times=True),
     Entry("paper/kernels.py", ("kernels", "kernels_bands"), 2),
     Entry("paper/swissroll_embed.py", ("swissroll_embed",), 2, rests=("distances", "baselines")),
     Entry("compact.py --record", ("compact",), 3),

@@ -59,16 +59,17 @@ def label_components(starts: Any, columns: Any, labels: Any) -> int:
     for first in range(n_rows):
         if labels[first] >= 0:
             continue
-        labels[first], waiting[0], n_waiting = count, first, 1
-        while n_waiting > 0:
-            n_waiting -= 1
-            row = waiting[n_waiting]
+        # First come, first served: rows near each other are looked at one after the other.
+        labels[first], waiting[0], n_seen, n_known = count, first, 0, 1
+        while n_seen < n_known:
+            row = waiting[n_seen]
+            n_seen += 1
             for place in range(starts[row], starts[row + 1]):
                 other = columns[place]
                 if labels[other] < 0:
                     labels[other] = count
-                    waiting[n_waiting] = other
-                    n_waiting += 1
+                    waiting[n_known] = other
+                    n_known += 1
         count += 1
     return count
 
