@@ -29,21 +29,24 @@ Found = tuple[Float64, Integers]
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-# A k-d tree visits a share of the points that grows exponentially with the dimension of the data itself, not of
-# the space. Measured (100,000 points, 30 neighbours, 2 cores): 2.4 s at 5 dimensions, 12 s at 8.
-TREE_DIMENSION = 6.0
-# An exact search by cells may look at so many coordinates per point, about 30 microseconds.
+# Microseconds of computing per point below: 30 neighbours of Gaussians, on a shared machine.
+# A k-d tree visits a share of the points that grows exponentially with the dimension of the data itself, not of the
+# space: 15 at 3 dimensions (100,000 points), 37 at 5, 128 at 6 (200,000), where an exact search by cells takes 9, 13
+# and 28. Of more points than that takes, an approximate search by cells finds 0.998 in 9 at 5 dimensions.
+TREE_DIMENSION = 4.0
+# An exact search by cells may look at so many coordinates per point, up to about 50 microseconds (a Gaussian, 200,000
+# in 8 dimensions: 224,000 coordinates, 57; a simulated cohort, 100,000 in 8: 48,000, 16).
 MOST_IN_REACH = 250_000.0
 # Every point is compared with all middles first, a cost that grows with the square of their number.
 GROUPS_UP_TO = 200_000
+# Up to here any exact search takes at most a second: 10,000 points in 50 dimensions 56 by cells, 92 by products.
+EXACT_BELOW = 10_000
 # Share of the true neighbours that a search by cells plans to find. It finds more, because the reach is larger while it
 # searches: planned 0.992, found 0.993 (10^6 points in 8 dimensions) to 0.996.
 WANTED = 0.992
 # An approximate search by cells may look at so many coordinates per point, about 80 microseconds, before descent from
 # shorter searches is faster (50,000 clustered points in 50 dimensions, 314,000 coordinates: 38 and 46).
 MOST_LOOKED_AT = 600_000.0
-# Blocked products cost n^2: about 1 s for 10,000 points on 2 cores.
-BLOCKED_BELOW = 10_000
 # Up to here a tree is instant in any dimension.
 FEW = 1_000
 # Queries of a block: at most MOST_SCORES scores at once (12 MB with their order), but enough queries to be worth the
@@ -268,15 +271,13 @@ def _choose(points: Float64, k: int, rng: np.random.Generator, n_threads: int) -
     probe = cells.probe(k)
     if is_small:
         share = probe.n_candidates(1.0) / n_points
-        if share * n_points * n_dimensions <= MOST_IN_REACH:
+        if n_points <= EXACT_BELOW or share * n_points * n_dimensions <= MOST_IN_REACH:
             reason = f"{share:.0%} of {cells.n_cells} groups in reach: exact and fast"
             return Search("groups", 1.0, reason), _Prepared(cells)
     dimension = n_dimensions if n_dimensions <= 3 else min(probe.dimension(), n_dimensions)
     looks = f"the data look {dimension:.1f}-dimensional"
     if dimension <= TREE_DIMENSION:
         return Search("tree", 1.0, f"{looks}: an exact tree is fast"), _Prepared()
-    if n_points <= BLOCKED_BELOW:
-        return Search("blocked", 1.0, f"{looks}, {n_points} points: exact products"), _Prepared()
     is_near = probe.plan(WANTED).n_candidates * n_dimensions <= MOST_LOOKED_AT
     reason = f"{n_points} points that look {dimension:.1f}-dimensional: exact search is slow"
     return Search("cells" if is_near else "descent", np.nan, reason), _Prepared(cells, probe)
