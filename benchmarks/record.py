@@ -79,6 +79,7 @@ ENTRIES = (
     Entry("limits.py --record", ("limits", "limits_machine"), 3, times=True, rests=("distances", "statistics")),
     Entry("digits70k.py --data {data}/mnist.npz --record", ("digits70k",), 3, times=True),
     Entry("nearest_landmark.py --record", ("nearest_landmark",), 3, times=True),
+    Entry("neighbors.py --record", ("neighbors",), 60, times=True),
     Entry("paper/kernels.py", ("kernels", "kernels_bands"), 2),
     Entry("paper/swissroll_embed.py", ("swissroll_embed",), 2, rests=("distances", "baselines")),
     Entry("compact.py --record", ("compact",), 3),

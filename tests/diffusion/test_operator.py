@@ -85,3 +85,35 @@ def test_evenness_is_judged_within_components():
     evenness = DiffusionOperator.from_graph(grid).evenness
     assert 0.3 < evenness < 1
     assert DiffusionOperator.from_graph(beside).evenness == pytest.approx(evenness)
+
+
+def scattered(n_points=90, n_edges=110, seed=0):
+    """A sparse symmetric matrix with several components and isolated points."""
+    import scipy.sparse as sp
+
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.integers(0, n_points, (2, n_edges))
+    half = sp.coo_array((rng.random(n_edges), (rows, columns)), shape=(n_points, n_points))
+    matrix = sp.csr_array(half + half.T + sp.eye_array(n_points))
+    matrix.sort_indices()
+    return matrix
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_permuted_affinity_is_that_of_the_same_nodes(seed):
+    matrix = scattered(seed=seed)
+    order = np.random.default_rng(seed).permutation(matrix.shape[0])
+    moved = operator_module._permuted(matrix, order)
+    np.testing.assert_array_equal(moved.toarray(), matrix.toarray()[np.ix_(order, order)])
+    assert moved.has_canonical_format
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_components_are_those_of_scipy_numbered_by_their_first_node(seed):
+    from scipy.sparse.csgraph import connected_components
+
+    matrix = scattered(seed=seed)
+    count, component = operator_module._components(matrix)
+    expected_count, expected = connected_components(matrix, directed=False)
+    assert count == expected_count > 5
+    np.testing.assert_array_equal(component, expected)

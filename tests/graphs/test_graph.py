@@ -220,7 +220,7 @@ def test_fewer_points_than_neighbours(n_points, n_neighbors, words):
         ({"radius": np.inf}, "radius to be finite"),
         ({"radius": "x"}, "radius to be a number"),
         ({"radius": True}, "radius to be a number"),
-        ({"neighbors": "exact"}, "neighbors to be one of 'auto', 'tree', 'groups', 'blocked', 'descent'"),
+        ({"neighbors": "exact"}, "neighbors to be one of 'auto', 'tree', 'groups', 'blocked', 'cells', 'descent'"),
         ({"neighbors": "exact", "radius": 1.0}, "neighbors to be one of"),
         ({"kernel": "gausian", "radius": 1.0}, "kernel to be one of"),
     ],

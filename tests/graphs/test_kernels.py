@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 from heatmover.errors import InvalidInputError
-from heatmover.graphs import Graph
+from heatmover.graphs import Graph, kernels
 from heatmover.graphs.kernels import affinity_from_neighbors, check_kernel, choose_bandwidth
 
 KERNELS = ["gaussian", "adaptive", "box"]
@@ -176,3 +176,54 @@ def test_choose_bandwidth():
 def test_check_kernel_refuses(kernel, bandwidth, words):
     with pytest.raises(InvalidInputError, match=words):
         check_kernel(kernel, bandwidth)
+
+
+# --- the symmetric union
+
+
+def random_neighbors(n_points, k, seed=0):
+    """Distances to k others of every point, in no order; some are so far that a Gaussian of them vanishes."""
+    rng = np.random.default_rng(seed)
+    others = np.argsort(rng.random((n_points, n_points - 1)), axis=1)[:, :k]
+    others += others >= np.arange(n_points)[:, None]
+    distances = np.where(rng.random((n_points, k)) < 0.05, 1e30, rng.random((n_points, k)))
+    parts = distances.ravel(), others.ravel(), np.arange(n_points + 1) * k
+    return sp.csr_array(parts, shape=(n_points, n_points))
+
+
+@pytest.mark.parametrize(("n_points", "k"), [(2, 1), (40, 3), (300, 250)])
+def test_union_is_the_larger_of_both_directions(n_points, k):
+    distances = random_neighbors(n_points, k)
+    directed = distances.copy()
+    directed.data = np.exp(-(directed.data**2))
+    truth = np.maximum(directed.toarray(), directed.toarray().T)
+    np.fill_diagonal(truth, 1)
+    affinity = affinity_from_neighbors(distances, "gaussian", np.ones(1))
+    np.testing.assert_array_equal(affinity.toarray(), truth)
+    assert affinity.nnz == np.count_nonzero(truth)
+    assert all((np.diff(row) > 0).all() for row in np.split(affinity.indices, affinity.indptr[1:-1]))
+
+
+def test_union_leaves_the_distances_as_they_are():
+    distances = random_neighbors(50, 5)
+    before = distances.copy()
+    affinity_from_neighbors(distances, "box", np.ones(1))
+    np.testing.assert_array_equal(distances.indices, before.indices)
+    np.testing.assert_array_equal(distances.data, before.data)
+
+
+def test_union_does_not_depend_on_threads(monkeypatch):
+    monkeypatch.setattr(kernels, "ROWS_AT_ONCE", 7)
+    one, three = (
+        affinity_from_neighbors(random_neighbors(100, 6), "gaussian", np.ones(1), n_threads=n_threads)
+        for n_threads in (1, 3)
+    )
+    for name in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(three, name))
+
+
+def test_places_are_narrow_whatever_a_graph_is_made_of():
+    wide = sp.csr_array(([1.0, 1.0], np.array([1, 0]), np.array([0, 1, 2])), shape=(2, 2))
+    assert wide.indices.dtype == np.int64
+    for graph in (Graph.from_affinity(wide), Graph.from_points(random_points()), Graph.from_grid((4, 4))):
+        assert graph.node_affinity.indices.dtype == graph.node_affinity.indptr.dtype == np.int32

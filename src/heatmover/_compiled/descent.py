@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["improve", "join_cells", "with_reverse"]
+__all__ = ["improve", "refine", "with_reverse"]
 
 
 @njit(cache=True, nogil=True)
@@ -34,34 +34,29 @@ def _squared_distance(points, first, second):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def join_cells(points, members, size, start, stop, distances, indices):  # type: ignore[no-untyped-def]
-    """Compare all points of a cell with each other, for the cells that begin in ``members[start:stop]``.
+def refine(points, start, stop, indices, distances):  # type: ignore[no-untyped-def]
+    """Write the squared distances of the lists of ``start:stop`` and sort them by these; infinite where there is none.
 
     Parameters
     ----------
     points
         float32 ``(n_points, n_dimensions)``.
-    members
-        The points, cell after cell, ``(n_points,)``.
-    size
-        Points per cell.
     start, stop
-        Where the cells of this call begin; multiples of ``size``.
-    distances, indices
-        Sorted lists ``(n_points, k)``, squared distances; changed in place, those of the cells' members only.
+        The points whose lists to sort.
+    indices, distances
+        ``(n_points, k)``; -1 for no neighbour.
     """
-    last = indices.shape[1] - 1
-    for begin in range(start, stop, size):
-        end = min(begin + size, members.size)
-        for a in range(begin, end):
-            first = members[a]
-            for b in range(a + 1, end):
-                second = members[b]
-                distance = _squared_distance(points, first, second)
-                if distance < distances[first, last]:
-                    _insert(distances, indices, first, second, distance)
-                if distance < distances[second, last]:
-                    _insert(distances, indices, second, first, distance)
+    for point in range(start, stop):
+        for rank in range(indices.shape[1]):
+            other = indices[point, rank]
+            distance = np.float32(np.inf) if other < 0 else _squared_distance(points, point, other)
+            position = rank
+            while position > 0 and distances[point, position - 1] > distance:
+                distances[point, position] = distances[point, position - 1]
+                indices[point, position] = indices[point, position - 1]
+                position -= 1
+            distances[point, position] = distance
+            indices[point, position] = other
 
 
 @njit(cache=True, nogil=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from heatmover._typing import Float64, FloatArray, Int32, Int64, IntArray, Intp
 from heatmover.errors import InvalidInputError
@@ -80,14 +80,14 @@ class DiffusionOperator:
         affinity, order = _with_loops_where_isolated(graph.node_affinity), np.arange(graph.n_nodes)
         if graph.construction.get("source") not in ("points", "grid"):
             # Nodes made from points are sorted already; these are in the order of the matrix that was given.
-            order = order_of_nodes(relative(affinity, connected_components(affinity, directed=False)[1]))
+            order = order_of_nodes(relative(affinity, _components(affinity)[1]))
             affinity = _permuted(affinity, order)
         nodes = order
         if graph.n_nodes > REORDER_ABOVE:
             # Neighbours close together.
             place = reverse_cuthill_mckee(sp.csr_matrix(affinity), symmetric_mode=True)
             affinity, order = _permuted(affinity, place), order[place]
-        n_components, component = connected_components(affinity, directed=False)
+        n_components, component = _components(affinity)
         symmetric, degree = normalise(affinity, anisotropy, component)
         operator = cls(symmetric, order, degree, component, int(n_components), _lowest_eigenvalue(symmetric), nodes)
         if not operator.evenness > UNHELD:
@@ -191,18 +191,29 @@ def _with_loops_where_isolated(affinity: sp.csr_array) -> sp.csr_array:
     isolated = np.flatnonzero(np.asarray(affinity.sum(axis=1)).ravel() == 0)
     if isolated.size == 0:
         return affinity
-    loops = sp.csr_array((np.ones(isolated.size), (isolated, isolated)), shape=affinity.shape)
+    places = isolated.astype(affinity.indices.dtype)  # SciPy would make all places as wide as the widest
+    loops = sp.csr_array((np.ones(isolated.size), (places, places)), shape=affinity.shape)
     return sp.csr_array(affinity + loops)
 
 
 def _permuted(affinity: sp.csr_array, order: IntArray) -> sp.csr_array:
-    """Return the affinity with rows and columns in another order, indices sorted."""
-    place = np.empty(order.size, dtype=affinity.indices.dtype)
-    place[order] = np.arange(order.size, dtype=place.dtype)
-    rows = affinity[order]
-    matrix = sp.csr_array((rows.data, place[rows.indices], rows.indptr), shape=affinity.shape)
-    matrix.sort_indices()
-    return matrix
+    """Return a symmetric affinity with rows and columns in another order, indices sorted."""
+    from heatmover._compiled.mirror import reorder
+
+    place = np.empty(order.size, dtype=np.int64)
+    place[order] = np.arange(order.size)
+    starts, columns, values = (np.empty_like(part) for part in (affinity.indptr, affinity.indices, affinity.data))
+    reorder(affinity.indptr, affinity.indices, affinity.data, order.astype(np.int64), place, starts, columns, values)
+    return sp.csr_array((values, columns, starts), shape=affinity.shape)
+
+
+def _components(affinity: sp.csr_array) -> tuple[int, Int32]:
+    """Return the number of connected components and that of each node, ``(n_nodes,)``."""
+    from heatmover._compiled.mirror import label_components
+
+    component = np.empty(affinity.shape[0], dtype=np.int32)
+    # SciPy's would first make a mirror image, which a symmetric matrix does not need: 0.36 s of 300,000 nodes.
+    return int(label_components(affinity.indptr, affinity.indices, component)), component
 
 
 def _lowest_eigenvalue(symmetric: sp.csr_array) -> float:

@@ -29,7 +29,14 @@ from heatmover._validation import (
 from heatmover.errors import GraphWarning, InvalidInputError, argument
 from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.grid import grid_affinity
-from heatmover.graphs.kernels import Bandwidth, KernelName, affinity_from_neighbors, check_kernel, choose_bandwidth
+from heatmover.graphs.kernels import (
+    Bandwidth,
+    KernelName,
+    affinity_from_neighbors,
+    check_kernel,
+    choose_bandwidth,
+    narrow,
+)
 from heatmover.graphs.recognition import looks_like_distances
 from heatmover.graphs.search.choose import SEARCHES, k_nearest, within_radius
 
@@ -55,7 +62,8 @@ class Graph:
     Attributes
     ----------
     node_affinity
-        Between the nodes in their own order: symmetric, non-negative, CSR ``(n_nodes, n_nodes)``, float64, read-only.
+        Between the nodes in their own order: symmetric, non-negative, CSR ``(n_nodes, n_nodes)``, float64, places of 32
+        bits if they suffice, read-only.
     construction
         How the graph was built, in words and numbers: algorithm, kernel, bandwidth, recall, ...
     place
@@ -75,7 +83,7 @@ class Graph:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "construction", MappingProxyType(dict(self.construction)))
-        _freeze(self.node_affinity)
+        object.__setattr__(self, "node_affinity", _freeze(narrow(self.node_affinity)))
         if self.place is not None:
             self.place.flags.writeable = False
 
@@ -126,8 +134,8 @@ class Graph:
         random_state
             Seed of the sample that chooses the neighbour search, and of the approximate search.
         neighbors
-            ``"tree"``, ``"groups"`` or ``"blocked"`` (exact), ``"descent"`` (approximate), or ``"auto"``: exact where
-            that is fast. The choice, its reason and the recall measured are in `construction`.
+            ``"tree"``, ``"groups"`` or ``"blocked"`` (exact), ``"cells"`` or ``"descent"`` (approximate), or
+            ``"auto"``: exact where that is fast. The choice, its reason and the recall measured are in `construction`.
         radius
             Join all points within this distance instead of a fixed number of neighbours; ``n_neighbors`` and
             ``neighbors`` then have no effect.
@@ -169,7 +177,7 @@ class Graph:
             "n_copies": len(array) - len(nodes),
         }
         unmoved = np.array_equal(place, np.arange(len(nodes)))
-        affinity = affinity_from_neighbors(support.distances, kernel, widths)
+        affinity = affinity_from_neighbors(support.distances, kernel, widths, n_threads=n_threads)
         return cls(affinity, construction, None if unmoved else place)
 
     @classmethod

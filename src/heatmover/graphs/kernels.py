@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._typing import Float64
-from heatmover._validation import check_number, check_option
+from heatmover._threads import in_threads
+from heatmover._typing import Float64, IntArray
+from heatmover._validation import check_number, check_option, check_threads
 
-__all__ = ["KERNELS", "Bandwidth", "KernelName", "affinity_from_neighbors", "check_kernel", "choose_bandwidth"]
+__all__ = [
+    "KERNELS",
+    "Bandwidth",
+    "KernelName",
+    "affinity_from_neighbors",
+    "check_kernel",
+    "choose_bandwidth",
+    "narrow",
+]
 
 KernelName = Literal["gaussian", "adaptive", "box"]
 Bandwidth = float | Literal["auto"]
@@ -20,6 +30,8 @@ Bandwidth = float | Literal["auto"]
 # the star (one seed): between 1 and 2 accuracy is flat; at 4 the swiss roll's layers leak into each other (Spearman
 # 0.99 -> 0.93).
 BANDWIDTH_FACTOR = 1.5
+# Rows of a piece of work.
+ROWS_AT_ONCE = 16_384
 
 
 def _gaussian(distances: sp.csr_array, widths: Float64) -> Float64:
@@ -85,7 +97,9 @@ def _positive_median(middle: Float64) -> float:
     return float(np.median(positive)) if positive.size else 1.0
 
 
-def affinity_from_neighbors(distances: sp.csr_array, kernel: KernelName, widths: Float64) -> sp.csr_array:
+def affinity_from_neighbors(
+    distances: sp.csr_array, kernel: KernelName, widths: Float64, *, n_threads: int | None = None
+) -> sp.csr_array:
     """Turn distances to neighbours into a symmetric affinity with ones on the diagonal.
 
     Parameters
@@ -96,20 +110,58 @@ def affinity_from_neighbors(distances: sp.csr_array, kernel: KernelName, widths:
         Name of the kernel.
     widths
         From `choose_bandwidth`.
+    n_threads
+        Threads; None for all cores. Nothing depends on them.
 
     Returns
     -------
     csr_array
         ``(n_points, n_points)``. A pair is joined if either is a neighbour of the other.
     """
-    weighted = (KERNELS[kernel](distances, widths), distances.indices, distances.indptr)
-    directed = sp.csr_array(weighted, shape=distances.shape)
-    del weighted
-    # Loops first: the symmetric matrix is larger, and adding them to it would need its memory twice.
-    directed = sp.csr_array(directed + sp.eye_array(distances.shape[0], format="csr"))
-    affinity = sp.csr_array(directed.maximum(directed.T.tocsr()))
-    del directed
-    affinity.eliminate_zeros()  # the Gaussian of a far outlier underflows
-    affinity.sort_indices()
-    # SciPy reserves room for both matrices side by side; give back what the result does not fill.
-    return sp.csr_array((affinity.data.copy(), affinity.indices.copy(), affinity.indptr), shape=affinity.shape)
+    from heatmover._compiled.mirror import sort_rows
+
+    n_points, n_threads = distances.shape[0], check_threads(n_threads)
+    weights, places = KERNELS[kernel](distances, widths), narrow(distances)
+    directed = places.indptr, places.indices.copy(), weights
+    edges = [*range(0, n_points, ROWS_AT_ONCE), n_points]
+    in_threads(lambda piece: sort_rows(*piece, *directed), pairwise(edges), n_threads)
+    return _joined(directed, _mirrored(*directed), pairwise(edges), n_threads)
+
+
+Parts = tuple[IntArray, IntArray, Float64]
+
+
+def _mirrored(starts: IntArray, columns: IntArray, values: Float64) -> Parts:
+    """Return the starts, columns and values of the mirror image of a square matrix, each row ascending."""
+    from heatmover._compiled.mirror import mirror
+
+    mirrored = np.empty(starts.size, dtype=np.int64), np.empty_like(columns), np.empty_like(values)
+    mirror(starts, columns, values, *mirrored)
+    return mirrored
+
+
+def _joined(one: Parts, other: Parts, pieces: Iterable[tuple[int, int]], n_threads: int) -> sp.csr_array:
+    """Return the larger entry of two matrices, with ones on the diagonal and without zeros."""
+    from heatmover._compiled.mirror import join_rows
+
+    pieces, n_points = list(pieces), one[0].size - 1
+    starts, nothing = np.zeros(n_points + 1, dtype=np.int64), (np.empty_like(one[1][:0]), np.empty(0))
+    in_threads(lambda piece: join_rows(*piece, one, other, starts, *nothing), pieces, n_threads)
+    np.cumsum(starts, out=starts)
+    columns, values = np.empty(starts[-1], dtype=one[1].dtype), np.empty(starts[-1])
+    in_threads(lambda piece: join_rows(*piece, one, other, starts, columns, values), pieces, n_threads)
+    return narrow(sp.csr_array((values, columns, starts), shape=(n_points, n_points)))
+
+
+def narrow(matrix: sp.csr_array) -> sp.csr_array:
+    """Return the same matrix with places of 32 bits where they suffice: SciPy makes them as wide as the widest given.
+
+    Examples
+    --------
+    >>> narrow(sp.csr_array(([1.0], np.array([1]), np.array([0, 1, 1])), shape=(2, 2))).indices.dtype
+    dtype('int32')
+    """
+    if max(matrix.nnz, *matrix.shape) > np.iinfo(np.int32).max:
+        return matrix
+    places = (part.astype(np.int32, copy=False) for part in (matrix.indices, matrix.indptr))
+    return sp.csr_array((matrix.data, *places), shape=matrix.shape)

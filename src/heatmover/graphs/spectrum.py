@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._threads import one_blas_thread
+from heatmover._threads import in_threads, one_blas_thread
 from heatmover._typing import Float64, Int32
+from heatmover._validation import check_threads
 
 __all__ = ["SlowMode", "lanczos", "normalise", "relative", "slowest_mode"]
 
@@ -24,6 +25,9 @@ PIECE = 2**16
 
 # Numbers that `lanczos` may keep (32 MB).
 MOST_REMEMBERED = 4_000_000
+
+# Entries of S from which on products are shared by threads: below, they take less than a few milliseconds.
+SHARED_ABOVE = 2_000_000
 
 # Up to this many points the slow end of the spectrum is computed densely, in 0.2 s: exact up to rounding.
 DENSE = 1_000
@@ -223,15 +227,32 @@ def _walk(
     vector = np.random.default_rng(20210718).standard_normal(symmetric.shape[0])
     known = np.zeros((vector.size, 0)) if deflate is None else deflate
     basis = np.zeros((window, vector.size))
+    blocks = _row_blocks(symmetric, check_threads(None) if symmetric.nnz > SHARED_ABOVE else 1)
     length = _orthogonalise(vector, known, basis)
     for step in range(steps):
         if length < 1e-9:  # the Krylov space is exhausted: its Ritz values are eigenvalues
             return
         unit = basis[step % window] = vector / length
-        vector = symmetric @ unit
+        vector = _product(blocks, unit)
         diagonal = float(unit @ vector)
         length = _orthogonalise(vector, known, basis)
         yield unit, diagonal, length if length >= 1e-9 else 0.0
+
+
+def _row_blocks(matrix: sp.csr_array, count: int) -> list[sp.csr_array]:
+    """Return the rows of a matrix in blocks of about as many entries, without a copy of these."""
+    cuts = np.searchsorted(matrix.indptr, np.linspace(0, matrix.nnz, count + 1)[1:-1])
+    blocks = []
+    for first, last in pairwise([0, *cuts.tolist(), matrix.shape[0]]):
+        entries, starts = slice(matrix.indptr[first], matrix.indptr[last]), matrix.indptr[first : last + 1]
+        parts = matrix.data[entries], matrix.indices[entries], starts - starts[0]
+        blocks.append(sp.csr_array(parts, shape=(last - first, matrix.shape[1])))
+    return blocks
+
+
+def _product(blocks: list[sp.csr_array], vector: Float64) -> Float64:
+    """Return a product, a thread for each block of rows; a row's sum does not depend on its block."""
+    return np.concatenate(in_threads(lambda block: block @ vector, blocks, len(blocks)))
 
 
 def _orthogonalise(vector: Float64, known: Float64, basis: Float64) -> float:

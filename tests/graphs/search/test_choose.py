@@ -9,10 +9,12 @@ from threadpoolctl import threadpool_limits
 
 from heatmover.graphs.search import choose as neighbors
 from heatmover.graphs.search import descent
+from heatmover.graphs.search.cells import Cells
 from heatmover.graphs.search.choose import k_nearest, within_radius
 
 EXACT = ["tree", "groups", "blocked"]
-ALL = [*EXACT, "descent"]
+APPROXIMATE = ["cells", "descent"]
+ALL = [*EXACT, *APPROXIMATE]
 
 
 def search(points, k, algorithm="auto", seed=0):
@@ -162,8 +164,9 @@ def test_exact_searches_agree_on_anything(n_points, n_dimensions, seed, whole, d
     for support in found.values():
         assert_exact(points, support, k)
         assert joined_by(support) == joined_by(found["groups"])
-    distances, _ = rows(search(points, k, "descent"), k)  # so few points are one cell, and descent is exact
-    np.testing.assert_allclose(distances, brute_force(points, k), rtol=1e-9)
+    for algorithm in APPROXIMATE:  # so few points are one cell, and the search is exact
+        distances, _ = rows(search(points, k, algorithm), k)
+        np.testing.assert_allclose(distances, brute_force(points, k), rtol=1e-9)
 
 
 # --- copies, which are one node in a graph; the search itself would find them at distance zero
@@ -210,8 +213,9 @@ def test_middle_neighbour_is_the_first_beyond_the_duplicates():
     [latent(4000), gaussian(4000, 30) * np.arange(1, 31) ** -0.5, gaussian(4000, 8)],
     ids=["sheet", "decay", "8-D"],
 )
-def test_approximate_search_says_how_good_it_is(points):
-    support = search(points, 15, "descent")
+@pytest.mark.parametrize("algorithm", APPROXIMATE)
+def test_approximate_search_says_how_good_it_is(points, algorithm):
+    support = search(points, 15, algorithm)
     assert_valid(points, support, 15)
     true_recall = recall(points, support, 15)
     assert true_recall >= 0.95
@@ -220,8 +224,9 @@ def test_approximate_search_says_how_good_it_is(points):
 
 
 def test_recall_is_reported_when_it_is_low(monkeypatch):
-    """A single round in independent noise finds less than half, and the figure says so."""
+    """First lists in independent noise hold less than half, and the figure says so."""
     monkeypatch.setattr(descent, "MOST_ROUNDS", 0)
+    monkeypatch.setattr(descent, "FIRST_RECALLS", (0.3,))
     points = gaussian(3000, 40)
     support = search(points, 10, "descent")
     assert_valid(points, support, 10)
@@ -242,9 +247,10 @@ def test_few_points_are_searched_by_tree():
 @pytest.fixture
 def small_thresholds(monkeypatch):
     monkeypatch.setattr(neighbors, "FEW", 300)
-    monkeypatch.setattr(neighbors, "BLOCKED_BELOW", 800)
+    monkeypatch.setattr(neighbors, "EXACT_BELOW", 800)
     monkeypatch.setattr(neighbors, "GROUPS_UP_TO", 1000)
     monkeypatch.setattr(neighbors, "MOST_IN_REACH", 2000.0)
+    monkeypatch.setattr(neighbors, "MOST_LOOKED_AT", 20_000.0)
 
 
 @pytest.mark.usefixtures("small_thresholds")
@@ -254,16 +260,24 @@ def small_thresholds(monkeypatch):
         (gaussian(900, 3), "groups", "groups in reach: exact and fast"),
         (gaussian(1100, 3), "tree", "the data look 3.0-dimensional: an exact tree is fast"),
         (gaussian(900, 2) @ gaussian(2, 40), "tree", "-dimensional: an exact tree is fast"),
-        (gaussian(700, 40), "blocked", "-dimensional, 700 points: exact products"),
+        (gaussian(700, 40), "groups", "groups in reach: exact and fast"),
+        (gaussian(900, 12), "cells", "900 points that look"),
         (gaussian(900, 40), "descent", "900 points that look"),
     ],
-    ids=["three dimensions", "more points", "a plane in forty", "high-dimensional", "many and high-dimensional"],
+    ids=[
+        "three dimensions",
+        "more points",
+        "a plane in forty",
+        "high-dimensional",
+        "many",
+        "many and high-dimensional",
+    ],
 )
 def test_choice_follows_size_and_dimension(points, algorithm, words):
     support = search(points, 10)
     assert support.search.algorithm == algorithm
     assert words in support.search.reason
-    assert support.search.recall == 1 if algorithm != "descent" else 0.9 < support.search.recall <= 1
+    assert support.search.recall == 1 if algorithm not in APPROXIMATE else 0.9 < support.search.recall <= 1
     assert recall(points, support, 10) >= 0.9
 
 
@@ -284,7 +298,8 @@ def test_choice_with_identical_points():
 @pytest.mark.parametrize(("dimension", "low", "high"), [(1, 0.8, 1.3), (2, 1.6, 2.4), (5, 3.8, 5.6), (40, 12, 40)])
 def test_dimension_is_that_of_the_data_not_of_the_space(dimension, low, high):
     flat = np.random.default_rng(1).uniform(size=(2000, dimension)) @ np.linalg.qr(gaussian(40, dimension))[0].T
-    assert low < neighbors._intrinsic_dimension(flat, np.random.default_rng(0)) < high
+    cells = Cells.from_points(flat, 20, np.random.default_rng(0), strict=False, n_threads=1)
+    assert low < cells.probe(20).dimension() < high
 
 
 # --- determinism

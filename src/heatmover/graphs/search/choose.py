@@ -7,37 +7,46 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.spatial import cKDTree
 
 from heatmover import _threads
 from heatmover._typing import Bool, Float64, Int64, Intp
 from heatmover._validation import check_threads
+from heatmover.graphs.kernels import narrow
+from heatmover.graphs.search.cells import Cells, Probe
 from heatmover.graphs.search.descent import descend
 from heatmover.graphs.search.groups import Groups
 from heatmover.graphs.search.products import true_squares
 
 __all__ = ["SEARCHES", "Neighbors", "Search", "k_nearest", "within_radius"]
 
-SEARCHES = ("auto", "tree", "groups", "blocked", "descent")
+SEARCHES = ("auto", "tree", "groups", "blocked", "cells", "descent")
 
-Found = tuple[Float64, Intp]
+Integers = npt.NDArray[np.integer[Any]]
+Found = tuple[Float64, Integers]
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-# A k-d tree visits a share of the points that grows exponentially with the dimension of the data itself, not of
-# the space. Measured (100,000 points, 30 neighbours, 2 cores): 2.4 s at 5 dimensions, 12 s at 8,
-# where descent takes 4 and 6 s.
-TREE_DIMENSION = 6.0
-# A search by groups may look at this many coordinates per point, about 45 microseconds, before descent is faster. One
-# core, 30 neighbours, groups (exact), tree, descent: melanoma, 16,291 points in 10 dimensions, 0.36, 0.74 and 0.68 s;
-# kidney, 24,227 in 14, 1.3, 4.3 and 1.2 s; flow cytometry, 50,000 in 8, 0.8, 3.7 and 1.8 s. A Gaussian, 50,000 in 8
-# dimensions, where 68 % of the groups are in reach, 7.3, 9.2 and 3.5 s.
-MOST_IN_REACH = 125_000.0
-# Their cost grows with n^1.5.
+# Microseconds of computing per point below: 30 neighbours of Gaussians, on a shared machine.
+# A k-d tree visits a share of the points that grows exponentially with the dimension of the data itself, not of the
+# space: 15 at 3 dimensions (100,000 points), 37 at 5, 128 at 6 (200,000), where an exact search by cells takes 9, 13
+# and 28. Of more points than that takes, an approximate search by cells finds 0.998 in 9 at 5 dimensions.
+TREE_DIMENSION = 4.0
+# An exact search by cells may look at so many coordinates per point, up to about 50 microseconds (a Gaussian, 200,000
+# in 8 dimensions: 224,000 coordinates, 57; a simulated cohort, 100,000 in 8: 48,000, 16).
+MOST_IN_REACH = 250_000.0
+# Every point is compared with all middles first, a cost that grows with the square of their number.
 GROUPS_UP_TO = 200_000
-# Blocked products cost n^2: about 1 s for 10,000 points on 2 cores.
-BLOCKED_BELOW = 10_000
+# Up to here any exact search takes at most a second: 10,000 points in 50 dimensions 56 by cells, 92 by products.
+EXACT_BELOW = 10_000
+# Share of the true neighbours that a search by cells plans to find. It finds more, because the reach is larger while it
+# searches: planned 0.992, found 0.993 (10^6 points in 8 dimensions) to 0.996.
+WANTED = 0.992
+# An approximate search by cells may look at so many coordinates per point, about 80 microseconds, before descent from
+# shorter searches is faster (50,000 clustered points in 50 dimensions, 314,000 coordinates: 38 and 46).
+MOST_LOOKED_AT = 600_000.0
 # Up to here a tree is instant in any dimension.
 FEW = 1_000
 # Queries of a block: at most MOST_SCORES scores at once (12 MB with their order), but enough queries to be worth the
@@ -54,7 +63,7 @@ TIE = 1e-9
 MOST_TIED = 4
 # Points with ties that are looked at together: with 120 neighbours each they take 100 MB.
 TIED_AT_ONCE = 50_000
-# Points whose exact neighbours tell the dimension of the data, and the recall of an approximate search.
+# Points whose exact neighbours tell the recall of an approximate search.
 SAMPLE = 200
 
 
@@ -65,8 +74,8 @@ class Search:
     Attributes
     ----------
     algorithm
-        ``"tree"``, ``"groups"`` and ``"blocked"`` are exact, ``"descent"`` is approximate, ``"radius"`` takes all
-        within a radius.
+        ``"tree"``, ``"groups"`` and ``"blocked"`` are exact, ``"cells"`` and ``"descent"`` are approximate,
+        ``"radius"`` takes all within a radius.
     recall
         Share of true neighbours found, measured on a sample; 1.0 if exact.
     reason
@@ -110,7 +119,7 @@ def k_nearest(
     k
         Number of neighbours; 0 for a single point.
     algorithm
-        One of `SEARCHES`. The exact ones join the same points; "descent" looks for no ties.
+        One of `SEARCHES`. The exact ones join the same points; "cells" and "descent" look for no ties.
     rng
         Used by the sample that chooses the algorithm and by the approximate search.
     n_threads
@@ -119,16 +128,15 @@ def k_nearest(
     n_threads, n_points = check_threads(n_threads), len(points)
     if k == 0:
         return Neighbors(sp.csr_array((n_points, n_points)), np.zeros(n_points), Search("tree", 1.0, "a single point"))
-    search, groups = _choose(points, k, rng) if algorithm == "auto" else (Search(algorithm, 1.0, "as asked for"), None)
-    if search.algorithm == "descent":
-        distances, indices = descend(points, k, rng, n_threads=n_threads)
-        search = Search("descent", _measure_recall(points, distances, rng), search.reason)
-        part = _Part(np.arange(n_points), np.full(n_points, k), distances.ravel(), indices.ravel())
-        return Neighbors(_matrix(n_points, [part]), _middle(distances, k), search)
+    search, prepared = Search(algorithm, 1.0, "as asked for"), _Prepared()
+    if algorithm == "auto":
+        search, prepared = _choose(points, k, rng, n_threads)
+    if search.algorithm in ("cells", "descent"):
+        return _approximate(points, k, search, prepared, rng, n_threads)
     # One more than asked for tells whether the last is tied.
     count = min(k + 1, n_points - 1)
     if search.algorithm == "groups":
-        distances, indices = (groups or _grouped(points)).k_nearest(count, n_threads)
+        distances, indices = _by_groups(points, count, prepared, rng, n_threads)
     elif search.algorithm == "tree":
         distances, indices = _without_self(*_by_tree(points, points, count + 1, n_threads))
     else:
@@ -139,8 +147,52 @@ def k_nearest(
         if tied.any():
             rest = np.flatnonzero(~tied)
             parts = [_Part(rest, np.full(rest.size, k), distances[rest, :k].ravel(), indices[rest, :k].ravel())]
-            parts += _with_ties(groups or _grouped(points), k, np.flatnonzero(tied), n_threads)
+            parts += _with_ties(_grouped(points), k, np.flatnonzero(tied), n_threads)
     return Neighbors(_matrix(n_points, parts), _middle(distances, k), search)
+
+
+class _Prepared(NamedTuple):
+    """What the choice of a search has computed and the search can use."""
+
+    cells: Cells | None = None
+    probe: Probe | None = None
+
+
+def _approximate(
+    points: Float64, k: int, search: Search, prepared: _Prepared, rng: np.random.Generator, n_threads: int
+) -> Neighbors:
+    """Find about the k nearest by cells, or by descent from them, and measure the recall."""
+    n_points = len(points)
+    cells = prepared.cells or Cells.from_points(points, k, rng, strict=False, n_threads=n_threads)
+    probe = prepared.probe or cells.probe(k)
+    if search.algorithm == "cells":
+        found = cells.k_nearest(k, probe.plan(WANTED), n_threads)
+    else:
+        found = descend(points, k, rng, n_threads=n_threads, cells=cells, probe=probe)
+    distances, indices = found.distances, found.indices
+    short = np.flatnonzero(indices[:, -1] < 0)
+    if short.size:  # their neighbours are too far for a float32, or in cells of few points
+        distances[short], indices[short] = _exactly(points, short, k, n_threads)
+    search = Search(search.algorithm, _measure_recall(cells, distances, rng), search.reason)
+    part = _Part(np.arange(n_points), np.full(n_points, k), distances.ravel(), indices.ravel())
+    return Neighbors(_matrix(n_points, [part]), _middle(distances, k), search)
+
+
+def _by_groups(points: Float64, k: int, prepared: _Prepared, rng: np.random.Generator, n_threads: int) -> Found:
+    """Find the k nearest exactly: by cells in float32, and again in float64 where rounding could have decided."""
+    cells = prepared.cells or Cells.from_points(points, k, rng, strict=True, n_threads=n_threads)
+    distances, indices, seen = cells.k_nearest(k, cells.everything(), n_threads)
+    unsure = np.flatnonzero((indices[:, -1] < 0) | ~(seen[:, 1] >= distances[:, -1] * (1 + TIE)))
+    if unsure.size:
+        distances[unsure], indices[unsure] = _exactly(points, unsure, k, n_threads)
+    return distances, indices
+
+
+def _exactly(points: Float64, rows: Intp, k: int, n_threads: int) -> Found:
+    """Return the k nearest others of some points, in float64."""
+    wanted = np.zeros(len(points), dtype=bool)
+    wanted[rows] = True
+    return _grouped(points).k_nearest(k, n_threads, wanted)
 
 
 class _Part(NamedTuple):
@@ -149,7 +201,7 @@ class _Part(NamedTuple):
     rows: Intp
     counts: Int64
     distances: Float64
-    indices: Intp
+    indices: Integers
 
 
 def _with_ties(groups: Groups, k: int, rows: Intp, n_threads: int) -> list[_Part]:
@@ -172,8 +224,8 @@ def _with_ties(groups: Groups, k: int, rows: Intp, n_threads: int) -> list[_Part
 def _matrix(n_points: int, parts: list[_Part]) -> sp.csr_array:
     """Put the neighbours of all points together, CSR ``(n_points, n_points)``."""
     if len(parts) == 1:
-        counts, values, columns = parts[0].counts, parts[0].distances, parts[0].indices.astype(np.int32)
-        return sp.csr_array((values, columns, np.r_[0, np.cumsum(counts)]), shape=(n_points, n_points))
+        counts, values, columns = parts[0].counts, parts[0].distances, parts[0].indices.astype(np.int32, copy=False)
+        return narrow(sp.csr_array((values, columns, np.r_[0, np.cumsum(counts)]), shape=(n_points, n_points)))
     counts = np.zeros(n_points, dtype=np.int64)
     for part in parts:
         counts[part.rows] = part.counts
@@ -183,7 +235,7 @@ def _matrix(n_points: int, parts: list[_Part]) -> sp.csr_array:
         within = np.arange(part.distances.size) - np.repeat(np.cumsum(part.counts) - part.counts, part.counts)
         at = np.repeat(offsets[part.rows], part.counts) + within
         values[at], columns[at] = part.distances, part.indices
-    return sp.csr_array((values, columns, offsets), shape=(n_points, n_points))
+    return narrow(sp.csr_array((values, columns, offsets), shape=(n_points, n_points)))
 
 
 def within_radius(points: Float64, radius: float) -> Neighbors:
@@ -210,40 +262,30 @@ def _middle(distances: Float64, k: int) -> Float64:
     return np.asarray(distances[np.arange(len(distances)), place])
 
 
-def _choose(points: Float64, k: int, rng: np.random.Generator) -> tuple[Search, Groups | None]:
+def _choose(points: Float64, k: int, rng: np.random.Generator, n_threads: int) -> tuple[Search, _Prepared]:
     n_points, n_dimensions = points.shape
     if n_points <= FEW:
-        return Search("tree", 1.0, f"{n_points} points: exact search is instant"), None
-    if n_points <= GROUPS_UP_TO:
-        groups = _grouped(points)
-        share = groups.share_in_reach(k, SAMPLE)
-        if share * n_points * n_dimensions <= MOST_IN_REACH:
-            return Search("groups", 1.0, f"{share:.0%} of {groups.radii.size} groups in reach: exact and fast"), groups
-    dimension = n_dimensions if n_dimensions <= 3 else _intrinsic_dimension(points, rng)
+        return Search("tree", 1.0, f"{n_points} points: exact search is instant"), _Prepared()
+    is_small = n_points <= GROUPS_UP_TO
+    cells = Cells.from_points(points, k, rng, strict=is_small, n_threads=n_threads)
+    probe = cells.probe(k)
+    if is_small:
+        share = probe.n_candidates(1.0) / n_points
+        if n_points <= EXACT_BELOW or share * n_points * n_dimensions <= MOST_IN_REACH:
+            reason = f"{share:.0%} of {cells.n_cells} groups in reach: exact and fast"
+            return Search("groups", 1.0, reason), _Prepared(cells)
+    dimension = n_dimensions if n_dimensions <= 3 else min(probe.dimension(), n_dimensions)
     looks = f"the data look {dimension:.1f}-dimensional"
     if dimension <= TREE_DIMENSION:
-        return Search("tree", 1.0, f"{looks}: an exact tree is fast"), None
-    if n_points <= BLOCKED_BELOW:
-        return Search("blocked", 1.0, f"{looks}, {n_points} points: exact products"), None
+        return Search("tree", 1.0, f"{looks}: an exact tree is fast"), _Prepared()
+    is_near = probe.plan(WANTED).n_candidates * n_dimensions <= MOST_LOOKED_AT
     reason = f"{n_points} points that look {dimension:.1f}-dimensional: exact search is slow"
-    return Search("descent", np.nan, reason), None
+    return Search("cells" if is_near else "descent", np.nan, reason), _Prepared(cells, probe)
 
 
 def _grouped(points: Float64) -> Groups:
     """Put points into twice as many groups as a group has members: smaller ones fit the neighbours better."""
     return Groups.from_points(points, round(2 * len(points) ** 0.5))
-
-
-def _intrinsic_dimension(points: Float64, rng: np.random.Generator) -> float:
-    """Estimate the dimension of the data from how distances grow with rank (Levina and Bickel 2004)."""
-    # Among all points, not within a sample: noise that is thin from afar fills the space at the scale of neighbours.
-    distances, _ = _by_blocks(points, rng.choice(len(points), SAMPLE, replace=False), 21)
-    distances = distances[distances[:, 1] > 0, 1:]
-    if len(distances) == 0:
-        return 0.0
-    logs = np.log(distances[:, -1:] / distances[:, :-1])
-    growth = float(logs.mean())
-    return 1 / growth if growth > 0 else float(points.shape[1])
 
 
 def _by_tree(points: Float64, queries: Float64, k: int, n_threads: int) -> Found:
@@ -313,7 +355,7 @@ def _blocks(indices: Intp, size: int) -> list[Intp]:
     return [indices[start : start + size] for start in range(0, len(indices), size)]
 
 
-def _without_self(distances: Float64, indices: Intp) -> Found:
+def _without_self(distances: Float64, indices: Integers) -> Found:
     """Drop each point from its own k + 1 neighbours, or the last one where duplicates crowd it out."""
     n_points, count = indices.shape
     drop = indices == np.arange(n_points)[:, None]
@@ -321,9 +363,8 @@ def _without_self(distances: Float64, indices: Intp) -> Found:
     return distances[~drop].reshape(n_points, count - 1), indices[~drop].reshape(n_points, count - 1)
 
 
-def _measure_recall(points: Float64, approximate: Float64, rng: np.random.Generator) -> float:
+def _measure_recall(cells: Cells, approximate: Float64, rng: np.random.Generator) -> float:
     """Compare approximate distances with exact ones on a fresh sample; a neighbour at an equal distance is a hit."""
-    sample = rng.choice(len(points), min(SAMPLE, len(points)), replace=False)
-    # The nearest is the point itself.
-    distances, _ = _by_blocks(points, sample, approximate.shape[1] + 1)
-    return float((approximate[sample] <= distances[:, -1:] * (1 + TIE)).mean())
+    sample = rng.choice(len(approximate), min(SAMPLE, len(approximate)), replace=False)
+    distances = cells.search_everywhere(sample, approximate.shape[1]).distances
+    return float((approximate[cells.order[sample]] <= distances[:, -1:] * (1 + TIE)).mean())

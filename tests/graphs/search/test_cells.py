@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+
+from heatmover.graphs.search import cells as module
+from heatmover.graphs.search import choose
+from heatmover.graphs.search.cells import Cells
+from heatmover.graphs.search.choose import k_nearest
+
+
+@pytest.fixture(autouse=True)
+def small_cells(monkeypatch):
+    """A few hundred points are many cells, and many pieces of work."""
+    monkeypatch.setattr(module, "CELL", 16)
+    monkeypatch.setattr(module, "LARGEST", 64)
+    monkeypatch.setattr(module, "PIECE", 100)
+    monkeypatch.setattr(module, "CELLS_AT_ONCE", 3)
+
+
+def make(points, k=3, *, strict=True, seed=0, n_threads=2):
+    return Cells.from_points(points, k, np.random.default_rng(seed), strict=strict, n_threads=n_threads)
+
+
+def gaussian(n_points, n_dimensions, seed=0):
+    return np.random.default_rng(seed).normal(size=(n_points, n_dimensions))
+
+
+def clusters(n_points=900, n_dimensions=6):
+    """Twelve groups of very different sizes and densities."""
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 12, n_points) % rng.integers(1, 13, n_points)
+    return 4 * gaussian(12, n_dimensions, 1)[group] + 3.0 ** -group[:, None] * gaussian(n_points, n_dimensions, 2)
+
+
+def with_far_points(points):
+    points = points.copy()
+    points[::97] *= 1e30
+    return points
+
+
+def thin(points):
+    """Columns that say nothing."""
+    return np.column_stack([np.full(len(points), 7.0), points, np.zeros((len(points), 3))])
+
+
+def shells(n_points=300, step=1e-7):
+    """Points around the first one whose distances from it differ by less than a float32 can tell."""
+    directions = gaussian(n_points, 5)
+    lengths = 1 + step * np.random.default_rng(1).permutation(n_points)
+    points = directions / np.linalg.norm(directions, axis=1)[:, None] * lengths[:, None]
+    points[0] = 0
+    return points
+
+
+SHAPES = {
+    "line": gaussian(700, 1),
+    "plane": gaussian(700, 2),
+    "clusters": clusters(),
+    "noise": gaussian(500, 30),
+    "far from the origin": clusters() + 1e7,
+    "tiny": clusters() * 1e-140,
+    "huge": clusters() * 1e140,
+    "far points": with_far_points(clusters()),
+    "constant columns": thin(clusters()),
+    "shells": shells(),
+    "lattice": np.indices((6, 6, 6, 3)).reshape(4, -1).T.astype(float),
+}
+
+
+def brute_force(points, k):
+    distances = cdist(points, points)
+    np.fill_diagonal(distances, np.inf)
+    return np.sort(distances, axis=1)[:, :k]
+
+
+def recall(points, distances):
+    return float((distances <= brute_force(points, distances.shape[1])[:, -1:] * (1 + 1e-9)).mean())
+
+
+def assert_valid(points, support, k):
+    n_points = len(points)
+    distances, indices = support.distances.data.reshape(n_points, k), support.distances.indices.reshape(n_points, k)
+    assert (indices != np.arange(n_points)[:, None]).all()
+    assert all(len(set(row)) == k for row in indices.tolist())
+    np.testing.assert_allclose(distances, np.linalg.norm(points[indices] - points[:, None], axis=2), rtol=1e-12)
+    assert (np.diff(distances, axis=1) >= 0).all()
+
+
+@pytest.mark.parametrize("points", SHAPES.values(), ids=SHAPES.keys())
+def test_every_point_is_in_one_cell_with_its_nearest_middle(points):
+    cells = make(points)
+    np.testing.assert_array_equal(np.sort(cells.order), np.arange(len(points)))
+    np.testing.assert_array_equal(cells.points, points[cells.order])
+    assert cells.n_cells > 8
+    to_middles = cdist(cells.points, cells.middles)
+    own = to_middles[np.arange(len(points)), cells.member]
+    np.testing.assert_allclose(own, to_middles.min(axis=1), rtol=1e-9)
+    assert (own <= cells.radii[cells.member] * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("points", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("k", [1, 7])
+def test_groups_are_exact(points, k):
+    """The k nearest and all tied with the last, unless these are more than 4 k."""
+    support = k_nearest(points, k, algorithm="groups", rng=np.random.default_rng(0))
+    truth = brute_force(points, len(points) - 1)
+    n_tied = (truth <= truth[:, k - 1 : k] * (1 + 1e-9)).sum(axis=1)
+    np.testing.assert_array_equal(np.diff(support.distances.indptr), np.where(n_tied > 4 * k, k, n_tied))
+    starts = support.distances.indptr[:-1]
+    for rank in range(k):
+        np.testing.assert_allclose(support.distances.data[starts + rank], truth[:, rank], rtol=1e-9)
+
+
+def test_no_cell_in_reach_is_left_out():
+    """What a search for all looked at holds every true neighbour, before anything is mended in float64."""
+    points = clusters()
+    cells = make(points, 8)
+    found = cells.k_nearest(8, cells.everything(), 2)
+    np.testing.assert_allclose(found.distances, brute_force(points, 8), rtol=1e-9)
+    assert found.seen[:, 0].mean() < 0.6 * len(points)
+    assert (found.seen[:, 1] >= found.distances[:, -1]).mean() > 0.99
+
+
+def test_a_plan_finds_what_it_promises_and_more_costs_more():
+    points = clusters(3000)
+    cells = make(points, 10, strict=False)
+    probe, truth = cells.probe(10), brute_force(points, 10)[:, -1:]
+    before = 0.0
+    for wanted in (0.5, 0.9, 0.99):
+        plan = probe.plan(wanted)
+        found = cells.k_nearest(10, plan, 2)
+        assert (found.distances <= truth * (1 + 1e-9)).mean() > wanted - 0.02
+        assert found.seen[:, 0].mean() > before
+        assert found.seen[:, 0].mean() == pytest.approx(plan.n_candidates, rel=0.5)
+        before = found.seen[:, 0].mean()
+    assert before < 0.5 * len(points)
+
+
+@pytest.mark.parametrize("points", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("algorithm", ["cells", "descent"])
+def test_approximate_searches_on_anything(points, algorithm):
+    support = k_nearest(points, 7, algorithm=algorithm, rng=np.random.default_rng(0))
+    assert_valid(points, support, 7)
+    assert recall(points, support.distances.data.reshape(-1, 7)) > 0.95
+
+
+@pytest.mark.parametrize("algorithm", ["groups", "cells", "descent"])
+def test_as_many_neighbours_as_others(algorithm):
+    for n_points in (2, 3, 40, 200):
+        points = gaussian(n_points, 3)
+        support = k_nearest(points, n_points - 1, algorithm=algorithm, rng=np.random.default_rng(0))
+        np.testing.assert_allclose(
+            support.distances.data.reshape(n_points, -1), brute_force(points, n_points - 1), rtol=1e-9
+        )
+
+
+@pytest.mark.parametrize("algorithm", ["groups", "cells", "descent"])
+def test_nearly_all_points_in_one_place(algorithm):
+    """More than a cell may hold; their own distances are a hundred millionth of those of the others."""
+    points = clusters(800)
+    points[50:] = points[0] + 1e-8 * gaussian(750, 6)
+    support = k_nearest(points, 5, algorithm=algorithm, rng=np.random.default_rng(0))
+    assert_valid(points, support, 5)
+    assert recall(points, support.distances.data.reshape(-1, 5)) > 0.99
+
+
+def test_large_cells_are_cut():
+    points = np.vstack([np.zeros((500, 3)), gaussian(300, 3)])
+    assert np.diff(make(points).starts).max() <= 64
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_threads_change_nothing(strict):
+    points = clusters()
+    one, two = (make(points, strict=strict, n_threads=n_threads) for n_threads in (1, 3))
+    np.testing.assert_array_equal(one.order, two.order)
+    np.testing.assert_array_equal(one.blocks, two.blocks)
+    plan = one.probe(6).plan(0.9)
+    assert plan == two.probe(6).plan(0.9)
+    for first, second in zip(one.k_nearest(6, plan, 1), two.k_nearest(6, plan, 3), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_points_too_far_for_single_precision_are_searched_again(monkeypatch):
+    """Their lists cannot be filled in float32; nobody else is looked at twice."""
+    asked = []
+    exactly = choose._exactly
+    monkeypatch.setattr(
+        choose, "_exactly", lambda points, rows, *rest: asked.append(rows) or exactly(points, rows, *rest)
+    )
+    points = clusters()
+    points[3], points[400] = 1e30, -1e35
+    support = k_nearest(points, 7, algorithm="cells", rng=np.random.default_rng(0))
+    assert_valid(points, support, 7)
+    assert asked[0].tolist() == [3, 400]
