@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._threads import in_threads, one_blas_thread
+from heatmover._threads import by_one_blas_thread, in_threads, one_blas_thread
 from heatmover._typing import Float64
 from heatmover.diffusion.base import LANES, Block
 from heatmover.diffusion.coarsening import DENSE, STIFFER, hierarchy
@@ -239,7 +239,7 @@ def _rayleigh_ritz(operator: DiffusionOperator, block: Float64, n_threads: int) 
     # T_1 is S, mapped from [lowest, 1] to [-1, 1].
     image = in_columns(lambda part: next(recurrence.terms(part)), basis, n_threads=n_threads)
     small = _inner_products(basis, image, n_threads)
-    mapped, turn = np.linalg.eigh((small + small.T) / 2)
+    mapped, turn = _eigenpairs((small + small.T) / 2)
     pairs = _sorted((1 + operator.lowest) / 2 + (1 - operator.lowest) / 2 * mapped, turn)
     return Ritz(pairs.values, _turned(basis, pairs.vectors, n_threads))
 
@@ -247,7 +247,7 @@ def _rayleigh_ritz(operator: DiffusionOperator, block: Float64, n_threads: int) 
 def _all_eigenpairs(operator: DiffusionOperator) -> Ritz:
     dense = operator.symmetric.toarray().astype(np.float64)
     operator.remove_top(dense)
-    values, vectors = np.linalg.eigh((dense + dense.T) / 2)
+    values, vectors = _eigenpairs((dense + dense.T) / 2)
     # What is left of the top eigenvectors has eigenvalue 0 and could be any mixture with others of that value.
     return _sorted(values, vectors)
 
@@ -263,7 +263,7 @@ def _orthonormal(operator: DiffusionOperator, block: Float64, n_threads: int) ->
     block = block[:, lengths > WEAKEST * np.sqrt(len(block))]
     for _ in range(2):
         block = block / np.linalg.norm(block, axis=0)
-        weights, turn = np.linalg.eigh(_inner_products(block, block, n_threads))
+        weights, turn = _eigenpairs(_inner_products(block, block, n_threads))
         kept = weights > WEAKEST * block.shape[1]
         block = _turned(block, turn[:, kept] / np.sqrt(weights[kept]), n_threads)
         operator.remove_top(block)
@@ -271,6 +271,10 @@ def _orthonormal(operator: DiffusionOperator, block: Float64, n_threads: int) ->
         if weights[kept].min(initial=np.inf) > 1e-4:
             break
     return block
+
+
+# In one thread: those of the library spin while they wait for each other.
+_eigenpairs = by_one_blas_thread(np.linalg.eigh)
 
 
 def _inner_products(a: Float64, b: Block, n_threads: int) -> Float64:
