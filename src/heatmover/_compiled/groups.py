@@ -41,7 +41,7 @@ def k_nearest_by_groups(
         best, names = squares[p - rows[0]], indices[p - rows[0]]
         best[:] = np.inf
         names[:] = -1
-        _squares(points[p], middles, 0, n_groups, away)
+        _squares(points[p], middles, np.int64(0), n_groups, away)
         _gather(points[p], columns, (starts[member[p]], starts[member[p] + 1]), order, order[p], here, best, names)
         reach = np.sqrt(best[k - 1]) * (1 + slack)
         count = _groups_in_reach(away, radii, reach, member[p], bounds, near)

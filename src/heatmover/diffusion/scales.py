@@ -220,7 +220,9 @@ def _draw(operator: DiffusionOperator, rows: Any, rng: np.random.Generator) -> _
     component[operator.order] = operator.component
     sources = np.zeros((operator.n_points, n_drawn + n_probes), dtype=_precision(operator))
     sources[drawn, np.arange(n_drawn)] = 1
-    limit = mean_total_variation(operator.component_masses(sources[:, :n_drawn].T).T)
+    # In their own precision, for which the kernel is compiled anyway: masses are 0 or 1.
+    together = operator.component_masses(sources[:, :n_drawn].T).T.astype(sources.dtype)
+    limit = mean_total_variation(together)
     # White noise for S: the adjoint then returns the smoothed function times the stationary law.
     sources[nodes, n_drawn:] = rng.normal(size=(operator.n_points, n_probes)) * np.sqrt(stationary[nodes])[:, None]
     return _Draw(sources, drawn, nodes[np.sort(read)], stationary, component, limit)
