@@ -76,7 +76,6 @@ ENTRIES = (
     Entry("paper/line.py", ("line",), 0.3),
     Entry("connectivities.py --record", ("connectivities",), 1),
     Entry("l1.py --record", ("l1",), 2, times=True),
-    Entry("neighbors.py --record", ("neighbors",), 60, times=True),
     Entry("paper/kernels.py", ("kernels", "kernels_bands"), 2),
     Entry("paper/swissroll_embed.py", ("swissroll_embed",), 2, rests=("distances", "baselines")),
     Entry("compact.py --record", ("compact",), 3),
@@ -164,6 +163,7 @@ ENTRIES = (
     Entry("gradients.py --record", ("gradients",), 15, rests=("gradients",)),
     Entry("paper/ablation.py --draws 5", ("ablation",), 12),
     Entry("paper/table_mnist.py --data {data}/mnist.npz", ("table_mnist",), 25, rests=("distances", "baselines")),
+    Entry("neighbors.py --record", ("neighbors",), 60, times=True),
 )
 
 
