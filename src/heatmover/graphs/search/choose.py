@@ -47,10 +47,10 @@ MOST_BY_BALLS = 125_000.0
 # Share of the true neighbours that a search by cells plans to find. It finds more, because the reach is larger while it
 # searches: planned 0.992, found 0.993 (10^6 points in 8 dimensions) to 0.996.
 WANTED = 0.992
-# An approximate search by cells may look at so many coordinates per point, 150 to 200 microseconds. Descent from
+# An approximate search by cells may look at so many coordinates per point, 300 to 400 microseconds. Descent from
 # shorter searches may be faster before that, but finds less: 100,000 clustered points in 50 dimensions, 635,000
-# coordinates, cells 68 and 0.993, descent 78 and 0.987.
-MOST_LOOKED_AT = 1_500_000.0
+# coordinates, cells 68 and 0.993, descent 78 and 0.987; 300,000 points, descent 190 and 0.981.
+MOST_LOOKED_AT = 3_000_000.0
 # Up to here a tree is instant in any dimension.
 FEW = 1_000
 # Queries of a block: at most MOST_SCORES scores at once (12 MB with their order), but enough queries to be worth the
