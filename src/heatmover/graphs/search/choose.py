@@ -44,12 +44,12 @@ GROUPS_UP_TO = 200_000
 CELLS_ABOVE = 10_000
 # In float64 and by balls, groups may look at so many coordinates per point before products are faster.
 MOST_BY_BALLS = 125_000.0
-# Share of the true neighbours that a search by cells plans to find. It finds more, because the reach is larger while it
-# searches: planned 0.992, found 0.993 (10^6 points in 8 dimensions) to 0.996.
+# Share of the true neighbours that a search by cells plans to find. It mostly finds more, because the reach is larger
+# while it searches: found 0.993 (10^6 points in 8 dimensions), 0.991 (300,000 in 50) to 0.997 (100,000 in 30).
 WANTED = 0.992
-# An approximate search by cells may look at so many coordinates per point, 300 to 400 microseconds. Descent from
-# shorter searches may be faster before that, but finds less: 100,000 clustered points in 50 dimensions, 635,000
-# coordinates, cells 68 and 0.993, descent 78 and 0.987; 300,000 points, cells 197 and 0.991, descent 191 and 0.981.
+# An approximate search by cells may look at so many coordinates per point. Descent from shorter searches finds less:
+# 100,000 clustered points in 50 dimensions, 635,000 coordinates, cells 68 and 0.993, descent 78 and 0.987; 300,000
+# points, with the whole graph, cells 197 and 0.991, descent 191 and 0.981. More was not tried.
 MOST_LOOKED_AT = 3_000_000.0
 # Up to here a tree is instant in any dimension.
 FEW = 1_000

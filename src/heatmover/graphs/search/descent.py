@@ -21,10 +21,10 @@ __all__ = ["descend"]
 
 
 # First lists hold so much of the true ones, the most that comes with MOST_AT_FIRST coordinates per point, which take
-# about 90 microseconds; a round of descent takes 10 (8 dimensions) to 35 (30). Measured on 50,000 points with 30
-# neighbours, microseconds per point and recall after two rounds: clustered in 50 dimensions from 0.6 57 and 0.974, from
-# 0.8 59 and 0.986, from 0.9 69 and 0.992; a Gaussian in 30 from 0.4 94 and 0.942, from 0.6 105 and 0.961, from 0.8 123
-# and 0.980.
+# some 90 microseconds (from the cost of fewer); a round takes 10 (8 dimensions) to 35 (30). Measured on 50,000 points
+# with 30 neighbours, microseconds per point and recall after two rounds: clustered in 50 dimensions from 0.6 57 and
+# 0.974, from 0.8 59 and 0.986, from 0.9 69 and 0.992; a Gaussian in 30 from 0.4 94 and 0.942, from 0.6 105 and 0.961,
+# from 0.8 123 and 0.980.
 FIRST_RECALLS = (0.99, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 MOST_AT_FIRST = 800_000.0
 # So many points that have a point as a neighbour are looked at too: without them lists stay within their first cells.
