@@ -171,6 +171,7 @@ ENTRIES = (
     Entry("gradients.py --record", ("gradients",), 15, rests=("gradients",)),
     Entry("paper/ablation.py --draws 5", ("ablation",), 12),
     Entry("paper/table_mnist.py --data {data}/mnist.npz", ("table_mnist",), 25, rests=("distances", "baselines")),
+    Entry("neighbors.py --record", ("neighbors",), 60, times=True),
 )
 
 

@@ -56,9 +56,11 @@ def squares(query: FloatArray, block: FloatArray, begin: int, size: int, out: Fl
 @njit(cache=True, nogil=True)
 def nearest_of(points: Float64, centers: Float64, first: int, last: int, member: Int32) -> None:
     """Write the nearest of ``centers`` (n_centers, n_dimensions) of the points ``first`` to ``last``."""
-    count = centers.shape[0]
-    block = centers.T.copy().ravel()
-    out = np.empty(count)
+    count, n_dimensions = centers.shape
+    block, out = np.empty(count * n_dimensions), np.empty(count)
+    for j in range(count):
+        for f in range(n_dimensions):
+            block[f * count + j] = centers[j, f]
     for p in range(first, last):
         squares(points[p], block, 0, count, out)
         best = 0
@@ -76,7 +78,8 @@ def centers_of(points: Float64, count: int, moves: int, member: Int32) -> Any:
     n_points, n_dimensions = points.shape
     centers = np.empty((count, n_dimensions))
     for j in range(count):
-        centers[j] = points[j * n_points // count]
+        for f in range(n_dimensions):  # a whole row at once would take two seconds to compile
+            centers[j, f] = points[j * n_points // count, f]
     for _ in range(moves):
         nearest_of(points, centers, 0, n_points, member)
         sums, sizes = np.zeros((count, n_dimensions)), np.zeros(count, np.int64)

@@ -13,6 +13,7 @@ from heatmover.graphs.search.choose import k_nearest
 @pytest.fixture(autouse=True)
 def small_cells(monkeypatch):
     """A few hundred points are many cells, and many pieces of work."""
+    monkeypatch.setattr(choose, "CELLS_ABOVE", 0)
     monkeypatch.setattr(module, "CELL", 16)
     monkeypatch.setattr(module, "LARGEST", 64)
     monkeypatch.setattr(module, "PIECE", 100)

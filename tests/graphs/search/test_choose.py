@@ -247,7 +247,8 @@ def test_few_points_are_searched_by_tree():
 @pytest.fixture
 def small_thresholds(monkeypatch):
     monkeypatch.setattr(neighbors, "FEW", 300)
-    monkeypatch.setattr(neighbors, "EXACT_BELOW", 800)
+    monkeypatch.setattr(neighbors, "CELLS_ABOVE", 800)
+    monkeypatch.setattr(neighbors, "MOST_BY_BALLS", 2000.0)
     monkeypatch.setattr(neighbors, "GROUPS_UP_TO", 1000)
     monkeypatch.setattr(neighbors, "MOST_IN_REACH", 2000.0)
     monkeypatch.setattr(neighbors, "MOST_LOOKED_AT", 20_000.0)
@@ -260,7 +261,8 @@ def small_thresholds(monkeypatch):
         (gaussian(900, 3), "groups", "groups in reach: exact and fast"),
         (gaussian(1100, 3), "tree", "the data look 3.0-dimensional: an exact tree is fast"),
         (gaussian(900, 2) @ gaussian(2, 40), "tree", "-dimensional: an exact tree is fast"),
-        (gaussian(700, 40), "groups", "groups in reach: exact and fast"),
+        (gaussian(700, 40), "blocked", "groups in reach: exact products are faster"),
+        (gaussian(700, 2), "groups", "groups in reach: exact and fast"),
         (gaussian(900, 12), "cells", "900 points that look"),
         (gaussian(900, 40), "descent", "900 points that look"),
     ],
@@ -269,6 +271,7 @@ def small_thresholds(monkeypatch):
         "more points",
         "a plane in forty",
         "high-dimensional",
+        "few",
         "many",
         "many and high-dimensional",
     ],

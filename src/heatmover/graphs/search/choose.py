@@ -39,14 +39,18 @@ TREE_DIMENSION = 4.0
 MOST_IN_REACH = 250_000.0
 # Every point is compared with all middles first, a cost that grows with the square of their number.
 GROUPS_UP_TO = 200_000
-# Up to here any exact search takes at most a second: 10,000 points in 50 dimensions 56 by cells, 92 by products.
-EXACT_BELOW = 10_000
-# Share of the true neighbours that a search by cells plans to find. It finds more, because the reach is larger while it
-# searches: planned 0.992, found 0.993 (10^6 points in 8 dimensions) to 0.996.
+# Up to here any exact search takes less than a second: 10,000 points in 50 dimensions 92 by products, 56 by cells. But
+# those take seconds to compile, in the first search after installation.
+CELLS_ABOVE = 10_000
+# In float64 and by balls, groups may look at so many coordinates per point before products are faster.
+MOST_BY_BALLS = 125_000.0
+# Share of the true neighbours that a search by cells plans to find. It mostly finds more, because the reach is larger
+# while it searches: found 0.993 (10^6 points in 8 dimensions), 0.991 (300,000 in 50) to 0.997 (100,000 in 30).
 WANTED = 0.992
-# An approximate search by cells may look at so many coordinates per point, about 80 microseconds, before descent from
-# shorter searches is faster (50,000 clustered points in 50 dimensions, 314,000 coordinates: 38 and 46).
-MOST_LOOKED_AT = 600_000.0
+# An approximate search by cells may look at so many coordinates per point. Descent from shorter searches finds less:
+# 100,000 clustered points in 50 dimensions, 635,000 coordinates, cells 68 and 0.993, descent 78 and 0.987; 300,000
+# points, with the whole graph, cells 197 and 0.991, descent 191 and 0.981. More was not tried.
+MOST_LOOKED_AT = 3_000_000.0
 # Up to here a tree is instant in any dimension.
 FEW = 1_000
 # Queries of a block: at most MOST_SCORES scores at once (12 MB with their order), but enough queries to be worth the
@@ -63,7 +67,7 @@ TIE = 1e-9
 MOST_TIED = 4
 # Points with ties that are looked at together: with 120 neighbours each they take 100 MB.
 TIED_AT_ONCE = 50_000
-# Points whose exact neighbours tell the recall of an approximate search.
+# Points that tell which share of the groups is in reach, and the recall of an approximate search.
 SAMPLE = 200
 
 
@@ -156,6 +160,7 @@ class _Prepared(NamedTuple):
 
     cells: Cells | None = None
     probe: Probe | None = None
+    groups: Groups | None = None
 
 
 def _approximate(
@@ -180,6 +185,8 @@ def _approximate(
 
 def _by_groups(points: Float64, k: int, prepared: _Prepared, rng: np.random.Generator, n_threads: int) -> Found:
     """Find the k nearest exactly: by cells in float32, and again in float64 where rounding could have decided."""
+    if len(points) <= CELLS_ABOVE:
+        return (prepared.groups or _grouped(points)).k_nearest(k, n_threads)
     cells = prepared.cells or Cells.from_points(points, k, rng, strict=True, n_threads=n_threads)
     distances, indices, seen = cells.k_nearest(k, cells.everything(), n_threads)
     unsure = np.flatnonzero((indices[:, -1] < 0) | ~(seen[:, 1] >= distances[:, -1] * (1 + TIE)))
@@ -266,12 +273,19 @@ def _choose(points: Float64, k: int, rng: np.random.Generator, n_threads: int) -
     n_points, n_dimensions = points.shape
     if n_points <= FEW:
         return Search("tree", 1.0, f"{n_points} points: exact search is instant"), _Prepared()
+    if n_points <= CELLS_ABOVE:
+        groups = _grouped(points)
+        share = groups.share_in_reach(k, SAMPLE)
+        reason = f"{share:.0%} of {groups.radii.size} groups in reach: exact "
+        if share * n_points * n_dimensions <= MOST_BY_BALLS:
+            return Search("groups", 1.0, reason + "and fast"), _Prepared(groups=groups)
+        return Search("blocked", 1.0, reason + "products are faster"), _Prepared()
     is_small = n_points <= GROUPS_UP_TO
     cells = Cells.from_points(points, k, rng, strict=is_small, n_threads=n_threads)
     probe = cells.probe(k)
     if is_small:
         share = probe.n_candidates(1.0) / n_points
-        if n_points <= EXACT_BELOW or share * n_points * n_dimensions <= MOST_IN_REACH:
+        if share * n_points * n_dimensions <= MOST_IN_REACH:
             reason = f"{share:.0%} of {cells.n_cells} groups in reach: exact and fast"
             return Search("groups", 1.0, reason), _Prepared(cells)
     dimension = n_dimensions if n_dimensions <= 3 else min(probe.dimension(), n_dimensions)

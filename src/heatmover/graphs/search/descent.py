@@ -21,18 +21,18 @@ __all__ = ["descend"]
 
 
 # First lists hold so much of the true ones, the most that comes with MOST_AT_FIRST coordinates per point, which take
-# about 40 microseconds; a round of descent takes 10 (8 dimensions) to 35 (30). Measured on 50,000 points with 30
-# neighbours, microseconds per point and recall after two rounds: clustered in 50 dimensions from 0.6 57 and 0.974, from
-# 0.8 59 and 0.986, from 0.9 69 and 0.992; a Gaussian in 30 from 0.4 94 and 0.942, from 0.6 105 and 0.961, from 0.8 123
-# and 0.980.
+# some 90 microseconds (from the cost of fewer); a round takes 10 (8 dimensions) to 35 (30). Measured on 50,000 points
+# with 30 neighbours, microseconds per point and recall after two rounds: clustered in 50 dimensions from 0.6 57 and
+# 0.974, from 0.8 59 and 0.986, from 0.9 69 and 0.992; a Gaussian in 30 from 0.4 94 and 0.942, from 0.6 105 and 0.961,
+# from 0.8 123 and 0.980.
 FIRST_RECALLS = (0.99, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
-MOST_AT_FIRST = 400_000.0
+MOST_AT_FIRST = 800_000.0
 # So many points that have a point as a neighbour are looked at too: without them lists stay within their first cells.
 REVERSE = 15
 MOST_ROUNDS = 12
 # Descent ends when a round changes less than this share of all entries; the next would change a tenth of that. A
 # Gaussian in 30 dimensions (50,000 points): 36 % in the first round, then 4.2 and 0.5 %, recall 0.921, 0.961 and 0.967.
-SETTLED = 0.01
+SETTLED = 0.005
 # Pieces of work: a fixed number, so that lists do not depend on the number of threads.
 PIECES = 64
 # Coordinates are cut off at so many times their median size: squares of larger ones leave the range of a float32.
