@@ -79,7 +79,6 @@ ENTRIES = (
     Entry("limits.py --record", ("limits", "limits_machine"), 3, times=True, rests=("distances", "statistics")),
     Entry("digits70k.py --data {data}/mnist.npz --record", ("digits70k",), 3, times=True),
     Entry("nearest_landmark.py --record", ("nearest_landmark",), 3, times=True),
-    Entry("neighbors.py --record", ("neighbors",), 60, times=True),
     Entry("paper/kernels.py", ("kernels", "kernels_bands"), 2),
     Entry("paper/swissroll_embed.py", ("swissroll_embed",), 2, rests=("distances", "baselines")),
     Entry("compact.py --record", ("compact",), 3),
@@ -171,7 +170,7 @@ ENTRIES = (
     Entry("gradients.py --record", ("gradients",), 15, rests=("gradients",)),
     Entry("paper/ablation.py --draws 5", ("ablation",), 12),
     Entry("paper/table_mnist.py --data {data}/mnist.npz", ("table_mnist",), 25, rests=("distances", "baselines")),
-    Entry("neighbors.py --record", ("neighbors",), 60, times=True),
+    Entry("neighbors.py --points 100000 --record", ("neighbors",), 15, times=True),
 )
 
 
