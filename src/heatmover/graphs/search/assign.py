@@ -22,6 +22,8 @@ __all__ = ["CenterSearch"]
 
 # Points of a block, and their values: more of them share leaves, fewer take less memory, 40 MB with copies.
 BLOCK, BLOCK_VALUES = 2**15, 2**22
+# Points that are worth a thread.
+LEAST_BLOCK = 2**12
 # Up to so many pairs of a point and a centre NumPy's products take at most 0.1 s, and leaves some seconds when they are
 # compiled for the first time.
 FEW_PAIRS = 2**25
@@ -81,7 +83,8 @@ class CenterSearch:
         """
         indices, squares = np.empty(len(points), dtype=np.int64), np.empty(len(points))
         few = len(points) * len(self.centers) <= FEW_PAIRS and "_leaves" not in self.__dict__
-        size = max(1, min(BLOCK, BLOCK_VALUES // points.shape[1]))
+        # No thread without work, unless there is little.
+        size = max(1, min(BLOCK, BLOCK_VALUES // points.shape[1], max(LEAST_BLOCK, -(-len(points) // n_threads))))
         if few:
             size = max(1, min(size, MOST_SCORES // len(self.centers)))
         find = self._by_products if few else self._by_leaves
