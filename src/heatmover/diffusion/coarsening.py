@@ -34,8 +34,8 @@ STIFFER = 1.6
 NODES_PER_VECTOR = 1.5
 # A level that leaves more than this share of the nodes is not worth its price.
 STALLED = 0.5
-# Up to so many nodes all eigenvectors are computed: a second for 1,600 on one core.
-DENSE = 1_600
+# Up to so many nodes all eigenvectors are computed: 0.03 s for 500 on one core, but 0.6 s for 1,250.
+DENSE = 500
 
 
 class Coarsened(NamedTuple):
