@@ -84,7 +84,7 @@ def may_coarsen(n_points: int, width: float) -> bool:
 
     Examples
     --------
-    >>> may_coarsen(100_000, 200), may_coarsen(1_000, 20)
+    >>> may_coarsen(100_000, 200), may_coarsen(500, 20)
     (True, False)
     """
     return n_points > DENSE and n_points >= GROUP * NODES_PER_VECTOR * width
