@@ -34,8 +34,8 @@ STIFFER = 1.6
 NODES_PER_VECTOR = 1.5
 # A level that leaves more than this share of the nodes is not worth its price.
 STALLED = 0.5
-# Up to so many nodes all eigenvectors are computed: 0.1 s for 800 on one core, but 0.6 s for 1,250. From random vectors,
-# on 551 nodes for 280 of them, they came out so much worse that the graph of 100,000 points needed a second pass.
+# Up to so many nodes all eigenvectors are computed: 0.1 s for 800 on one core, but 0.6 s for 1,250. Found from random
+# vectors, 280 of them on 551 nodes were so much worse that the graph of 100,000 points needed a second pass.
 DENSE = 800
 
 
