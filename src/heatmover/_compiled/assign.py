@@ -197,14 +197,13 @@ def rotate(points: FloatArray, origin: Float64, scale: float, rotation: Float64,
     n_points, n_dimensions = points.shape
     stride = out.shape[1]
     sums, values = np.empty(stride), np.zeros(stride)
+    n_turned = n_dimensions if rotation.size else 0
     for p in range(n_points):
         for k in range(n_dimensions):
             values[k] = (np.float64(points[p, k]) - origin[k]) * scale
         for i in range(stride):
             sums[i] = 0.0 if rotation.size else values[i]
-        for k in range(
-            0, n_dimensions if rotation.size else 0, 4
-        ):  # four dimensions a pass, for each pass reads the sums
+        for k in range(0, n_turned, 4):  # four dimensions a pass, for each pass reads the sums
             a, b, c, d = values[k], values[k + 1], values[k + 2], values[k + 3]
             for i in range(stride):
                 sums[i] += (a * rotation[k, i] + b * rotation[k + 1, i]) + (
