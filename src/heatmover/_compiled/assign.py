@@ -407,11 +407,11 @@ def _near_least(values: Float32, row: int, apart: float) -> Any:
     for i in range(1, values.shape[1]):
         least = min(values[row, i], least)
     limit = least + apart
-    count, place = 0, 0
+    count, place = np.int32(0), np.int32(0)
     for i in range(values.shape[1]):
-        near = 1 if values[row, i] <= limit else 0
-        count += near
-        place += near * i
+        near = values[row, i] <= limit
+        count = np.int32(count + near)  # in 32 bits, as the values
+        place = np.int32(place + (np.int32(i) if near else np.int32(0)))
     return count, place
 
 
