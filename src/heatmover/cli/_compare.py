@@ -98,7 +98,7 @@ def compare(
             watched(quiet) as progress,
             comparer_of(settings, memory, scheduler, checkpoint, resume) as comparer,
         ):
-            cohort = settings.read(progress)
+            cohort = settings.read(progress, comparer)
             found = study_cohort(cohort, settings.study, comparer=comparer, progress=progress).reworded(in_options)
             budget = comparer.record().get("memory")
             command = settings.command("compare", [] if budget is None else ["--memory", str(budget)])
