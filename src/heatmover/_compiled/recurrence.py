@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from heatmover._compiled.jit import inner, kernel
 from heatmover._compiled.vectors import LANES, add_rows
 
 __all__ = ["add_known", "advance", "advance_pairs", "known_parts", "project", "retreat"]
@@ -17,7 +17,7 @@ ROWS = 16
 
 # "contract" alone: fused multiply-adds, but no reordering, so that a column's bits do not depend on the block
 # it is computed in.
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def advance(rows, indptr, indices, data, current, previous, slope, offset, shares, fine, coarse):  # type: ignore[no-untyped-def]
     """Overwrite T_{j-2} by T_j = slope S T_{j-1} + offset T_{j-1} - T_{j-2}; add T_{j-1} and T_j to every sum.
 
@@ -56,7 +56,7 @@ def advance(rows, indptr, indices, data, current, previous, slope, offset, share
             _add_two(coarse[s, start:stop].reshape(-1), share[0], old, share[1], new)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@inner({"contract"})
 def _weighted_sum(first, last, data, indices, block, row):  # type: ignore[no-untyped-def]
     """Write the sum of some rows of ``block``, each times its entry of ``data``, into ``row``."""
     add_rows(first, last, data, indices, block, row)
@@ -68,14 +68,14 @@ def _weighted_sum(first, last, data, indices, block, row):  # type: ignore[no-un
         row[k] = total
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@inner({"contract"})
 def _add_two(total, a, x, b, y):  # type: ignore[no-untyped-def]
     """Add ``a x + b y`` to ``total``."""
     for k in range(total.size):
         total[k] += a * x[k] + b * y[k]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def advance_pairs(rows, indptr, indices, data, even, odd, slope, offset, is_start, shares, fine, coarse):  # type: ignore[no-untyped-def]
     """Take two steps of `advance` for every two columns of ``shares``; on a small graph a call takes longer than they.
 
@@ -101,7 +101,7 @@ def advance_pairs(rows, indptr, indices, data, even, odd, slope, offset, is_star
         advance(rows, indptr, indices, data, odd, even, slope, offset, pair, fine, coarse)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def retreat(rows, indptr, indices, data, current, previous, slope, offset, shares, inputs):  # type: ignore[no-untyped-def]
     """Overwrite b_{j+2} by b_j = slope S b_{j+1} + offset b_{j+1} - b_{j+2} + the sum over s of shares[s] inputs[s].
 
@@ -134,7 +134,7 @@ def retreat(rows, indptr, indices, data, current, previous, slope, offset, share
             previous[i, k] = row[k]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def known_parts(block, unit, component, result):  # type: ignore[no-untyped-def]
     """Write each column's part in every component's top eigenvector; arguments as in `project`."""
     result[:] = 0
@@ -143,7 +143,7 @@ def known_parts(block, unit, component, result):  # type: ignore[no-untyped-def]
             result[component[i], k] += unit[i] * block[i, k]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def project(block, unit, component, target, factor):  # type: ignore[no-untyped-def]
     """Give each column its known part in every component's top eigenvector, then multiply row i by factor[i].
 
@@ -169,7 +169,7 @@ def project(block, unit, component, target, factor):  # type: ignore[no-untyped-
             block[i, k] = (block[i, k] + unit[i] * missing[component[i], k]) * factor[i]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def add_known(block, unit, component, known, factor):  # type: ignore[no-untyped-def]
     """Add a known part along every component's top eigenvector, then multiply row i by factor[i].
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from heatmover.cli import _options as options
+from heatmover.cli._ahead import compiled_ahead
 from heatmover.cli._late import swift_imports
 from heatmover.cli._options import in_options
 from heatmover.cli._terminal import output, plain_errors, watched, written
@@ -79,6 +80,7 @@ def compare(
     all of them or none. Ask `heatmover doctor` first if the file is large.
     """
     asked = locals() | {"allow_components": allow_components or allow_parts}
+    context.with_resource(compiled_ahead())
     # Here, not above: help and version must not wait for the numerical libraries.
     with swift_imports():
         from heatmover.analysis import study_cohort
