@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -74,7 +75,7 @@ def _end_with_the_other() -> None:
     """Wait until the pipe is closed, and end at once, but never while a file is being written."""
     sys.stdin.buffer.read()
     with locked(Path(moments.add_rows.stats.cache_path)):
-        os._exit(0)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> None:

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import heatmover._compiled
-
 __all__ = ["compiled_ahead"]
 
 # Set to 0, nothing is compiled beside a command.
@@ -45,7 +43,7 @@ def _is_of_use() -> bool:
 
 def _folders() -> list[Path]:
     """Return where numba may keep what it has compiled of this package."""
-    source = Path(heatmover._compiled.__file__).parent
+    source = Path(__file__).absolute().parents[1] / "_compiled"
     own = f"{source.name}_{hashlib.sha1(str(source).encode(), usedforsecurity=False).hexdigest()}"
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     if chosen:

@@ -100,6 +100,8 @@ def compare(
             watched(quiet) as progress,
             comparer_of(settings, memory, scheduler, checkpoint, resume) as comparer,
         ):
+            with swift_imports():  # what the first block of cells needs, which is looked at by a thread
+                import heatmover._compiled.moments  # noqa: F401
             cohort = settings.read(progress)
             found = study_cohort(cohort, settings.study, comparer=comparer, progress=progress).reworded(in_options)
             budget = comparer.record().get("memory")

@@ -18,6 +18,9 @@ __all__ = ["LATE", "load_late", "swift_imports"]
 # Fortran and its tools for tests (together a tenth of the time to import everything); numba reads a file of settings.
 LATE = ("scipy.stats", "scipy.spatial.transform", "numpy.f2py", "numpy.testing", "yaml")
 
+# Modules that a command may load later without having loaded the libraries.
+FEW = 100
+
 
 @final
 class _Late:
@@ -69,6 +72,7 @@ def swift_imports() -> Iterator[None]:
     """Import without what is not needed: the modules of `LATE` wait, and so does the collector of garbage.
 
     What modules make when they load stays until the end; looking through it again and again took a tenth of the time.
+    Where modules were loaded, it is set aside for good.
 
     Examples
     --------
@@ -79,10 +83,13 @@ def swift_imports() -> Iterator[None]:
     """
     for name in LATE:
         load_late(name)
-    was_enabled = gc.isenabled()
+    was_enabled, n_modules = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
+        # In a process that runs many commands, nothing is new, and garbage must not be kept.
+        if len(sys.modules) > n_modules + FEW:
+            gc.freeze()
         if was_enabled:
             gc.enable()
