@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from heatmover._compiled.jit import inner, kernel
 from heatmover._compiled.vectors import LANES, add_rows
 
 __all__ = ["TERMS", "add_known", "advance", "advance_groups", "known_parts", "project", "retreat"]
@@ -22,7 +22,7 @@ TERMS = 4
 
 # "contract" alone: fused multiply-adds, but no reordering, so that a column's bits do not depend on the block
 # it is computed in.
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def advance(rows, indptr, indices, data, terms, degree, slope, offset, shares, fine, coarse):  # type: ignore[no-untyped-def]
     """Overwrite T_{j-4} by T_j = slope S T_{j-1} + offset T_{j-1} - T_{j-2}; add the last four terms to every sum.
 
@@ -61,7 +61,7 @@ def advance(rows, indptr, indices, data, terms, degree, slope, offset, shares, f
             _add_terms(coarse[s, start:stop].reshape(-1), shares[n_fine + s], terms, start, stop)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@inner({"contract"})
 def _weighted_sum(first, last, data, indices, block, row):  # type: ignore[no-untyped-def]
     """Write the sum of some rows of ``block``, each times its entry of ``data``, into ``row``."""
     add_rows(first, last, data, indices, block, row)
@@ -73,7 +73,7 @@ def _weighted_sum(first, last, data, indices, block, row):  # type: ignore[no-un
         row[k] = total
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@inner({"contract"})
 def _add_terms(total, shares, terms, start, stop):  # type: ignore[no-untyped-def]
     """Add the rows from ``start`` to ``stop`` of all terms, each times its share, to ``total``."""
     a, b, c, d = shares[0], shares[1], shares[2], shares[3]
@@ -83,7 +83,7 @@ def _add_terms(total, shares, terms, start, stop):  # type: ignore[no-untyped-de
         total[k] += (a * w[k] + b * x[k]) + (c * y[k] + d * z[k])
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def advance_groups(rows, indptr, indices, data, terms, degree, slope, offset, shares, fine, coarse):  # type: ignore[no-untyped-def]
     """Take a step of `advance` for every column of ``shares``; on a small graph a call takes longer than a step.
 
@@ -112,7 +112,7 @@ def advance_groups(rows, indptr, indices, data, terms, degree, slope, offset, sh
         )  # fmt: skip
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def retreat(rows, indptr, indices, data, current, previous, slope, offset, shares, inputs):  # type: ignore[no-untyped-def]
     """Overwrite b_{j+2} by b_j = slope S b_{j+1} + offset b_{j+1} - b_{j+2} + the sum over s of shares[s] inputs[s].
 
@@ -145,7 +145,7 @@ def retreat(rows, indptr, indices, data, current, previous, slope, offset, share
             previous[i, k] = row[k]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def known_parts(block, unit, component, result):  # type: ignore[no-untyped-def]
     """Write each column's part in every component's top eigenvector; arguments as in `project`."""
     result[:] = 0
@@ -154,7 +154,7 @@ def known_parts(block, unit, component, result):  # type: ignore[no-untyped-def]
             result[component[i], k] += unit[i] * block[i, k]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def project(block, unit, component, target, factor, order, result):  # type: ignore[no-untyped-def]
     """Give each column its known part in every component's top eigenvector, then multiply row i by factor[i].
 
@@ -186,7 +186,7 @@ def project(block, unit, component, target, factor, order, result):  # type: ign
             row[k] = (block[i, k] + unit[i] * lacking[k]) * factor[i]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def add_known(block, unit, component, known, factor):  # type: ignore[no-untyped-def]
     """Add a known part along every component's top eigenvector, then multiply row i by factor[i].
 
