@@ -69,7 +69,7 @@ def subtract(_: Any, points: Any, point: Any, boxes: Any, leaf: Any, stride: Any
     return types.float32(points, point, boxes, leaf, stride, work, row), _emit_difference
 
 
-class _Vectors:
+class Vectors:
     """Writes code for vectors of WIDTH floats; LLVM translates them for any processor."""
 
     def __init__(self, builder: Any) -> None:
@@ -123,16 +123,16 @@ class _Vectors:
         return self.ir.Constant(vector, [first + step * i for i in range(count)])
 
 
-def _data(context: Any, builder: Any, signature: Any, arguments: Any, places: tuple[int, ...]) -> list[Any]:
+def data_of(context: Any, builder: Any, signature: Any, arguments: Any, places: tuple[int, ...]) -> list[Any]:
     """Return where the values of some arguments, which are arrays, begin."""
     return [context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in places]
 
 
 def _emit_products(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Emit the loops of `add_products`: over vectors of centres, and within over dimensions."""
-    work, tiles = _data(context, builder, signature, arguments, (0, 2))
+    work, tiles = data_of(context, builder, signature, arguments, (0, 2))
     _, stride, _, leaf, n_dimensions = arguments
-    to = _Vectors(builder)
+    to = Vectors(builder)
     after = builder.mul(n_dimensions, to.number(LANES))
     columns = builder.gep(tiles, [builder.mul(leaf, builder.add(after, to.number(LANES)))])
     for p in range(ROWS):
@@ -171,9 +171,9 @@ def _emit_products(context: Any, builder: Any, signature: Any, arguments: Any) -
 
 def _emit_difference(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Emit the loop of `subtract`."""
-    points, boxes, work = _data(context, builder, signature, arguments, (0, 2, 5))
+    points, boxes, work = data_of(context, builder, signature, arguments, (0, 2, 5))
     _, point, _, leaf, stride, _, row = arguments
-    to = _Vectors(builder)
+    to = Vectors(builder)
     here = builder.mul(point, stride)
     middle = builder.mul(builder.add(builder.mul(leaf, to.number(3)), to.number(2)), stride)
     values = builder.add(to.number(VALUES), builder.mul(row, stride))

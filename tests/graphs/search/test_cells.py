@@ -127,7 +127,7 @@ def test_no_cell_in_reach_is_left_out():
 def test_a_plan_finds_what_it_promises_and_more_costs_more():
     points = clusters(3000)
     cells = make(points, 10, strict=False)
-    probe, truth = cells.probe(10), brute_force(points, 10)[:, -1:]
+    probe, truth = cells.probe(10, 2), brute_force(points, 10)[:, -1:]
     before = 0.0
     for wanted in (0.5, 0.9, 0.99):
         plan = probe.plan(wanted)
@@ -178,8 +178,8 @@ def test_threads_change_nothing(strict):
     one, two = (make(points, strict=strict, n_threads=n_threads) for n_threads in (1, 3))
     np.testing.assert_array_equal(one.order, two.order)
     np.testing.assert_array_equal(one.blocks, two.blocks)
-    plan = one.probe(6).plan(0.9)
-    assert plan == two.probe(6).plan(0.9)
+    plan = one.probe(6, 1).plan(0.9)
+    assert plan == two.probe(6, 3).plan(0.9)
     for first, second in zip(one.k_nearest(6, plan, 1), two.k_nearest(6, plan, 3), strict=True):
         np.testing.assert_array_equal(first, second)
 
