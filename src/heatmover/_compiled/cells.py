@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,8 @@ HALVINGS = 14
 LOOSE = 4
 
 
-# Points that look at a cell together, and vectors of the cell at a time: 4 x 2 sums, two vectors of the cell, a value of
-# a point and a difference fill 12 of the 16 registers of AVX2.
+# Points that look at a cell together, and vectors of the cell at a time: 4 x 2 sums, two vectors of the cell, a value
+# of a point and a difference fill 12 of the 16 registers of AVX2.
 ROWS, VECTORS = 4, 2
 
 
@@ -66,7 +67,7 @@ def _emit_squares(context: Any, builder: Any, signature: Any, arguments: Any) ->
         first = builder.mul(lanes.index, to.number(WIDTH * VECTORS))
         firsts = [builder.add(first, to.number(WIDTH * v)) for v in range(VECTORS)]
         sums = [[cgutils.alloca_once(builder, to.type) for _ in firsts] for _ in range(ROWS)]
-        for total in sum(sums, []):
+        for total in chain.from_iterable(sums):
             builder.store(to.constant(0.0), total)
         with cgutils.for_range(builder, n_dimensions) as dimensions:
             column = builder.mul(dimensions.index, size)
@@ -426,7 +427,7 @@ def _take(
     width: int,
     limit: Any,
 ) -> Any:
-    """Append the values up to a limit to a list, and tighten it once it is long; return how many it has and its limit."""
+    """Append the values up to a limit to a list, tighten it if it is long; return how many it has and its limit."""
     count = _append(values, place, size, limit, name, scores, names, begin, count)
     if count >= width + (width >> 1) or (limit >= BEYOND and count >= width):
         return _tighten(scores, names, begin, count, width, limit)

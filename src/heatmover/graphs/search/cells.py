@@ -10,6 +10,7 @@ what cost.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import pairwise
@@ -116,14 +117,16 @@ def least_recall(found: Float64, n_points: int, deviations: float = SURE) -> flo
     deviations
         How sure, in standard deviations of a normal distribution; 0 for the mean itself.
     """
-    missed, count = 1 - found, found.size
+    missed, count = 1 - found, int(found.size)
     mean, variance = float(missed.mean()), float(missed.var())
     if deviations == 0:
         return 1 - mean
     unknown = 1 - count / n_points
     skewed = float(((missed - mean) ** 3).mean()) / variance if variance > 0 else 0.0
-    doubt = deviations * (variance * unknown / count) ** 0.5 + skewed * unknown * (1 + 2 * deviations**2) / (6 * count)
-    unseen = (1 - float(ndtr(-deviations)) ** (1 / count)) * unknown
+    doubt = deviations * math.sqrt(variance * unknown / count) + skewed * unknown * (1 + 2 * deviations**2) / (
+        6 * count
+    )
+    unseen = (1 - math.pow(float(ndtr(-deviations)), 1 / count)) * unknown
     return 1 - max(mean + doubt, unseen)
 
 
@@ -191,12 +194,21 @@ class Probe:
         return np.asarray((distances[self.numbers] <= self.distances[:, -1:] * (1 + TIE)).mean(axis=1))
 
     def dimension(self) -> float:
-        """Estimate the dimension of the data from how distances grow with rank (Levina and Bickel 2004)."""
-        distances = self.distances[self.distances[:, 0] > 0]
-        if len(distances) == 0 or distances.shape[1] == 1:
+        """Estimate the dimension of the data from how distances grow with rank (Levina and Bickel 2004).
+
+        From the farther half of the neighbours: near copies say nothing about the space around them.
+        """
+        k = self.distances.shape[1]
+        first = (k - 1) // 2
+        distances = self.distances[self.distances[:, first] > 0, first:]
+        if len(distances) == 0:
             return 0.0
+        if k == 1:
+            return np.inf
         growth = float(np.log(distances[:, -1:] / distances[:, :-1]).mean())
-        return 1 / growth if growth > 0 else np.inf
+        # In one dimension the logarithm grows by 1 / i from neighbour i to the next, on average.
+        expected = np.cumsum(1 / np.arange(k - 1, first, -1.0)).mean()
+        return float(expected / growth) if growth > 0 else np.inf
 
 
 @final

@@ -46,13 +46,13 @@ CELLS_ABOVE = 10_000
 MOST_BY_BALLS = 125_000.0
 # Share of the true neighbours that an approximate search finds, with confidence.
 WANTED = 0.99
-# Descent keeps lists of so many times the neighbours wanted, and longer ones if those found too few.
-LISTS = (1, 2, 4)
-# An approximate search by cells may look at so many coordinates per point. Descent from shorter searches finds less:
-# 100,000 clustered points in 50 dimensions, 635,000 coordinates, cells 68 and 0.993, descent 78 and 0.987; 300,000
-# points, with the whole graph, cells 197 and 0.991, descent 191 and 0.981. More was not tried. Other clustered points,
-# drawn for benchmarks/neighbors.py, came to 0.987 in 50 dimensions: 0.99 is not reached there on all data.
-MOST_LOOKED_AT = 3_000_000.0
+# Searches keep lists of so many times the neighbours wanted, and longer ones if those found too few: descent because it
+# ended too early, cells because single precision cannot tell near copies apart.
+LISTS = (1, 2)
+# An approximate search by cells may look at so many coordinates per point, which takes some 500 microseconds. Descent
+# finds the same where data are clustered, but its recall is found out and not planned, and in plain noise (a Gaussian,
+# 50,000 points in 100 dimensions, 5 million coordinates in all) it takes longer than to compare all points.
+MOST_LOOKED_AT = 10_000_000.0
 # Up to here a tree is instant in any dimension.
 FEW = 1_000
 # Queries of a block: at most MOST_SCORES scores at once (12 MB with their order), but enough queries to be worth the
@@ -170,20 +170,18 @@ def _approximate(
     n_points = len(points)
     cells = prepared.cells or Cells.from_points(points, k, rng, strict=False, n_threads=n_threads)
     probe = prepared.probe or cells.probe(k, n_threads)
-    for found, algorithm in _attempts(points, k, search, cells, probe, rng, n_threads):
-        distances, indices = found
+    for algorithm, (distances, indices) in _attempts(points, k, search, cells, probe, rng, n_threads):
         short = np.flatnonzero(indices[:, -1] < 0)
         if short.size:  # their neighbours are too far for a float32, or in cells of few points
             distances[short], indices[short] = _exactly(points, short, k, n_threads)
         recalls = probe.recalls(distances)
+        recall = float(recalls.mean()) if recalls.size else 1.0
+        reason = search.reason + (f"; {search.algorithm} found too few" if algorithm != search.algorithm else "")
+        result = Search(algorithm, 1.0 if algorithm == "groups" else recall, reason)
         if not recalls.size or least_recall(recalls, n_points) >= WANTED:
             break
-    reason = search.reason
-    if algorithm != search.algorithm:
-        reason += f"; {search.algorithm} found too few"
-    search = Search(algorithm, float(recalls.mean()) if recalls.size else 1.0, reason)
     part = _Part(np.arange(n_points), np.full(n_points, k), distances.ravel(), indices.ravel())
-    return Neighbors(_matrix(n_points, [part]), _middle(distances, k), search)
+    return Neighbors(_matrix(n_points, [part]), _middle(distances, k), result)
 
 
 def _attempts(
@@ -194,19 +192,20 @@ def _attempts(
     probe: Probe,
     rng: np.random.Generator,
     n_threads: int,
-) -> Iterator[tuple[Found, str]]:
-    """Yield neighbours, each time of a wider search, and how they were found; another algorithm if that may be."""
+) -> Iterator[tuple[str, Found]]:
+    """Yield neighbours, each time of a wider search, and its algorithm: the one asked for, or any if none was."""
+    is_free, widths = np.isnan(search.recall), [min(times * k, len(points) - 1) for times in LISTS]
     if search.algorithm == "descent":
-        for times in LISTS:
-            width = min(times * k, len(points) - 1)
+        for width in widths:
             found = descend(points, width, rng, n_threads=n_threads, cells=cells)
-            yield (found.distances[:, :k], found.indices[:, :k]), "descent"
-        if np.isfinite(search.recall):
-            return
-    found = cells.k_nearest(k, probe.plan(WANTED, surely=True), n_threads)
-    yield (found.distances, found.indices), "cells"
-    if not np.isfinite(search.recall):
-        yield _exactly(points, np.arange(len(points)), k, n_threads), "groups"
+            yield "descent", (found.distances[:, :k], found.indices[:, :k])
+    if search.algorithm == "cells" or is_free:
+        plan = probe.plan(WANTED, surely=True)
+        for width in widths:
+            found = cells.k_nearest(width, plan, n_threads)
+            yield "cells", (found.distances[:, :k], found.indices[:, :k])
+    if is_free:
+        yield "groups", _exactly(points, np.arange(len(points)), k, n_threads)
 
 
 def _by_groups(points: Float64, k: int, prepared: _Prepared, rng: np.random.Generator, n_threads: int) -> Found:
