@@ -327,14 +327,6 @@ def test_where_cells_find_too_few_all_is_exact(monkeypatch):
     np.testing.assert_allclose(rows(support, 10)[0], brute_force(points, 10), rtol=1e-9)
 
 
-def test_near_copies_that_single_precision_cannot_tell_apart(monkeypatch):
-    """Fifteen of each, so that the last of 20 neighbours is one of fifteen at nearly the same distance."""
-    points = np.repeat(gaussian(65, 12), 15, axis=0) + 3e-8 * gaussian(975, 12, 1)
-    assert recall(points, search(points, 20, "cells"), 20) >= 0.99
-    monkeypatch.setattr(neighbors, "LISTS", (1,))
-    assert recall(points, search(points, 20, "cells"), 20) < 0.99
-
-
 def test_copies_do_not_make_data_look_flat():
     """Five of each in 30 dimensions: nearest neighbours are very near, but the others are as far as without copies."""
     points = np.repeat(gaussian(600, 30), 5, axis=0) + 1e-6 * gaussian(3000, 30, 1)

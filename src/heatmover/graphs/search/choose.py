@@ -46,8 +46,7 @@ CELLS_ABOVE = 10_000
 MOST_BY_BALLS = 125_000.0
 # Share of the true neighbours that an approximate search finds, with confidence.
 WANTED = 0.99
-# Searches keep lists of so many times the neighbours wanted, and longer ones if those found too few: descent because it
-# ended too early, cells because single precision cannot tell near copies apart.
+# Descent keeps lists of so many times the neighbours wanted, and longer ones if those found too few.
 LISTS = (1, 2)
 # An approximate search by cells may look at so many coordinates per point, which takes some 500 microseconds. Descent
 # finds the same where data are clustered, but its recall is found out and not planned, and in plain noise (a Gaussian,
@@ -194,17 +193,16 @@ def _attempts(
     n_threads: int,
 ) -> Iterator[tuple[str, Found]]:
     """Yield neighbours, each time of a wider search, and its algorithm: the one asked for, or any if none was."""
-    is_free, widths = np.isnan(search.recall), [min(times * k, len(points) - 1) for times in LISTS]
+    is_free = np.isnan(search.recall)
     if search.algorithm == "descent":
-        for width in widths:
-            found = descend(points, width, rng, n_threads=n_threads, cells=cells)
+        for times in LISTS:
+            found = descend(points, min(times * k, len(points) - 1), rng, n_threads=n_threads, cells=cells)
             yield "descent", (found.distances[:, :k], found.indices[:, :k])
     if search.algorithm == "cells" or is_free:
-        plan = probe.plan(WANTED, surely=True)
-        for width in widths:
-            found = cells.k_nearest(width, plan, n_threads)
-            yield "cells", (found.distances[:, :k], found.indices[:, :k])
+        found = cells.k_nearest(k, probe.plan(WANTED, surely=True), n_threads)
+        yield "cells", (found.distances, found.indices)
     if is_free:
+        # What was planned is found, unless single precision spoils it.
         yield "groups", _exactly(points, np.arange(len(points)), k, n_threads)
 
 
