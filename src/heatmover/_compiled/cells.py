@@ -92,6 +92,22 @@ def _emit_squares(context: Any, builder: Any, signature: Any, arguments: Any) ->
     return bits
 
 
+@intrinsic
+def bits_within(_: Any, values: Any, place: Any, limit: Any) -> Any:
+    """Return which of WIDTH values from a place on are at most a limit, as bits."""
+    return types.int64(values, place, limit), _emit_bits
+
+
+def _emit_bits(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    (values,) = data_of(context, builder, signature, arguments, (0,))
+    to = Vectors(builder)
+    nothing = to.ir.Constant(to.type, to.ir.Undefined)
+    alone = builder.insert_element(nothing, arguments[2], to.number(0, 32))
+    limit = builder.shuffle_vector(alone, nothing, to.places(0, WIDTH, step=0))
+    bits = builder.bitcast(builder.fcmp_ordered("<=", to.read(values, arguments[1]), limit), to.ir.IntType(WIDTH))
+    return builder.zext(bits, to.ir.IntType(64))
+
+
 # Loops below reach into long arrays by unsigned places, not by slices: a slice counts its uses, which costs more than a
 # short loop, and an index that might be negative keeps a loop from using vectors.
 ONE, FOUR = np.uint64(1), np.uint64(4)
@@ -189,12 +205,19 @@ def _count(values: Any, begin: int, size: int, limit: Any) -> Any:
 def _append(
     values: Any, place: int, size: int, limit: Any, name: int, scores: Any, names: Int32, begin: int, count: int
 ) -> int:
-    """Append the values up to a limit and their names to a list, without a branch; return how many it has now."""
-    free, first = np.uint64(begin + count), np.uint64(place)
-    for j in range(np.uint64(size)):
-        value = values[first + j]
-        scores[free], names[free] = value, np.int32(name) + np.int32(j)
-        free += np.uint64(value <= limit)
+    """Append the values up to a limit and their names to a list; return how many it has now.
+
+    Vectors with none are passed over, for most have none; in the others there is no branch for a value.
+    """
+    free = np.uint64(begin + count)
+    for group in range(0, size, WIDTH):
+        if bits_within(values, place + group, limit) == 0:
+            continue
+        first = np.uint64(place + group)
+        for j in range(np.uint64(WIDTH)):
+            value = values[first + j]
+            scores[free], names[free] = value, np.int32(name + group) + np.int32(j)
+            free += np.uint64(value <= limit)
     return int(free) - begin
 
 
@@ -245,8 +268,9 @@ def _trim(scores: Any, names: Int32, begin: int, count: int, width: int) -> Any:
 def _relative(points: Float64, point: int, middles: Float64, cell: int, scale: float, queries: Any, row: int) -> Any:
     """Write a point relative to the middle of a cell as a row of queries; return the square of its distance from it."""
     total, begin = np.float32(0), np.uint64(row * points.shape[1])
+    here, there = np.uint64(point), np.uint64(cell)
     for f in range(np.uint64(points.shape[1])):
-        step = np.float32((points[point, f] - middles[cell, f]) * scale)
+        step = np.float32((points[here, f] - middles[there, f]) * scale)
         queries[begin + f] = step
         total += step * step
     return total
