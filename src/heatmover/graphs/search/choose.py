@@ -48,7 +48,7 @@ MOST_BY_BALLS = 125_000.0
 WANTED = 0.99
 # Descent keeps lists of so many times the neighbours wanted, and longer ones if those found too few.
 LISTS = (1, 2)
-# An approximate search by cells may look at so many coordinates per point, which takes up to 700. Descent was slower
+# An approximate search by cells may look at so many coordinates per point (a limit by estimate). Descent was slower
 # where both were tried: clustered points (50,000 in 50 dimensions) descent 97 and a recall of 0.999, cells 40 and
 # 0.998; a Gaussian (20,000 in 100, 2 million coordinates in all) 335 and 0.924, cells 135 and 0.998. Where all points
 # are more than this, in millions of them, comparing all grows with their number and descent does not.
