@@ -94,7 +94,7 @@ def subtract(_: Any, points: Any, point: Any, boxes: Any, leaf: Any, stride: Any
     return types.float32(points, point, boxes, leaf, stride, work, row), _emit_difference
 
 
-class _Vectors:
+class Vectors:
     """Writes code for vectors of WIDTH floats; LLVM translates them for any processor."""
 
     def __init__(self, builder: Any) -> None:
@@ -155,16 +155,16 @@ class _Vectors:
         return self.ir.Constant(vector, [first + step * i for i in range(count)])
 
 
-def _data(context: Any, builder: Any, signature: Any, arguments: Any, places: tuple[int, ...]) -> list[Any]:
+def data_of(context: Any, builder: Any, signature: Any, arguments: Any, places: tuple[int, ...]) -> list[Any]:
     """Return where the values of some arguments, which are arrays, begin."""
     return [context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in places]
 
 
 def _emit_products(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Emit the loops of `add_products`, and the comparison with limits."""
-    work, tiles = _data(context, builder, signature, arguments, (0, 2))
+    work, tiles = data_of(context, builder, signature, arguments, (0, 2))
     _, stride, _, leaf, n_dimensions = arguments
-    to = _Vectors(builder)
+    to = Vectors(builder)
     for p in range(ROWS):
         to.write(to.constant(float("inf")), work, to.number(LEAST + p * WIDTH))
 
@@ -189,9 +189,9 @@ def _emit_products(context: Any, builder: Any, signature: Any, arguments: Any) -
 
 def _emit_least(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Emit the loops of `least_products`."""
-    points, tiles, out = _data(context, builder, signature, arguments, (0, 3, 6))
+    points, tiles, out = data_of(context, builder, signature, arguments, (0, 3, 6))
     _, first, stride, _, leaf, n_dimensions, _, row, step = arguments
-    to = _Vectors(builder)
+    to = Vectors(builder)
     least = [cgutils.alloca_once(builder, to.type) for _ in range(ROWS)]
     for place in least:
         builder.store(to.constant(float("inf")), place)
@@ -212,7 +212,7 @@ def _emit_least(context: Any, builder: Any, signature: Any, arguments: Any) -> A
 
 
 def _emit_sums(
-    to: _Vectors,
+    to: Vectors,
     values: Any,
     stride: Any,
     tiles: Any,
@@ -248,9 +248,9 @@ def _emit_sums(
 
 def _emit_difference(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Emit the loop of `subtract`."""
-    points, boxes, work = _data(context, builder, signature, arguments, (0, 2, 5))
+    points, boxes, work = data_of(context, builder, signature, arguments, (0, 2, 5))
     _, point, _, leaf, stride, _, row = arguments
-    to = _Vectors(builder)
+    to = Vectors(builder)
     here = builder.mul(point, stride)
     middle = builder.mul(builder.add(builder.mul(leaf, to.number(3)), to.number(2)), stride)
     values = builder.add(to.number(VALUES), builder.mul(row, stride))
