@@ -22,11 +22,11 @@ from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.rank import DensityOfStates, density_of_states, threshold
 from heatmover.diffusion.spectral import (
     BELOW,
-    COARSE_GROWTH,
     FIRST_GROWTH,
     OVERSAMPLING,
-    POLISH,
     TESTS,
+    TESTS_OF_POWERS,
+    coarse_growth,
     second_growth,
     spectral_factors,
 )
@@ -118,12 +118,12 @@ class Workload:
         per_degree = np.arccosh((2 - lowest - theta) / (theta - lowest))
         block = OVERSAMPLING * rank + LANES
         if may_coarsen(self.operator.n_points, block):
-            growth, passes = COARSE_GROWTH, 1
+            growth, passes = coarse_growth(self.tol), 1
         else:
             growth, passes = FIRST_GROWTH + second_growth(self.operator.n_points), 2
-        # The polish and the tests run in float64, which costs twice as much.
-        basis = block * (growth + passes * POLISH) / per_degree + passes * ORTHOGONALISATION * block**2
-        tests = 2 * 2 * TESTS * self.degree(first, self.tol / 2**10)
+        # The tests run in float64, which costs twice as much.
+        basis = block * growth / per_degree + passes * ORTHOGONALISATION * block**2
+        tests = 2 * (TESTS + TESTS_OF_POWERS) * self.degree(first, self.tol / 2**10)
         density = max(self.operator.symmetric.nnz / self.operator.n_points, 1.0)
         fine = self.degree(first - 1) * self._precision_cost(first - 1) + 4 * rank / density
         return float(basis + tests + self.n_measures * fine)
