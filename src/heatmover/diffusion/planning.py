@@ -46,9 +46,16 @@ WORTHWHILE = 0.8
 FINELY = 11
 # Scales at which a basis is tried, from the cheapest on: the rank is an estimate, and halves with each.
 TRIALS = 3
-# Orthogonalisation and Rayleigh-Ritz of a block, in products per squared column and pass. On 100,000 points 191 columns
-# took 4.4 s a pass and 279 columns 7.9 s, and a product 0.9 ms.
-ORTHOGONALISATION = 0.12
+# What a basis costs, measured on swiss rolls of 10,000 and 100,000 points with 80 to 280 columns, where these numbers
+# give what it took to within a tenth. A product in its filter costs so much of one in a polynomial, which is also added
+# to the sums of all scales (1.7 to 2 products of a filter on 10,000 and 40,000 points).
+FILTERED = 0.55
+# The coarser graphs, per column.
+COARSE_START = 11.0
+# Orthogonalisation and Rayleigh-Ritz of a block, per squared column and pass.
+ORTHOGONALISATION = 0.11
+# A product with a test vector: in float64, and few at a time.
+TESTED = 1.65
 
 
 @final
@@ -118,12 +125,11 @@ class Workload:
         per_degree = np.arccosh((2 - lowest - theta) / (theta - lowest))
         block = OVERSAMPLING * rank + LANES
         if may_coarsen(self.operator.n_points, block):
-            growth, passes = coarse_growth(self.tol), 1
+            growth, passes, start = coarse_growth(self.tol), 1, COARSE_START
         else:
-            growth, passes = FIRST_GROWTH + second_growth(self.operator.n_points), 2
-        # The tests run in float64, which costs twice as much.
-        basis = block * growth / per_degree + passes * ORTHOGONALISATION * block**2
-        tests = 2 * (TESTS + TESTS_OF_POWERS) * self.degree(first, self.tol / 2**10)
+            growth, passes, start = FIRST_GROWTH + second_growth(self.operator.n_points), 2, 0.0
+        basis = block * (FILTERED * growth / per_degree + start) + passes * ORTHOGONALISATION * block**2
+        tests = TESTED * (TESTS + TESTS_OF_POWERS) * self.degree(first, self.tol / 2**10)
         density = max(self.operator.symmetric.nnz / self.operator.n_points, 1.0)
         fine = self.degree(first - 1) * self._precision_cost(first - 1) + 4 * rank / density
         return float(basis + tests + self.n_measures * fine)

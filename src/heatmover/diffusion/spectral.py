@@ -5,9 +5,9 @@ eigenvectors above theta; Rayleigh-Ritz finds them in what the block spans. ARPA
 that matter cluster at 1, and it treats them one by one.
 
 The error is measured, not estimated. With B = S^s at the first coarse scale (top eigenvectors left out), Ritz vectors
-V, L = Lambda^s, P = 1 - V V' and E = B - V L V', let D = V' E V (what powers of the Ritz values are off by) and C = P E V
-(what leaves V). Gaussian test vectors bound e = ||E||, k = ||C L||, h = ||D L|| and g = ||L D L||. All coarser scales
-are powers B^N, with error
+V, L = Lambda^s, P = 1 - V V' and E = B - V L V', let D = V' E V (what powers of the Ritz values are off by) and C =
+P E V (what leaves V). Gaussian test vectors bound e = ||E||, k = ||C L||, h = ||D L|| and g = ||L D L||. All coarser
+scales are powers B^N, with error
 
     B^N - V L^N V' = sum_i B^(N-1-i) E V L^i V' + B^N P,    i = 0 .. N - 1.
 
@@ -38,7 +38,7 @@ import numpy.typing as npt
 
 from heatmover._threads import by_one_blas_thread, in_threads, one_blas_thread
 from heatmover._typing import Float64
-from heatmover.diffusion.base import LANES, Block
+from heatmover.diffusion.base import LANES, Block, aligned_zeros
 from heatmover.diffusion.chebyshev import power_coefficients
 from heatmover.diffusion.coarsening import DENSE, STIFFER, hierarchy
 from heatmover.diffusion.lowrank import COARSEST_FACTOR, Factor, deflated_power
@@ -65,10 +65,11 @@ BELOW = 30.0
 # with 14 that of 100,000.
 FIRST_GROWTH = 9.0
 GROWTH = 9.2  # and half of the logarithm of n_points
-# Growth of the first pass over vectors from coarser graphs, which are apart too, at tol 1e-3, and at most. On the swiss
-# roll of 100,000 points, six scales: 7 left a bound of 1.4e-3, 8 of 8e-4, 9 of 3e-4. What leaves the basis falls like
-# exp(-growth): on that of 10,000 points, nine scales, 9 left 3e-4 at tol 1e-4 and at 1e-5, and 12 left 4e-5 and 2e-5.
-COARSE_GROWTH = 9.0
+# Growth of the first pass over vectors from coarser graphs, which are apart too, at tol 1e-3, and at most. On swiss
+# rolls of 100,000 and 10,000 points, six and ten scales: 8 left a bound of 8e-4 on the first, 9 of 3e-4 and 8e-4, 10 of
+# 4e-4 on the second. What leaves the basis falls like exp(-growth): on the second, 9 left 3e-4 at tol 1e-4 and at 1e-5,
+# and 12 left 4e-5 and 2e-5.
+COARSE_GROWTH = 9.5
 MOST_GROWTH = 14.0
 # A threshold of a coarse graph is at least this: filters for lower ones tell nothing apart.
 LOWEST_THRESHOLD = 0.3
@@ -148,7 +149,8 @@ def spectral_factors(
         on a graph of more than 1,000 points.
     """
     scales = range(first, last + 1)
-    width = int(OVERSAMPLING * rank) + LANES
+    # Whole vector registers.
+    width = -(-int(OVERSAMPLING * rank) // LANES) * LANES + LANES
     theta = threshold(first, tol / BELOW)
     # Eigenvalues close to -1, as on a bipartite graph, grow like those close to 1; the filter would miss them.
     two_sided = -operator.lowest >= theta
@@ -260,18 +262,27 @@ def _rayleigh_ritz(operator: DiffusionOperator, block: Float64, n_threads: int) 
         block = _turned(block, whitening.turn, n_threads)
         operator.remove_top(block)
         whitening = _whitening(_inner_products(block, block, n_threads), len(block))
-    # T_1 is S, mapped from [lowest, 1] to [-1, 1].
-    image = np.empty_like(block)
-    recurrence = Recurrence(operator, np.float64)
-
-    def work(columns: slice) -> None:
-        image[:, columns] = next(recurrence.terms(block[:, columns]))
-
-    in_threads(work, _runs_of_columns(block.shape[1], n_threads), n_threads)
-    small = whitening.turn.T @ _inner_products(block, image, n_threads) @ whitening.turn
-    mapped, turn = _eigenpairs((small + small.T) / 2)
-    pairs = _sorted((1 + operator.lowest) / 2 + (1 - operator.lowest) / 2 * mapped, turn)
+    small = whitening.turn.T @ _quadratic_form(operator, block, n_threads) @ whitening.turn
+    pairs = _sorted(*_eigenpairs((small + small.T) / 2))
     return Ritz(pairs.values, _turned(block, whitening.turn @ pairs.vectors, n_threads))
+
+
+def _quadratic_form(operator: DiffusionOperator, block: Float64, n_threads: int) -> Float64:
+    """Return ``block' S block``, with the same bits for any number of threads."""
+    from heatmover._compiled.recurrence import advance
+
+    indptr, indices = operator.structure
+    nothing = np.empty((0, 2)), *(np.empty((0, *block.shape)),) * 2
+
+    def product(rows: slice) -> Float64:
+        # Some rows of S block at a time: all of them would be another block to write and read.
+        starts = indptr[rows.start : rows.stop + 1]
+        image = aligned_zeros((len(starts) - 1, block.shape[1]), np.float64)
+        advance((0, len(image)), starts, indices, operator.symmetric.data, block, image, 1.0, 0.0, *nothing)
+        return np.asarray(block[rows].T @ image)
+
+    with one_blas_thread():
+        return np.asarray(sum(in_threads(product, _runs_of_rows(len(block)), n_threads)))
 
 
 def _all_eigenpairs(operator: DiffusionOperator) -> Ritz:
