@@ -131,8 +131,8 @@ def spectral_factors(
     first, last
         The coarse scales.
     rank
-        A guess of the number of eigenvalues whose power ``2**first`` exceeds ``tol / 30``; the block starts with a
-        quarter more and grows until the bound holds.
+        A guess of the number of eigenvalues whose power ``2**first`` exceeds ``tol / 30``; the block starts with
+        somewhat more and grows until the bound holds.
     tol
         Bound asked for at every scale.
     rng
