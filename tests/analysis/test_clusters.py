@@ -72,7 +72,7 @@ def test_neither_threads_nor_blocks_change_it(stained, monkeypatch):
     cohort, _ = stained
     one = cluster_cells(cohort, 5, n_jobs=1)
     assert np.array_equal(cluster_cells(cohort, 5, n_jobs=2).codes, one.codes)
-    monkeypatch.setattr("heatmover.cohort.cohort.BLOCK_BYTES", 8 * 4 * 7)
+    monkeypatch.setattr("heatmover.cohort.values.BLOCK_BYTES", 8 * 4 * 7)
     assert np.array_equal(cluster_cells(cohort, 5, n_jobs=2).codes, one.codes)
     # Fewer cells looked at than there are: drawn by their values, whatever the blocks.
     monkeypatch.setattr(module, "CELLS_LOOKED_AT", 200)
