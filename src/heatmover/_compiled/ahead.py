@@ -52,7 +52,7 @@ def signatures() -> Iterator[tuple[Any, tuple[Any, ...]]]:
         recurrence.advance,
         (run, wholes, shorts, single[::1], stack, whole, single, single, singles, stack, stack),
     )
-    yield recurrence.project, (singles, numbers, shorts, table, numbers, wholes, singles)
+    yield recurrence.project, (singles, numbers, shorts, table, numbers, wholes)
     yield merges.sort_edges, (frozen[short], frozen[short], bits)
     yield merges.large_sets_merge, (shorts, wholes, frozen[short], numbers, number, wholes)
     yield (

@@ -18,7 +18,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._typing import Float64
+from heatmover._typing import Float64, Intp
 from heatmover.diffusion.base import LANES, Block, Diffuser, aligned_zeros
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.recurrence import Recurrence
@@ -157,10 +157,11 @@ class ChebyshevDiffuser(Diffuser):
         while True:
             times = [2**scale for scale in range(steps.bit_length(), steps.bit_length() + group)]
             parts = [self._coefficients(time - steps) for time in times]
-            for steps, density in zip(times, self._recurrence.polynomials(state, parts), strict=True):  # noqa: B007
-                yield self.outward(density, target, masses.shape[1])
+            for steps, density in zip(times, self._recurrence.polynomials(state, parts), strict=True):
+                # The last one is where the next recurrence begins.
+                yield self.outward(density.copy() if steps == times[-1] else density, target, masses.shape[1])
             state = density
-            self._project(state, target)
+            self._restore(state, target)
 
     def collect(self, blocks: Iterable[Block], scales: range) -> Block:
         """Return the sum of the transposed operators on one block each, by one recurrence; see `Diffuser.collect`."""
@@ -202,12 +203,9 @@ class ChebyshevDiffuser(Diffuser):
         return target
 
     def outward(self, block: Block, target: Float64, width: int) -> Block:
-        """Return densities, in the graph's order, from a block that is given its known parts."""
-        from heatmover._compiled.recurrence import project
-
-        result = np.empty((len(block), width), dtype=self.dtype)
-        project(block, self._top, self.operator.component, target, self._outward, self.operator.order, result)
-        return result
+        """Give a block (changed in place) its known parts and return it as densities, in the graph's order."""
+        self._project(block, target, self._outward, self.operator.order)
+        return block[:, :width]
 
     def _in_graph_order(self, block: Block, width: int) -> Block:
         if not self.operator.is_reordered:
@@ -239,7 +237,7 @@ class ChebyshevDiffuser(Diffuser):
             ordered = block[self.operator.order] if self.operator.is_reordered else block
             inputs[position, :, :width] = ordered * self._outward[:, None]
             known += self.parts(inputs[position])
-            self._project(inputs[position], np.zeros_like(known))
+            self._restore(inputs[position], np.zeros_like(known))
         return inputs, known, width
 
     def released(self, block: Block, known: Float64, width: int) -> Block:
@@ -249,9 +247,11 @@ class ChebyshevDiffuser(Diffuser):
         add_known(block, self._top, self.operator.component, known, 1 / self._outward)
         return self._in_graph_order(block, width)
 
-    def _project(self, block: Block, target: Float64) -> None:
+    def _restore(self, block: Block, target: Float64) -> None:
         """Give a block (changed in place) its known parts."""
+        self._project(block, target, np.ones(len(block)), np.arange(len(block)))
+
+    def _project(self, block: Block, target: Float64, factor: Float64, order: Intp) -> None:
         from heatmover._compiled.recurrence import project
 
-        rows = np.arange(len(block))
-        project(block, self._top, self.operator.component, target, np.ones(len(block)), rows, block)
+        project(block, self._top, self.operator.component, target, factor, order)

@@ -158,7 +158,7 @@ class DiffusionOperator:
         from heatmover._compiled.recurrence import project
 
         nothing, rows = np.zeros((self.n_components, block.shape[1])), np.arange(self.n_points)
-        project(block, self.top, self.component, nothing, np.ones(self.n_points), rows, block)
+        project(block, self.top, self.component, nothing, np.ones(self.n_points), rows)
 
     def component_masses(self, rows: Any) -> Float64:
         """Return the mass that each measure has in each component.
