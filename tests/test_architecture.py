@@ -24,7 +24,7 @@ SOURCE = ROOT / "src" / "heatmover"
 LAYERS: list[set[str]] = [
     {"errors", "_handed", "_progress", "_readonly", "_threads", "_typing", "_version"},
     {"_compiled", "_files", "_validation", "_words"},
-    {"measures", "tables"},
+    {"measures", "storage", "tables"},
     {"graphs", "metrics", "transport"},
     {"datasets", "diffusion"},
     {"embedding", "statistics"},
