@@ -33,6 +33,7 @@ LAYERS: list[set[str]] = [
     {"drawing"},
     {"analysis"},
     {"scale"},
+    {"atlas"},
     {"tl"},
     {"pl"},
     {"report"},
@@ -40,7 +41,7 @@ LAYERS: list[set[str]] = [
     {"__init__", "__main__"},
 ]
 # The order of the rooms that know files and studies, which is a promise.
-PROMISED = ["cohort", "drawing", "analysis", "scale", "tl", "pl", "report", "cli"]
+PROMISED = ["cohort", "drawing", "analysis", "scale", "atlas", "tl", "pl", "report", "cli"]
 
 # Installed with heatmover itself; every other package is an extra and must be imported inside a function.
 # llvmlite is numba's own.

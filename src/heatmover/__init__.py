@@ -39,6 +39,7 @@ __all__ = [
     "explain_groups",
     "graphs",
     "landmark_agreement",
+    "load",
     "manifold",
     "measures_from_labels",
     "measures_from_weights",
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
         tl,
     )
     from heatmover.analysis import compare, examine, landmark_agreement, study_cohort, study_comparison
+    from heatmover.atlas import load
     from heatmover.attribution import explain, explain_groups
     from heatmover.barycenters import barycenter
     from heatmover.calibration import calibrate
@@ -94,6 +96,7 @@ if TYPE_CHECKING:
 # The module that each name comes from; all other names of `__all__` are modules themselves.
 _HOMES = {
     "analysis": ("compare", "examine", "landmark_agreement", "study_cohort", "study_comparison"),
+    "atlas": ("load",),
     "attribution": ("explain", "explain_groups"),
     "barycenters": ("barycenter",),
     "calibration": ("calibrate",),
