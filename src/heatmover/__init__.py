@@ -14,6 +14,7 @@ from heatmover._handed import hand_in
 from heatmover._version import __version__
 
 __all__ = [
+    "Atlas",
     "ConvergenceWarning",
     "DiffusionEMD",
     "EmbeddingWarning",
@@ -28,6 +29,7 @@ __all__ = [
     "analysis",
     "barycenter",
     "baselines",
+    "build_atlas",
     "calibrate",
     "cohort",
     "compare",
@@ -75,7 +77,7 @@ if TYPE_CHECKING:
         tl,
     )
     from heatmover.analysis import compare, examine, landmark_agreement, study_cohort, study_comparison
-    from heatmover.atlas import load
+    from heatmover.atlas import Atlas, build_atlas, load
     from heatmover.attribution import explain, explain_groups
     from heatmover.barycenters import barycenter
     from heatmover.calibration import calibrate
@@ -96,7 +98,7 @@ if TYPE_CHECKING:
 # The module that each name comes from; all other names of `__all__` are modules themselves.
 _HOMES = {
     "analysis": ("compare", "examine", "landmark_agreement", "study_cohort", "study_comparison"),
-    "atlas": ("load",),
+    "atlas": ("Atlas", "build_atlas", "load"),
     "attribution": ("explain", "explain_groups"),
     "barycenters": ("barycenter",),
     "calibration": ("calibrate",),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 
+from heatmover.atlas.atlas import ATLAS_SCHEMA, ATLAS_VERSION, Atlas
 from heatmover.embedding.estimator import MODEL_SCHEMA, MODEL_VERSION, DiffusionEMD
 from heatmover.storage import read_store
 
 __all__ = ["load"]
 
 
-def load(path: str | os.PathLike[str]) -> DiffusionEMD:
-    """Read a fitted model that was saved, to the same bits.
+def load(path: str | os.PathLike[str]) -> DiffusionEMD | Atlas:
+    """Read a fitted model or an atlas that was saved, to the same bits.
 
     Every file is checked against its SHA-256 before it is used. A store that is damaged, that another program wrote,
     or that needs a newer heatmover, is refused with the reason.
@@ -19,7 +20,12 @@ def load(path: str | os.PathLike[str]) -> DiffusionEMD:
     Parameters
     ----------
     path
-        Of the folder that `DiffusionEMD.save` made.
+        Of the folder that `DiffusionEMD.save` or `Atlas.save` made.
+
+    Returns
+    -------
+    DiffusionEMD or Atlas
+        Whichever was saved.
 
     Examples
     --------
@@ -30,4 +36,5 @@ def load(path: str | os.PathLike[str]) -> DiffusionEMD:
     >>> hm.load(path).n_features_in_
     30
     """
-    return DiffusionEMD.from_record(read_store(path, {MODEL_SCHEMA: MODEL_VERSION}).record)
+    stored = read_store(path, {MODEL_SCHEMA: MODEL_VERSION, ATLAS_SCHEMA: ATLAS_VERSION})
+    return (Atlas if stored.schema == ATLAS_SCHEMA else DiffusionEMD).from_record(stored.record)
