@@ -21,7 +21,7 @@ from heatmover._words import distinct, listed
 from heatmover.analysis.comparison import check_model
 from heatmover.analysis.landmarking import place_landmarks
 from heatmover.analysis.units import Units, calibrated, check_units
-from heatmover.atlas.coverage import Support, find_support
+from heatmover.atlas.coverage import SUPPORT, Support, find_support
 from heatmover.atlas.features import Features, Ranges, code_labels, raw_blocks
 from heatmover.atlas.mapped import Mapped, Reference
 from heatmover.calibration import Curve
@@ -159,9 +159,12 @@ class Atlas(ReadOnlyArrays):
         for values, codes in blocks:
             ranges.add(values)
             points = self.features.projection.apply(values)
-            counts = counts + _counts(self.nodes.assign(points, n_jobs=n_jobs), codes, counts.shape)
+            places, squares = self.nodes.nearest(points, n_jobs=n_jobs)
+            counts = counts + _counts(places, codes, counts.shape)
             if self.support is not None:
-                chances.append(self.support.judge(points, n_jobs))
+                same = self.support.cells is self.nodes.centers
+                support = self.support
+                chances.append(support.judge_nearest(places, squares) if same else support.judge(points, n_jobs))
             every.append(codes)
         coverage = None
         if self.support is not None:
@@ -225,7 +228,7 @@ class Atlas(ReadOnlyArrays):
             "features": self.features.to_record(),
         }
         if self.support is not None:
-            parts["support"] = self.support.to_record()
+            parts["support"] = self.support.to_record(self.nodes.centers)
         if self.curve is not None:
             parts["curve"] = self.curve.to_record()
         return Record({"variables": variables, "ground": self.ground}, {"embedding": self.embedding}, parts)
@@ -250,7 +253,7 @@ class Atlas(ReadOnlyArrays):
             model,
             nodes,
             features,
-            Support.from_record(record.part("support")) if "support" in record.parts else None,
+            Support.from_record(record.part("support"), nodes.centers) if "support" in record.parts else None,
             Curve.from_record(record.part("curve")) if "curve" in record.parts else None,
             record.optional_text("ground"),
         )
@@ -333,6 +336,8 @@ def build_atlas(
         fitted, curve = calibration.model, calibration.curve
     progress.stage("hold samples out", 1)
     support = find_support(points, codes, len(names), check_random_state(random_state), copy.n_jobs)
+    if placed is None and support is not None and codes.size <= SUPPORT:
+        support = support.at(nodes.centers)
     progress.advance()
     embedding = fitted.transform(measures)
     return Atlas(names, counts, embedding, values, fitted, nodes, known, support, curve, units)

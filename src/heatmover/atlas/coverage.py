@@ -11,7 +11,8 @@ must rank among the highest of the reference's own, which holds false alarms at 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -22,10 +23,11 @@ from heatmover._validation import check_threads
 from heatmover.analysis.landmarking import quota
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
+from heatmover.graphs.distinct import distinct_points
 from heatmover.graphs.search.assign import CenterSearch
 from heatmover.storage import Record
 
-__all__ = ["Coverage", "Support", "find_support"]
+__all__ = ["SUPPORT", "Coverage", "Support", "find_support"]
 
 # Cells of the reference that are kept to compare with: 20,000 of 50 dimensions are 8 MB.
 SUPPORT = 20_000
@@ -41,6 +43,8 @@ LEVEL, RANKED = 0.01, 0.05
 FEWEST = 5
 # The largest overdispersion that a fit may have: shares that are anything between nothing and all.
 MOST_UNEVEN = 0.5
+# Below this the law is the binomial one; at 1e-9 the logarithms of SciPy's beta-binomial lose three digits.
+LEAST_UNEVEN = 1e-6
 
 
 class Coverage(NamedTuple):
@@ -85,7 +89,7 @@ class Support(ReadOnlyArrays):
     widths
         ``(n_support,)``: the distance that is usual around each.
     scores
-        ``(n_support,)``, ascending: distance from other samples over the usual one, of every cell.
+        Ascending: distance from other samples over the usual one, of every cell that was drawn.
     n_cells, n_far
         ``(n_samples,)``: cells of each reference sample that were drawn, and how many of them are far.
     """
@@ -98,8 +102,26 @@ class Support(ReadOnlyArrays):
 
     def judge(self, points: FloatArray, n_jobs: int | None = None) -> Float64:
         """Return a p-value for each point ``(n_points, n_dimensions)``: small where the reference has no such cells."""
-        places, squares = CenterSearch(self.cells).nearest(points, check_threads(n_jobs))
+        return self.judge_nearest(*self._search.nearest(points, check_threads(n_jobs)))
+
+    def judge_nearest(self, places: Int64, squares: Float64) -> Float64:
+        """Return what `judge` does of points whose nearest cells, and squared distances from them, are known."""
         return self._p_values(_scores(np.sqrt(squares), self.widths[places]))
+
+    @cached_property
+    def _search(self) -> CenterSearch:
+        return CenterSearch(self.cells)
+
+    def at(self, nodes: Float64) -> Support:
+        """Return the same support with its cells in the order of ``nodes``, or itself if those are not its cells.
+
+        Where every cell is a node, one search serves both.
+        """
+        places, squares = self._search.nearest(nodes, 1)
+        if squares.any() or len(distinct_points(self.cells)[0]) != len(nodes):
+            return self
+        # Equal cells have the same surroundings.
+        return replace(self, cells=nodes, widths=self.widths[places])
 
     def verdict(self, cell_p_values: Float64, codes: Any, n_samples: int) -> Coverage:
         """Return what the p-values of cells say of the samples that ``codes`` puts them in."""
@@ -122,12 +144,14 @@ class Support(ReadOnlyArrays):
 
     def chances(self, n_cells: Int64, n_far: Int64) -> Float64:
         """Return the chance of at least so many far cells in samples of so many cells, ``(n_samples,)``."""
-        from scipy.stats import betabinom
+        from scipy.stats import betabinom, binom
 
         total = int(self.n_cells.sum())
         # Half a far cell where there is none: a share of zero would forbid any.
         mean = float(np.clip(self.expected, 0.5 / total, 1 - 0.5 / total))
         uneven = _overdispersion(self.n_cells, self.n_far, mean)
+        if uneven < LEAST_UNEVEN:
+            return np.asarray(binom.sf(n_far - 1, n_cells, mean), dtype=np.float64)
         size = (1 - uneven) / uneven
         return np.asarray(betabinom.sf(n_far - 1, n_cells, mean * size, (1 - mean) * size), dtype=np.float64)
 
@@ -141,16 +165,16 @@ class Support(ReadOnlyArrays):
         above = self.scores.size - np.searchsorted(self.scores, scores, side="left")
         return np.asarray((1 + above) / (1 + self.scores.size))
 
-    def to_record(self) -> Record:
-        """Return the support as a record that a store can hold."""
-        arrays = {"cells": self.cells, "widths": self.widths, "scores": self.scores}
-        return Record(arrays={**arrays, "n_cells": self.n_cells, "n_far": self.n_far})
+    def to_record(self, nodes: Float64) -> Record:
+        """Return the support as a record that a store can hold, without its cells if they are the nodes themselves."""
+        arrays = {"widths": self.widths, "scores": self.scores, "n_cells": self.n_cells, "n_far": self.n_far}
+        return Record(arrays=arrays if nodes is self.cells else {"cells": self.cells, **arrays})
 
     @classmethod
-    def from_record(cls, record: Record) -> Support:
-        """Return the support of a record, or raise if it is none."""
-        cells = record.floats("cells", (None, None))
-        scores = record.array("scores", np.float64, (len(cells),))
+    def from_record(cls, record: Record, nodes: Float64) -> Support:
+        """Return the support of a record beside these nodes, or raise if it is none."""
+        cells = record.floats("cells", (None, nodes.shape[1])) if "cells" in record.arrays else nodes
+        scores = record.array("scores", np.float64, (None,))
         n_cells = record.array("n_cells", np.int64, (None,))
         n_far = record.array("n_far", np.int64, (n_cells.size,))
         fits = n_cells.size and n_cells.min() > 0 and n_far.min() >= 0 and np.all(n_far <= n_cells)
@@ -236,4 +260,4 @@ def _overdispersion(n_cells: Int64, n_far: Int64, mean: float) -> float:
     count = n_cells.size
     beyond = (squares - (count - 1)) / max((count - 1) / count * float(np.sum(n_cells - 1)), 1.0)
     # A new sample varies around a mean that was itself estimated.
-    return float(np.clip(beyond * (1 + 1 / count), 1e-9, MOST_UNEVEN))
+    return float(np.clip(beyond * (1 + 1 / count), 0.0, MOST_UNEVEN))

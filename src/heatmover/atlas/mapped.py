@@ -313,7 +313,7 @@ def _predict_label(here: list[Any], distances: Float64, between: Float64, k: int
     own, own_votes = _votes(codes, between, k, len(names))
     right = own == codes
     accuracy = float(right.mean())
-    chances = _calibrated(own_votes, right, accuracy, votes)
+    chances = _calibrated(own_votes, right, votes)
     return Prediction(tuple(value_of[names[i]] for i in winners), votes, chances, accuracy, is_number=False)
 
 
@@ -331,11 +331,13 @@ def _votes(codes: Intp, distances: Float64, k: int, n_labels: int) -> tuple[Intp
     return winners, np.rint(counts[np.arange(len(counts)), winners]) / total
 
 
-def _calibrated(votes: Float64, right: Bool, accuracy: float, asked: Float64) -> Float64:
+def _calibrated(votes: Float64, right: Bool, asked: Float64) -> Float64:
     """Return how often votes as clear as those asked for were right: increasing with the vote, held at the mean."""
     levels, place = np.unique(votes, return_inverse=True)
     count = np.bincount(place)
-    share = (np.bincount(place, weights=right) + PRIOR * accuracy) / (count + PRIOR)
+    # Twenty right answers of twenty do not make the next one certain (Laplace's rule).
+    overall = (np.count_nonzero(right) + 1) / (right.size + 2)
+    share = (np.bincount(place, weights=right) + PRIOR * overall) / (count + PRIOR)
     curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
     return np.asarray(curve.fit(levels, share, sample_weight=count).predict(asked), dtype=np.float64)
 
