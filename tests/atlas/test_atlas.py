@@ -212,8 +212,8 @@ def test_votes_by_hand():
     assert winners.tolist() == [0, 0, 1]
     assert votes.tolist() == [0.5, 0.5, 0.5]
     votes, right = np.array([0.5, 0.5, 1, 1, 1, 1]), np.array([True, False, True, True, True, True])
-    # Held at (5 + 1) / (6 + 2) = 3/4 by two: (1 + 3/2) / 4 and (4 + 3/2) / 6.
-    np.testing.assert_allclose(_calibrated(votes, right, np.array([0.5, 0.75, 1])), [5 / 8, 37 / 48, 11 / 12])
+    # Held at (5 + 1) / (6 + 2) = 3/4 by two: (1 + 3/2) / 4, and (4 + 3/2) / 6, which is above the most of (6 + 1) / 8.
+    np.testing.assert_allclose(_calibrated(votes, right, np.array([0.5, 0.75, 1])), [5 / 8, 3 / 4, 7 / 8])
 
 
 def test_intervals_and_explanations():

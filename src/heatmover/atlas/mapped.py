@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -25,6 +26,7 @@ from heatmover.graphs import Landmarks
 from heatmover.manifold import classical_scaling
 from heatmover.measures import Measures, measures_from_weights
 from heatmover.noise import uncertainty
+from heatmover.tables import write_table
 
 __all__ = ["Mapped", "Prediction", "Reference"]
 
@@ -274,6 +276,45 @@ class Mapped(ReadOnlyArrays):
             yield f"{quoted(name)}, {counted(int(self.sizes[row]), 'cell')}: nearest {near}; {self._covered(row)}"
         yield from self.warnings
 
+    def to_csv(self, path: str | os.PathLike[str], k: int = 10, predict: Sequence[str] = ()) -> None:
+        """Write what was found as CSV, one row for each sample, complete or not at all.
+
+        The columns are sample, cells, covered (true, false, unknown), far (share of cells), p, then predicted value,
+        vote and chance of each variable in ``predict``, then the names of the nearest reference samples and their
+        distances.
+
+        Parameters
+        ----------
+        path
+            Where to; a file that is there already is replaced.
+        k
+            Neighbours to write, and to vote.
+        predict
+            Variables of the reference.
+        """
+        count = min(check_integer("k", k, minimum=1), len(self.reference.names))
+        distances, indices = self.nearest(count)
+        answers = [(name, self.predict(name, k)) for name in predict]
+        header = ["sample", "cells", "covered", "far", "p"]
+        header += [column for name, _ in answers for column in (name, f"{name} vote", f"{name} chance")]
+        header += [column for i in range(1, count + 1) for column in (f"nearest {i}", f"distance {i}")]
+        write_table(path, header, (self._row(i, answers, distances[i], indices[i]) for i in range(len(self.names))))
+
+    def _row(
+        self, row: int, answers: Sequence[tuple[str, Prediction]], distances: Float64, indices: Int64
+    ) -> list[object]:
+        found = self.coverage
+        covered = None if found is None else found.covered[row]
+        told = "unknown" if covered is None else "true" if covered else "false"
+        values: list[object] = [self.names[row], int(self.sizes[row]), told]
+        values += ["", ""] if found is None else [float(found.shares[row]), float(found.p_values[row])]
+        for _, answer in answers:
+            doubts = (float(answer.votes[row]), float(answer.chances[row]))
+            values += [answer.values[row], *("" if np.isnan(doubt) else doubt for doubt in doubts)]
+        for distance, i in zip(distances, indices, strict=True):
+            values += [self.reference.names[i], float(distance)]
+        return values
+
     def _covered(self, row: int) -> str:
         found = self.coverage
         if found is None:
@@ -335,9 +376,9 @@ def _calibrated(votes: Float64, right: Bool, asked: Float64) -> Float64:
     """Return how often votes as clear as those asked for were right: increasing with the vote, held at the mean."""
     levels, place = np.unique(votes, return_inverse=True)
     count = np.bincount(place)
-    # Twenty right answers of twenty do not make the next one certain (Laplace's rule).
-    overall = (np.count_nonzero(right) + 1) / (right.size + 2)
-    share = (np.bincount(place, weights=right) + PRIOR * overall) / (count + PRIOR)
+    # Twenty right answers of twenty do not make the next one certain (Laplace's rule): no chance is above 21 of 22.
+    overall, most = (np.count_nonzero(right) + 1) / (right.size + 2), (right.size + 1) / (right.size + 2)
+    share = np.minimum((np.bincount(place, weights=right) + PRIOR * overall) / (count + PRIOR), most)
     curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
     return np.asarray(curve.fit(levels, share, sample_weight=count).predict(asked), dtype=np.float64)
 

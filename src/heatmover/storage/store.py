@@ -187,7 +187,7 @@ def _told(place: Path, *, reading: bool = False) -> Iterator[None]:
         if reading:
             raise InvalidInputError(f"a store that can be read at {where}", reason) from error
         full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        advice = "free some space; nothing of it was left behind" if full else f"choose another {argument('path')}"
+        advice = "free some space; nothing of it was left behind" if full else "choose another path"
         raise InvalidInputError(f"a store to be written at {where}", reason, advice) from error
 
 
@@ -263,7 +263,7 @@ def _check_target(place: Path, overwrite: bool) -> None:
         ours = False
     if not ours:
         raise InvalidInputError(
-            f"a store of heatmover to overwrite at {where}", "something else", f"choose another {argument('path')}"
+            f"a store of heatmover to overwrite at {where}", "something else", "choose another path"
         )
 
 
