@@ -41,6 +41,7 @@ def built(files, cli):
     result = cli.run("atlas", "build", files / "reference.csv", "-s", "sample", "--standardize", "-o", out)
     assert result.exit_code == 0, result.output
     assert "Atlas(10 samples of 300 cells" in result.stdout
+    assert "Expected a connected graph, found 2 components" in result.stdout
     return out
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +12,7 @@ import typer
 from heatmover.cli import _options as options
 from heatmover.cli._late import load_late
 from heatmover.cli._terminal import clean, fail, output, plain_errors, watched
-from heatmover.errors import InvalidInputError, argument
+from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
 
 if TYPE_CHECKING:
     from heatmover.atlas import Atlas
@@ -24,7 +26,12 @@ AtlasFolder = Annotated[str, typer.Argument(help="Folder of an atlas.", metavar=
 NewAtlas = Annotated[
     str, typer.Option("--out", "-o", metavar="DIR", help="Folder to make, such as kidney.atlas.", show_default=False)
 ]
-Nearest = Annotated[int, typer.Option("--nearest", "-k", help="Nearest reference samples that are told, and vote.")]
+Nearest = Annotated[
+    int | None,
+    typer.Option(
+        "--nearest", "-k", help="Nearest reference samples that are written, and vote.", show_default="10, if there are"
+    ),
+]
 Predict = Annotated[
     list[str] | None,
     typer.Option("--predict", metavar="VARIABLE", help="Variable of the reference to predict; may be given again."),
@@ -67,10 +74,14 @@ def build(
     typed = locals()
     with plain_errors():
         _check_free(out, force)
-        with watched(quiet) as progress:
+        with watched(quiet) as progress, ExitStack() as stack:
             from heatmover.atlas import build_atlas
 
             cohort = _read(typed, progress)
+            # Said in a line of their own, at the end.
+            caught = stack.enter_context(warnings.catch_warnings(record=True))
+            for kind in (GraphWarning, EmbeddingWarning):
+                warnings.simplefilter("always", kind)
             found = build_atlas(
                 cohort, n_neighbors=options.number(neighbors),
                 landmarks=options.number(landmarks, {"auto": "auto", "none": None}), units=units,  # type: ignore[arg-type]
@@ -78,7 +89,7 @@ def build(
             )  # fmt: skip
             found.save(out, overwrite=force)
     if not quiet:
-        for line in (*cohort.warnings, f"{found} in {out}"):
+        for line in (*cohort.warnings, *(str(each.message) for each in caught), f"{found} in {out}"):
             output().print(clean(line), soft_wrap=True)
 
 
@@ -89,7 +100,7 @@ def map_(
     *,
     sample_key: options.SampleKey = None,
     sample_sheet: options.SampleSheet = None,
-    nearest: Nearest = 10,
+    nearest: Nearest = None,
     predict: Predict = None,
     out: Table = None,
     threads: options.Threads = None,
@@ -103,11 +114,13 @@ def map_(
     with plain_errors():
         reference = _load(atlas)
         mapped = reference.map(file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads))
-        answers = [(name, mapped.predict(name, nearest)) for name in predict or ()]
+        k = min(10, len(reference.names) - 1) if nearest is None else nearest
+        mapped.nearest(k)  # refuses more than there are
+        answers = [(name, mapped.predict(name, k)) for name in predict or ()]
         if out is not None:
-            mapped.to_csv(out, nearest, [name for name, _ in answers])
+            mapped.to_csv(out, k, [name for name, _ in answers])
     if not quiet:
-        for line in mapped.lines(min(nearest, 3)):
+        for line in mapped.lines(min(k, 3)):
             output().print(clean(line), soft_wrap=True)
         for name, answer in answers:
             for sample, value, chance in zip(mapped.names, answer.values, answer.chances, strict=True):
