@@ -33,7 +33,7 @@ __all__ = ["SUPPORT", "Coverage", "Support", "find_support"]
 SUPPORT = 20_000
 # Cells around a cell that tell what distance is usual there.
 AROUND = 30
-# A cell is far at this p-value. Simulated populations that are absent from the reference (benchmarks/coverage.py): 2 %
+# A cell is far at this p-value. Simulated populations that are absent from the reference (benchmarks/covered.py): 2 %
 # tells samples apart about as well, 5 % worse, because what is far by chance hides them.
 FAR = 0.01
 # A sample is not covered if so many far cells, or more, have at most this chance, and its share of them ranks within
