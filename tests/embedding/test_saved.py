@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import replace
 from functools import cache
@@ -44,6 +45,12 @@ def graph():
 def measures():
     rng = np.random.default_rng(3)
     return rng.dirichlet(np.full(307, 0.1), size=5)
+
+
+@pytest.fixture(autouse=True)
+def unsynchronised(monkeypatch):
+    """To bring each file onto a busy disk would take most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def fitted(kind: str) -> hm.DiffusionEMD:
@@ -169,3 +176,18 @@ def test_a_model_with_other_parameters_is_refused(tmp_path):
         write_store(path, replace(record, values=values), schema=MODEL_SCHEMA, version=1)
         with pytest.raises(InvalidInputError, match=match):
             hm.load(path)
+
+
+def test_a_loaded_model_serves_in_a_pipeline_of_scikit_learn(tmp_path):
+    from sklearn.frozen import FrozenEstimator
+    from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.pipeline import make_pipeline
+
+    model = hm.DiffusionEMD(hm.Graph.from_grid((30,))).fit()
+    model.save(tmp_path / "it")
+    bumps = np.exp(-((np.arange(30) - np.arange(3, 27)[:, None]) ** 2) / 4.0)
+    measures, sides = bumps / bumps.sum(axis=1, keepdims=True), np.arange(24) < 12
+    nearest = KNeighborsClassifier(3, metric="manhattan")
+    pipeline = make_pipeline(FrozenEstimator(hm.load(tmp_path / "it")), nearest)
+    pipeline.fit(measures[::2], sides[::2])
+    assert (pipeline.predict(measures[1::2]) == sides[1::2]).mean() > 0.9
