@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.isotonic import IsotonicRegression
 
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Bool, Float64, FloatArray, Int64, Intp
@@ -374,6 +373,9 @@ def _votes(codes: Intp, distances: Float64, k: int, n_labels: int) -> tuple[Intp
 
 def _calibrated(votes: Float64, right: Bool, asked: Float64) -> Float64:
     """Return how often votes as clear as those asked for were right: increasing with the vote, held at the mean."""
+    # Here, not above: it loads scipy.stats, which nothing else here needs.
+    from sklearn.isotonic import IsotonicRegression
+
     levels, place = np.unique(votes, return_inverse=True)
     count = np.bincount(place)
     # Twenty right answers of twenty do not make the next one certain (Laplace's rule): no chance is above 21 of 22.
