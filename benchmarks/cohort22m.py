@@ -42,10 +42,9 @@ from scipy.stats import spearmanr
 
 import heatmover as hm
 from heatmover.analysis.study import study_comparison
-from heatmover.cohort import read_cohort
 from heatmover.datasets.simulated_cohort import grow_tree
 from heatmover.report import write_report
-from heatmover.scale import compare_cohort
+from heatmover.scale import compare_cohort, read_cohort
 
 N_TYPES = 7
 # Around equal shares, as in `datasets.cohort`.

@@ -27,8 +27,9 @@ import numpy as np
 from provenance import ROOT
 
 KEPT = ROOT / "docs" / "results" / "panel.json"
-# Sums in another order differ by rounding of float32, some 1e-7; a change of what is computed is larger.
-TOLERANCE = 1e-5
+# Sums in another order differ by rounding of float32: some 1e-7, and 1.3e-5 after the 2^14 steps of the line. A change
+# of what is computed is larger, and half a unit in the fourth digit, the last that most tables show, is 5e-5 and more.
+TOLERANCE = 3e-5
 
 # Runs with the code of any commit, so that it knows the public interface alone. What a commit does not have is left
 # out, and counts as changed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from heatmover._validation import import_extra
@@ -12,14 +13,16 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line, or say which extra to install for it."""
+    gc.disable()  # what modules make when they load is no garbage
     try:
         for package in ("typer", "rich"):
             import_extra(package, package=package, extra="demo")
+        from heatmover.cli import app, whole_output
     except MissingExtraError as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(2) from None
-    from heatmover.cli import app, whole_output
-
+    finally:
+        gc.enable()
     with whole_output():
         app()
 

@@ -5,8 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["ReadOnlyArrays"]
+__all__ = ["ReadOnlyArrays", "frozen_view"]
+
+
+def frozen_view(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the same array, read-only: a kernel that only reads it is then compiled once, not for either kind.
+
+    Examples
+    --------
+    >>> frozen_view(np.zeros(2)).flags.writeable
+    False
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 class ReadOnlyArrays:

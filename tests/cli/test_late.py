@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+
+import pytest
+
+from heatmover.cli._late import swift_imports
 
 CODE = """
 import sys
@@ -24,16 +29,31 @@ def test_a_module_loads_at_its_first_use():
     subprocess.run([sys.executable, "-c", CODE], check=True)
 
 
-def test_a_comparison_needs_neither_scipy_stats_nor_anndata(tmp_path):
+def test_a_comparison_loads_nothing_that_it_does_not_need(tmp_path):
     rows = [f"s{i % 4},{'ab'[i % 2]},{i % 7},{i % 5 / 3}" for i in range(80)]
     (tmp_path / "cells.csv").write_text("\n".join(["sample,group,x,y", *rows]))
     code = """
 import sys
 from heatmover.cli import app
 app(["compare", sys.argv[1], "-s", "sample", "-o", sys.argv[2], "-q"], standalone_mode=False)
-heavy = ("scipy.stats._stats_py", "anndata", "matplotlib", "zarr", "dask", "torch")
+heavy = (
+    "scipy.stats._stats_py", "scipy.spatial.transform._rotation", "numpy.f2py.f2py2e", "numpy.testing._private.utils",
+    "yaml.loader", "anndata", "matplotlib", "zarr", "dask", "torch",
+)
 print([name for name in heavy if name in sys.modules])
 """
     order = [sys.executable, "-c", code, str(tmp_path / "cells.csv"), str(tmp_path / "out")]
     done = subprocess.run(order, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_waits_for_imports_and_is_then_as_before(enabled):
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with swift_imports():
+            assert not gc.isenabled()
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()

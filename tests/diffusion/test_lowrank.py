@@ -65,6 +65,13 @@ def masses_of(operator, width=11, seed=5):
 # --- densities ----------------------------------------------------------------------------------------------------
 
 
+def test_coarse_scales_together_are_those_one_by_one_to_the_bit(operator, factors, fine):
+    """Bases that are parts of each other share their coordinates."""
+    masses, diffuser = masses_of(operator), LowRankDiffuser(fine, factors)
+    for scale, found in zip(SCALES[FIRST:], diffuser.diffuse(masses, SCALES[FIRST:]), strict=True):
+        np.testing.assert_array_equal(found, next(diffuser.diffuse(masses, range(scale, scale + 1))))
+
+
 def test_fine_scales_are_those_of_the_polynomials_to_the_bit(operator, factors, fine):
     masses = masses_of(operator)
     diffuser = LowRankDiffuser(fine, factors)

@@ -36,14 +36,14 @@ def cloud():
 def products(monkeypatch):
     """One entry per product with the operator."""
     calls = []
-    plain = compiled.advance_pairs
+    plain = compiled.advance_groups
 
     def counted(*arguments):
         shares = arguments[-3]
         calls.extend(range(shares.shape[1]))
         return plain(*arguments)
 
-    monkeypatch.setattr(compiled, "advance_pairs", counted)
+    monkeypatch.setattr(compiled, "advance_groups", counted)
     return calls
 
 
@@ -90,10 +90,10 @@ def test_each_polynomial_is_yielded_as_soon_as_it_is_complete(cloud, products):
     for _ in lengths:
         next(found)
         spent.append(len(products))
-    # Terms are added in pairs: an odd degree waits for one more product.
-    assert spent == [2 * (length // 2) for length in lengths]
+    # Terms are added four at a time: a degree waits until its group is full, but the last has only what it needs.
+    assert spent == [0, 0, 4, 4, 4, 12, 12, 39]
     assert list(found) == []
-    assert len(products) == 40
+    assert len(products) == 39
 
 
 def test_what_was_yielded_does_not_change_later(cloud):

@@ -180,7 +180,7 @@ def test_no_draw_and_no_guess_of_the_rank_breaks_the_bound(seed, first, rank, to
     shift=st.sampled_from([0, 1e-8, 1e-3]),
 )
 def test_the_bound_on_powers_holds_for_any_vectors(seed, repeats, tilt, shift):
-    """B^N - V L^N V' with the two norms known exactly, for tilted vectors and wrong values."""
+    """B^N - V L^N V' with the four norms known exactly, for tilted vectors and wrong values."""
     rng = np.random.default_rng(seed)
     values = np.sort(rng.random(12) ** rng.choice([0.05, 1, 8]))[::-1]
     turn = np.linalg.qr(rng.standard_normal((12, 12)))[0]
@@ -189,10 +189,13 @@ def test_the_bound_on_powers_holds_for_any_vectors(seed, repeats, tilt, shift):
     vectors = np.linalg.qr(turn[:, :count] + tilt * rng.standard_normal((12, count)))[0]
     kept = np.clip(np.diag(vectors.T @ power @ vectors) + shift * rng.standard_normal(count), 0, 1)
     error = power - (vectors * kept) @ vectors.T
-    everywhere, on_powers = np.linalg.norm(error, 2), np.linalg.norm(error @ (vectors * kept), 2)
+    image = error @ (vectors * kept)
+    inside = vectors.T @ image
+    parts = error, image - vectors @ inside, inside, kept[:, None] * inside
+    errors = spectral.Errors(*(float(np.linalg.norm(part, 2)) for part in parts))
     largest = max(values[0], kept.max())
     exact = np.linalg.matrix_power(power, repeats) - (vectors * kept**repeats) @ vectors.T
-    bound = spectral._bound(float(everywhere), float(on_powers), float(largest), float(repeats))
+    bound = spectral._bound(errors, float(largest), float(repeats))
     assert np.linalg.norm(exact, 2) <= bound * (1 + 1e-9) + 1e-12
 
 
@@ -296,8 +299,9 @@ def test_passes_are_counted(monkeypatch, widths):
 
 
 def test_an_error_of_one_bounds_nothing_further():
-    assert spectral._bound(1.5, 0.1, 1.0, 1.0) == 1.5
-    assert spectral._bound(1.5, 0.1, 1.0, 2.0) == np.inf
+    large = spectral.Errors(1.5, 0.1, 0.1, 0.1)
+    assert spectral._bound(large, 1.0, 1.0) == 1.5
+    assert spectral._bound(large, 1.0, 2.0) > 1
 
 
 # --- randomness ---------------------------------------------------------------------------------------------------

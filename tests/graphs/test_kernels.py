@@ -212,6 +212,14 @@ def test_union_leaves_the_distances_as_they_are():
     np.testing.assert_array_equal(distances.data, before.data)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_union_is_the_same_if_it_may_overwrite_the_distances(kernel):
+    widths = np.random.default_rng(1).uniform(0.5, 2, 50 if kernel == "adaptive" else 1)
+    kept = affinity_from_neighbors(random_neighbors(50, 5), kernel, widths)
+    written_over = affinity_from_neighbors(random_neighbors(50, 5), kernel, widths, overwrite=True)
+    np.testing.assert_array_equal(kept.toarray(), written_over.toarray())
+
+
 def test_union_does_not_depend_on_threads(monkeypatch):
     monkeypatch.setattr(kernels, "ROWS_AT_ONCE", 7)
     one, three = (

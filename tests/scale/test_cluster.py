@@ -9,12 +9,15 @@ import threading
 from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError
-from heatmover.scale import compare_cohort, distances, execute, nearest
+from heatmover.scale import compare_cohort, distances, execute, nearest, reading
+from heatmover.scale import read_cohort as read_in_pieces
 from heatmover.scale.execute import Cluster, executor
 
 LANDMARKS = 60
@@ -192,3 +195,31 @@ def test_workers_read_the_cells_that_were_drawn(cohort, client):
     assert there.sizes.tolist() == [120] * 8
     np.testing.assert_array_equal(there.distances, here.distances)
     np.testing.assert_array_equal(there.intervals.upper, here.intervals.upper)
+
+
+def test_a_look_that_cannot_wait_is_taken_by_the_workers(client, file, monkeypatch):
+    """This process may not look; the paths are those that it knows."""
+
+    def not_here(*_):
+        raise AssertionError("this process looked")
+
+    expected = read_cohort(file, sample_key="sample", standardize=True)
+    monkeypatch.setattr(reading, "MOST_CELLS", 300)
+    monkeypatch.setattr(reading, "look_through", not_here)
+    monkeypatch.chdir(file.parent)
+    found = read_in_pieces(file.name, client=client, sample_key="sample", standardize=True)
+    np.testing.assert_array_equal(found.projection.mean, expected.projection.mean)
+    np.testing.assert_array_equal(found.projection.scale, expected.projection.scale)
+
+
+def test_a_value_that_a_worker_refuses_is_told_as_reading_tells_it(client, data, write, tmp_path):
+    points = data.points.copy()
+    points[[5, 3000], 0] = np.nan
+    path = write(tmp_path / "bad.parquet", SimpleNamespace(points=points, labels=data.labels), [60])
+    with pytest.raises(InvalidInputError) as expected:
+        read_cohort(path, sample_key="sample")
+    cohort = read_in_pieces(path, client=client, sample_key="sample")
+    with pytest.raises(InvalidInputError) as found:
+        compare_cohort(cohort, landmarks=LANDMARKS, client=client, checkpoint=tmp_path / "run.zarr")
+    assert str(found.value) == str(expected.value)
+    assert not (tmp_path / "run.zarr").exists()

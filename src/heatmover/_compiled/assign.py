@@ -10,6 +10,7 @@ middle; ``radii`` (n_leaves,) the distance of its farthest centre from the middl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from heatmover._typing import Float64, FloatArray, Int32, Int64
+from heatmover._typing import Bool, Float64, FloatArray, Int32, Int64
 
 Float32 = npt.NDArray[np.float32]
 
@@ -31,6 +32,9 @@ ROWS, WIDTH, VECTORS = 6, 8, 2
 LANES = 128
 # Points that look at the leaves together. 128, 256 and 512 are within 5 % of each other.
 TOGETHER = 256
+# Points that look at all leaves together: with what is known of them, and a leaf, they stay in 32 KB. A multiple of
+# ROWS.
+AT_ONCE = 96
 # What a tile writes, in one array: products (ROWS, LANES), the least of every eighth (ROWS, WIDTH), limits, half
 # squares of the distances from the middle and errors (ROWS,), and points from the middle (ROWS, stride).
 LEAST = ROWS * LANES
@@ -61,6 +65,27 @@ def add_products(_: Any, work: Any, stride: Any, tiles: Any, leaf: Any, n_dimens
 
 
 @intrinsic
+def least_products(
+    _: Any,
+    points: Any,
+    first: Any,
+    stride: Any,
+    tiles: Any,
+    leaf: Any,
+    n_dimensions: Any,
+    out: Any,
+    row: Any,
+    step: Any,
+) -> Any:
+    """Write the least products of ROWS points, from ``first`` on, with every eighth of a leaf's centres.
+
+    As `add_products`, but the points are read where they are, and nothing else is written: WIDTH floats of each point
+    to the place of the leaf in a row of ``out`` (n_rows, step), from ``row`` on.
+    """
+    return types.none(points, first, stride, tiles, leaf, n_dimensions, out, row, step), _emit_least
+
+
+@intrinsic
 def subtract(_: Any, points: Any, point: Any, boxes: Any, leaf: Any, stride: Any, work: Any, row: Any) -> Any:
     """Write a point as seen from a leaf's middle to a row of a tile, and return the square of its distance.
 
@@ -69,7 +94,7 @@ def subtract(_: Any, points: Any, point: Any, boxes: Any, leaf: Any, stride: Any
     return types.float32(points, point, boxes, leaf, stride, work, row), _emit_difference
 
 
-class _Vectors:
+class Vectors:
     """Writes code for vectors of WIDTH floats; LLVM translates them for any processor."""
 
     def __init__(self, builder: Any) -> None:
@@ -95,8 +120,11 @@ class _Vectors:
 
     def spread(self, array: Any, index: Any) -> Any:
         """Return a vector with one value of an array throughout."""
+        return self.filled(self.builder.load(self.builder.gep(array, [index])))
+
+    def filled(self, value: Any) -> Any:
+        """Return a vector with one value throughout."""
         nothing = self.ir.Constant(self.type, self.ir.Undefined)
-        value = self.builder.load(self.builder.gep(array, [index]))
         alone = self.builder.insert_element(nothing, value, self.number(0, 32))
         return self.builder.shuffle_vector(alone, nothing, self.places(0, WIDTH, step=0))
 
@@ -104,6 +132,10 @@ class _Vectors:
         """Add a product to a variable, fused where the processor can."""
         product = self.builder.fmul(a, b, flags=("contract",))
         self.builder.store(self.builder.fadd(self.builder.load(total), product, flags=("contract",)), total)
+
+    def least(self, a: Any, b: Any) -> Any:
+        """Return the lesser of each; the second where one is no number."""
+        return self.builder.select(self.builder.fcmp_ordered("<", a, b), a, b)
 
     def sum(self, vector: Any) -> Any:
         """Return the sum of a vector's floats, half onto half."""
@@ -123,20 +155,78 @@ class _Vectors:
         return self.ir.Constant(vector, [first + step * i for i in range(count)])
 
 
-def _data(context: Any, builder: Any, signature: Any, arguments: Any, places: tuple[int, ...]) -> list[Any]:
+def data_of(context: Any, builder: Any, signature: Any, arguments: Any, places: tuple[int, ...]) -> list[Any]:
     """Return where the values of some arguments, which are arrays, begin."""
     return [context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in places]
 
 
 def _emit_products(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Emit the loops of `add_products`: over vectors of centres, and within over dimensions."""
-    work, tiles = _data(context, builder, signature, arguments, (0, 2))
+    """Emit the loops of `add_products`, and the comparison with limits."""
+    work, tiles = data_of(context, builder, signature, arguments, (0, 2))
     _, stride, _, leaf, n_dimensions = arguments
-    to = _Vectors(builder)
-    after = builder.mul(n_dimensions, to.number(LANES))
-    columns = builder.gep(tiles, [builder.mul(leaf, builder.add(after, to.number(LANES)))])
+    to = Vectors(builder)
     for p in range(ROWS):
         to.write(to.constant(float("inf")), work, to.number(LEAST + p * WIDTH))
+
+    def finish(firsts: list[Any], sums: list[list[Any]]) -> None:
+        for p in range(ROWS):
+            lowest = to.read(work, to.number(LEAST + p * WIDTH))
+            for v, j in enumerate(firsts):
+                total = builder.load(sums[p][v])
+                to.write(total, work, builder.add(to.number(p * LANES), j))
+                lowest = to.least(total, lowest)
+            to.write(lowest, work, to.number(LEAST + p * WIDTH))
+
+    _emit_sums(to, builder.gep(work, [to.number(VALUES)]), stride, tiles, leaf, n_dimensions, finish)
+    bits = to.number(0)
+    for p in range(ROWS):
+        lowest, limit = to.read(work, to.number(LEAST + p * WIDTH)), to.spread(work, to.number(LIMITS + p))
+        within = builder.bitcast(builder.fcmp_ordered("<=", lowest, limit), to.ir.IntType(WIDTH))
+        found = builder.icmp_unsigned("!=", within, to.number(0, WIDTH))
+        bits = builder.or_(bits, builder.shl(builder.zext(found, bits.type), to.number(p)))
+    return bits
+
+
+def _emit_least(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Emit the loops of `least_products`."""
+    points, tiles, out = data_of(context, builder, signature, arguments, (0, 3, 6))
+    _, first, stride, _, leaf, n_dimensions, _, row, step = arguments
+    to = Vectors(builder)
+    least = [cgutils.alloca_once(builder, to.type) for _ in range(ROWS)]
+    for place in least:
+        builder.store(to.constant(float("inf")), place)
+
+    def finish(firsts: list[Any], sums: list[list[Any]]) -> None:
+        for p in range(ROWS):
+            lowest = builder.load(least[p])
+            for v in range(len(firsts)):
+                lowest = to.least(builder.load(sums[p][v]), lowest)
+            builder.store(lowest, least[p])
+
+    values = builder.gep(points, [builder.mul(first, stride)])
+    _emit_sums(to, values, stride, tiles, leaf, n_dimensions, finish)
+    for p, place in enumerate(least):
+        start = builder.mul(builder.add(row, to.number(p)), step)
+        to.write(builder.load(place), out, builder.add(start, builder.mul(leaf, to.number(WIDTH))))
+    return context.get_dummy_value()
+
+
+def _emit_sums(
+    to: Vectors,
+    values: Any,
+    stride: Any,
+    tiles: Any,
+    leaf: Any,
+    n_dimensions: Any,
+    finish: Callable[[list[Any], list[list[Any]]], None],
+) -> None:
+    """Emit the sums of products of ROWS points with a leaf: loops over vectors of centres, and within over dimensions.
+
+    ``finish`` emits what is done with the sums, by point, of some vectors of centres, whose places it is told.
+    """
+    builder = to.builder
+    after = builder.mul(n_dimensions, to.number(LANES))
+    columns = builder.gep(tiles, [builder.mul(leaf, builder.add(after, to.number(LANES)))])
     with cgutils.for_range(builder, to.number(LANES // (WIDTH * VECTORS))) as lanes:
         first = builder.mul(lanes.index, to.number(WIDTH * VECTORS))
         firsts = [builder.add(first, to.number(WIDTH * v)) for v in range(VECTORS)]
@@ -149,31 +239,18 @@ def _emit_products(context: Any, builder: Any, signature: Any, arguments: Any) -
             column = builder.mul(dimensions.index, to.number(LANES))
             centers = [to.read(columns, builder.add(column, j)) for j in firsts]
             for p in range(ROWS):
-                row = builder.add(builder.mul(stride, to.number(p)), to.number(VALUES))
-                value = to.spread(work, builder.add(row, dimensions.index))
+                row = builder.mul(stride, to.number(p))
+                value = to.spread(values, builder.add(row, dimensions.index))
                 for v in range(VECTORS):
                     to.add_product(sums[p][v], value, centers[v])
-        for p in range(ROWS):
-            lowest = to.read(work, to.number(LEAST + p * WIDTH))
-            for v, j in enumerate(firsts):
-                total = builder.load(sums[p][v])
-                to.write(total, work, builder.add(to.number(p * LANES), j))
-                lowest = builder.select(builder.fcmp_ordered("<", total, lowest), total, lowest)
-            to.write(lowest, work, to.number(LEAST + p * WIDTH))
-    bits = to.number(0)
-    for p in range(ROWS):
-        lowest, limit = to.read(work, to.number(LEAST + p * WIDTH)), to.spread(work, to.number(LIMITS + p))
-        within = builder.bitcast(builder.fcmp_ordered("<=", lowest, limit), to.ir.IntType(WIDTH))
-        found = builder.icmp_unsigned("!=", within, to.number(0, WIDTH))
-        bits = builder.or_(bits, builder.shl(builder.zext(found, bits.type), to.number(p)))
-    return bits
+        finish(firsts, sums)
 
 
 def _emit_difference(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Emit the loop of `subtract`."""
-    points, boxes, work = _data(context, builder, signature, arguments, (0, 2, 5))
+    points, boxes, work = data_of(context, builder, signature, arguments, (0, 2, 5))
     _, point, _, leaf, stride, _, row = arguments
-    to = _Vectors(builder)
+    to = Vectors(builder)
     here = builder.mul(point, stride)
     middle = builder.mul(builder.add(builder.mul(leaf, to.number(3)), to.number(2)), stride)
     values = builder.add(to.number(VALUES), builder.mul(row, stride))
@@ -278,6 +355,76 @@ def nearest_by_leaves(
                 _look(points, norms, rows, n_rows, leaf, tiles, boxes, radii, rounding, work, nearest, bounds)
                 looked_at += n_rows
     return looked_at
+
+
+@njit(cache=True, nogil=True)
+def nearest_of_all(
+    points: Float32,
+    norms: Float32,
+    tiles: Float32,
+    columns: Float32,
+    radius: float,
+    rounding: Float32,
+    nearest: Int64,
+    sure: Bool,
+) -> None:
+    """Write the nearest of all centres, as a place in the leaves, and whether rounding cannot have chosen it.
+
+    Parameters
+    ----------
+    points, norms
+        ``(n_rows, stride)``, padded to a multiple of ROWS, and ``(n_points,)``; so small that no product overflows.
+    tiles, radius
+        The leaves, of which all have the origin for their middle; the largest norm of a centre.
+    columns
+        ``(n_leaves * WIDTH, n_dimensions + 1, LANES // WIDTH)``: the same by columns, each every eighth of a leaf.
+    rounding
+        ``(2,)``: factors of the error, see `_error`.
+    nearest, sure
+        ``(n_points,)`` each.
+    """
+    stride, n_leaves, n_dimensions = points.shape[1], tiles.shape[0], tiles.shape[1] // LANES - 1
+    step = n_leaves * WIDTH
+    least, products = np.empty((AT_ONCE, step), dtype=np.float32), np.empty((1, LANES // WIDTH), dtype=np.float32)
+    for start in range(0, points.shape[0], AT_ONCE):
+        for leaf in range(n_leaves):
+            for first in range(start, min(start + AT_ONCE, points.shape[0]), ROWS):
+                least_products(points, first, stride, tiles, leaf, n_dimensions, least, first - start, step)
+        for p in range(start, min(start + AT_ONCE, nearest.size)):
+            apart = np.float32(2.1) * _error(norms[p] + radius, norms[p], rounding)
+            count, column = _near_least(least, p - start, apart)
+            if count == 1:
+                _products_of_column(points, p, columns, column, products)
+                count, place = _near_least(products, 0, apart)
+                nearest[p] = column // WIDTH * LANES + column % WIDTH + WIDTH * place
+            sure[p] = count == 1
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def _near_least(values: Float32, row: int, apart: float) -> Any:
+    """Return how many values of a row are at most so far from the least, and where it is if there is one."""
+    least = values[row, 0]
+    for i in range(1, values.shape[1]):
+        least = min(values[row, i], least)
+    limit = least + apart
+    count, place = np.int32(0), np.int32(0)
+    for i in range(values.shape[1]):
+        near = values[row, i] <= limit
+        count = np.int32(count + near)  # in 32 bits, as the values
+        place = np.int32(place + (np.int32(i) if near else np.int32(0)))
+    return count, place
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def _products_of_column(points: Float32, p: int, columns: Float32, column: int, products: Float32) -> None:
+    """Write the products of a point with every eighth centre of a leaf."""
+    n_dimensions = columns.shape[1] - 1
+    for i in range(LANES // WIDTH):
+        products[0, i] = columns[column, n_dimensions, i]
+    for k in range(n_dimensions):
+        value = points[p, k]
+        for i in range(LANES // WIDTH):
+            products[0, i] += value * columns[column, k, i]
 
 
 @njit(cache=True, nogil=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from heatmover._compiled.jit import kernel
 from heatmover._compiled.l1 import REORDER
 from heatmover._typing import Float64
 
@@ -16,7 +15,7 @@ ROWS = 4
 CHUNK = 512
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@kernel(REORDER)
 def add_weighed_differences(weights: Float64, rows: Float64, sums: Float64) -> None:
     """Add ``sum over i < j of weights[i, j] * abs(row[i] - row[j])`` to the sum of each row.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from heatmover._compiled.jit import kernel
 
 __all__ = [
     "add_columns",
@@ -18,7 +19,7 @@ __all__ = [
 TILE = 64
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def add_region_sums(density, labels, share, sums):  # type: ignore[no-untyped-def]
     """Add share times the density's sum over each region.
 
@@ -41,7 +42,7 @@ def add_region_sums(density, labels, share, sums):  # type: ignore[no-untyped-de
             sums[region, k] += share * density[i, k]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def add_transposed(density, share, first, rows):  # type: ignore[no-untyped-def]
     """Add share times the density of each measure to its row.
 
@@ -64,7 +65,7 @@ def add_transposed(density, share, first, rows):  # type: ignore[no-untyped-def]
                 rows[k, first + i] += share * density[i, k]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def add_columns(rows, share, first, block):  # type: ignore[no-untyped-def]
     """Add share times some columns of the rows to a block of columns: the transpose of `add_transposed`.
 
@@ -87,7 +88,7 @@ def add_columns(rows, share, first, block):  # type: ignore[no-untyped-def]
                 block[i, k] += share * rows[k, first + i]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def add_region_values(values, labels, share, block):  # type: ignore[no-untyped-def]
     """Add share times the value of its region to every point: the transpose of `add_region_sums`.
 
@@ -110,7 +111,7 @@ def add_region_values(values, labels, share, block):  # type: ignore[no-untyped-
             block[i, k] += share * values[region, k]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def add_table_rows(indptr, indices, data, table, first, result):  # type: ignore[no-untyped-def]
     """Write, for every measure, the sum of its points' table rows, weighed with their masses.
 
@@ -148,7 +149,7 @@ def add_table_rows(indptr, indices, data, table, first, result):  # type: ignore
             result[i, first + k] = row[k]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def add_scattered_rows(indptr, indices, data, offsets, columns, values, background, result):  # type: ignore[no-untyped-def]
     """Write, for every measure, its mass times the background, and add its points' sparse values.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from heatmover._compiled.jit import inner, kernel
 from heatmover._typing import Float64, Int64
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def k_nearest_by_groups(
     rows: tuple[int, int],
     points: Float64,
@@ -23,24 +23,21 @@ def k_nearest_by_groups(
     slack: float,
     squares: Float64,
     indices: Int64,
+    scratch: Float64,
+    near: Int64,
 ) -> int:
     """Write the nearest other points of some of the points by group; return how many groups were looked at.
 
     ``points`` (n_points, n_dimensions) and ``columns``, its transpose, are in the order of their groups, of which
     ``member`` tells each point's; ``order`` are their own numbers, which ``indices`` gets. Of points equally far the
-    one comes first that `_comes_before` puts first.
+    one comes first that `_comes_before` puts first. ``squares`` and ``indices`` (n_rows, k) begin as infinity and -1;
+    ``scratch`` is (3, n_groups), or wider for the largest group, and ``near`` (n_groups,).
     """
     n_groups, k = radii.size, squares.shape[1]
-    widest = 0
-    for group in range(n_groups):
-        widest = max(widest, starts[group + 1] - starts[group])
-    here = np.empty(widest)
-    away, bounds, near = np.empty(n_groups), np.empty(n_groups), np.empty(n_groups, dtype=np.int64)
+    here, away, bounds = scratch[0], scratch[1], scratch[2]
     looked_at = 0
     for p in range(rows[0], rows[1]):
         best, names = squares[p - rows[0]], indices[p - rows[0]]
-        best[:] = np.inf
-        names[:] = -1
         _squares(points[p], middles, np.int64(0), n_groups, away)
         _gather(points[p], columns, (starts[member[p]], starts[member[p] + 1]), order, order[p], here, best, names)
         reach = np.sqrt(best[k - 1]) * (1 + slack)
@@ -55,7 +52,7 @@ def k_nearest_by_groups(
     return looked_at
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _gather(
     point: Float64,
     columns: Float64,
@@ -88,7 +85,7 @@ def _gather(
         best[i], names[i] = square, name
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _comes_before(a: int, b: int, own: int) -> bool:
     """Return whether a point comes before another one that is as far from ``own``, by a hash of the pairs.
 
@@ -98,7 +95,7 @@ def _comes_before(a: int, b: int, own: int) -> bool:
     return here < there or (here == there and a < b)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _pair_hash(a: int, b: int) -> Any:
     """Return a hash of two numbers, whichever comes first (the finaliser of splitmix64)."""
     mixed = np.uint64(min(a, b)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(max(a, b))
@@ -107,7 +104,7 @@ def _pair_hash(a: int, b: int) -> Any:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _squares(point: Float64, centers: Float64, begin: int, end: int, out: Float64) -> None:
     """Write the squared distances of a point from some columns; four dimensions a pass, for each pass reads ``out``."""
     count, n_dimensions = end - begin, point.size
@@ -132,7 +129,7 @@ def _squares(point: Float64, centers: Float64, begin: int, end: int, out: Float6
         k += 1
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _groups_in_reach(away: Float64, radii: Float64, reach: float, first: int, bounds: Float64, near: Int64) -> int:
     """Write the other groups that may hold a centre within reach, nearest bound first; return how many."""
     count = 0

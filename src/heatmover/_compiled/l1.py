@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from heatmover._compiled.jit import kernel
 from heatmover._typing import Float64, FloatArray, Int64, Intp
 
 # Speeds below: Zen 4 (AVX2), one thread, float32, 20,000 features unless said otherwise, in 10^9 feature
@@ -31,7 +31,7 @@ CHUNK = 1024
 REORDER = {"reassoc", "contract", "nsz"}
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@kernel(REORDER)
 def l1_tile(rows: FloatArray, others: FloatArray, one: Any, upper: bool, tile: Float64) -> None:
     """Write the distances between ``rows`` (n_rows, n_features) and ``others`` (n_others, n_features).
 
@@ -82,7 +82,7 @@ def l1_tile(rows: FloatArray, others: FloatArray, one: Any, upper: bool, tile: F
                 tile[i, j] = tile[j, i]
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def keep_smallest(
     tile: Float64,
     first: int,
@@ -114,7 +114,7 @@ def keep_smallest(
                 indices[row, place] = index
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@kernel(REORDER)
 def sum_groups(rows: FloatArray, columns: Intp, signs: Float64, starts: Intp, out: Float64, sizes: Float64) -> None:
     """Write the signed sum of every group of columns, and the sum of each row's absolute values.
 
@@ -142,7 +142,7 @@ def sum_groups(rows: FloatArray, columns: Intp, signs: Float64, starts: Intp, ou
         sizes[i] = size
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def list_within(bounds: npt.NDArray[np.float32], limits: Float64, found: Intp) -> int:
     """List the places of the flattened ``bounds`` (n_rows, n_others) that are at most their row's limit, in order.
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from heatmover._compiled.jit import kernel
 from heatmover._typing import Bool, Float64, Int32, Int64
 
 # 16 leading bits of a float: its power of two in sixteenths.
 CLASSES = 1 << 16
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def sort_edges(
     indptr: npt.NDArray[Any], indices: npt.NDArray[Any], bits: npt.NDArray[np.uint64]
 ) -> tuple[Int32, Int64]:
@@ -39,10 +39,18 @@ def sort_edges(
     return rows, places
 
 
-@njit(cache=True, nogil=True)
-def large_sets_merge(rows: Int32, places: Int64, indices: npt.NDArray[Any], masses: Float64, least: float) -> bool:
-    """Return whether an edge ever joins two sets that both have at least this mass; ``masses`` is overwritten."""
-    parent, most = np.arange(masses.size), masses.sum() - least
+@kernel()
+def large_sets_merge(
+    rows: Int32, places: Int64, indices: npt.NDArray[Any], masses: Float64, least: float, parent: Int64
+) -> bool:
+    """Return whether an edge ever joins two sets that both have at least this mass.
+
+    ``parent`` begins as the numbers of the points; it and ``masses`` are overwritten.
+    """
+    most = 0.0
+    for i in range(masses.size):
+        most += masses[i]
+    most -= least
     for e in range(rows.size):
         first, second = np.int64(rows[e]), np.int64(indices[places[e]])
         while parent[first] != first:
@@ -63,7 +71,7 @@ def large_sets_merge(rows: Int32, places: Int64, indices: npt.NDArray[Any], mass
     return False
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def merge_edges(
     rows: Int32,
     places: Int64,
@@ -74,20 +82,19 @@ def merge_edges(
     up: Int64,
     level: Int64,
     inside: Float64,
+    sets: Int64,
 ) -> int:
     """Join the ends of each edge in turn; return the number of nodes of the tree.
 
     The first ``root.size`` nodes are points, further ones the sets that two nodes become when an edge joins them.
     Written are ``up``, the node that a node becomes part of (-1: none), ``level``, the class of the edge that made it,
     and to ``inside`` of the smallest node that holds both ends twice the weight of every edge is added: the entry times
-    ``root`` at both ends.
+    ``root`` at both ends. ``sets`` (4, n_points) is changed: for each point its parent, at first itself, the size of
+    its set, at first 1, its node, at first itself, and the node made when it got a parent, at first ``up.size``.
     """
-    n_points = root.size
     # Union by size without shortened paths: paths stay below log2(n), and remember when their links were made.
-    parent, size = np.arange(n_points), np.ones(n_points, dtype=np.int64)
-    node = np.arange(n_points)
-    linked = np.full(n_points, up.size)
-    count = n_points
+    parent, size, node, linked = sets[0], sets[1], sets[2], sets[3]
+    count = root.size
     for e in range(rows.size):
         first, second, made = np.int64(rows[e]), np.int64(indices[places[e]]), np.int64(-1)
         weight = data[places[e]] * root[first] * root[second]
@@ -113,7 +120,7 @@ def merge_edges(
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def sum_upwards(up: Int64, values: Float64) -> None:
     """Add the row of each node in ``values`` (n_nodes, n_values) to that of the node above; parts come first."""
     for node in range(up.size):
@@ -122,11 +129,12 @@ def sum_upwards(up: Int64, values: Float64) -> None:
                 values[up[node], column] += values[node, column]
 
 
-@njit(cache=True, nogil=True)
-def lowest_marked(up: Int64, marked: Bool) -> Int64:
-    """Return the lowest marked node at or above each node, or the highest one if none is."""
-    top = np.arange(up.size)
+@kernel()
+def lowest_marked(up: Int64, marked: Bool, top: Int64) -> None:
+    """Write the lowest marked node at or above each node, or the highest one if none is.
+
+    ``top`` begins as the numbers of the nodes.
+    """
     for node in range(up.size - 1, -1, -1):
         if up[node] >= 0 and not marked[node]:
             top[node] = top[up[node]]
-    return top

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from heatmover._compiled.jit import kernel
 from heatmover._typing import Float64, Int64
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def mirror(starts: Any, columns: Any, values: Float64, ends: Int64, new_columns: Any, new_values: Float64) -> None:
     """Write the mirror image of a CSR matrix, each row ascending.
 
@@ -33,7 +33,7 @@ def mirror(starts: Any, columns: Any, values: Float64, ends: Int64, new_columns:
     ends[0] = 0
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def sort_rows(first: int, last: int, starts: Any, columns: Any, values: Float64) -> None:
     """Sort some rows of a CSR matrix by their columns, in place (Shell 1959; short rows by insertion)."""
     for row in range(first, last):
@@ -50,7 +50,7 @@ def sort_rows(first: int, last: int, starts: Any, columns: Any, values: Float64)
             gap //= 3
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def label_components(starts: Any, columns: Any, labels: Any) -> int:
     """Write the connected component of each row of a symmetric matrix, by first rows; return how many there are."""
     n_rows, count = starts.size - 1, 0
@@ -74,7 +74,7 @@ def label_components(starts: Any, columns: Any, labels: Any) -> int:
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def join_rows(
     first: int,
     last: int,
@@ -117,7 +117,7 @@ def join_rows(
             begins[row + 1] = count
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def reorder(
     starts: Any, columns: Any, values: Float64, order: Any, place: Any, begins: Any, to_columns: Any, to_values: Float64
 ) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from heatmover._compiled.jit import inner, kernel
 from heatmover._compiled.vectors import LANES, add_rows
 
-__all__ = ["add_known", "advance", "advance_pairs", "known_parts", "project", "retreat"]
+__all__ = ["TERMS", "add_known", "advance", "advance_groups", "known_parts", "project", "retreat"]
 
 
 # Rows whose terms are added to the sums together: the terms are still in the innermost cache, and every call for a sum
@@ -15,11 +15,16 @@ __all__ = ["add_known", "advance", "advance_pairs", "known_parts", "project", "r
 ROWS = 16
 
 
+# Terms that are kept, and added to the sums together. The sums are larger than the caches, and every addition reads and
+# writes all of them: two terms at a time took a tenth longer (swiss roll of 10,000 points, 56 columns, eleven sums).
+TERMS = 4
+
+
 # "contract" alone: fused multiply-adds, but no reordering, so that a column's bits do not depend on the block
 # it is computed in.
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def advance(rows, indptr, indices, data, current, previous, slope, offset, shares, fine, coarse):  # type: ignore[no-untyped-def]
-    """Overwrite T_{j-2} by T_j = slope S T_{j-1} + offset T_{j-1} - T_{j-2}; add T_{j-1} and T_j to every sum.
+@kernel({"contract"})
+def advance(rows, indptr, indices, data, terms, degree, slope, offset, shares, fine, coarse):  # type: ignore[no-untyped-def]
+    """Overwrite T_{j-4} by T_j = slope S T_{j-1} + offset T_{j-1} - T_{j-2}; add the last four terms to every sum.
 
     Parameters
     ----------
@@ -27,36 +32,36 @@ def advance(rows, indptr, indices, data, current, previous, slope, offset, share
         First row to work on, and the one after the last; threads may share a step by rows.
     indptr, indices, data
         CSR form of S, ``(n_points, n_points)``.
-    current, previous
-        T_{j-1} and T_{j-2}, ``(n_points, width)``; ``previous`` becomes T_j.
+    terms
+        The last four terms, ``(4, n_points, width)``: T_j at ``j % 4``.
+    degree
+        j, that of the term to make.
     slope, offset
         Twice the affine map that takes the spectrum of S into [-1, 1].
     shares
-        Shares of T_{j-1} and of T_j in each sum, ``(n_sums, 2)``. Two terms at a time halve the traffic of the sums,
-        which took a third of the time: they are larger than the cache, and each term reads and writes all of them.
+        Of the terms in each sum, ``(n_sums, 4)``: those at places 1, 2, 3 and 0. Nothing is added without sums.
     fine, coarse
         The sums in two parts, ``(n_fine, n_points, width)`` and ``(n_sums - n_fine, n_points, width)``, changed in
         place.
     """
     n_fine = fine.shape[0]
+    new, current, previous = terms[degree % TERMS], terms[(degree - 1) % TERMS], terms[(degree - 2) % TERMS]
     width = current.shape[1]
     row = np.empty(width, current.dtype)
     for start in range(rows[0], rows[1], ROWS):
         stop = min(start + ROWS, rows[1])
         for i in range(start, stop):
             _weighted_sum(indptr[i], indptr[i + 1], data, indices, current, row)
-            here, there = current[i], previous[i]
+            here, there, result = current[i], previous[i], new[i]
             for k in range(width):
-                there[k] = slope * row[k] + offset * here[k] - there[k]
-        old, new = current[start:stop].reshape(-1), previous[start:stop].reshape(-1)
+                result[k] = slope * row[k] + offset * here[k] - there[k]
         for s in range(n_fine):
-            _add_two(fine[s, start:stop].reshape(-1), shares[s, 0], old, shares[s, 1], new)
+            _add_terms(fine[s, start:stop].reshape(-1), shares[s], terms, start, stop)
         for s in range(coarse.shape[0]):
-            share = shares[n_fine + s]
-            _add_two(coarse[s, start:stop].reshape(-1), share[0], old, share[1], new)
+            _add_terms(coarse[s, start:stop].reshape(-1), shares[n_fine + s], terms, start, stop)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@inner({"contract"})
 def _weighted_sum(first, last, data, indices, block, row):  # type: ignore[no-untyped-def]
     """Write the sum of some rows of ``block``, each times its entry of ``data``, into ``row``."""
     add_rows(first, last, data, indices, block, row)
@@ -68,40 +73,46 @@ def _weighted_sum(first, last, data, indices, block, row):  # type: ignore[no-un
         row[k] = total
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def _add_two(total, a, x, b, y):  # type: ignore[no-untyped-def]
-    """Add ``a x + b y`` to ``total``."""
+@inner({"contract"})
+def _add_terms(total, shares, terms, start, stop):  # type: ignore[no-untyped-def]
+    """Add the rows from ``start`` to ``stop`` of all terms, each times its share, to ``total``."""
+    a, b, c, d = shares[0], shares[1], shares[2], shares[3]
+    w, x = terms[1, start:stop].reshape(-1), terms[2, start:stop].reshape(-1)
+    y, z = terms[3, start:stop].reshape(-1), terms[0, start:stop].reshape(-1)
     for k in range(total.size):
-        total[k] += a * x[k] + b * y[k]
+        total[k] += (a * w[k] + b * x[k]) + (c * y[k] + d * z[k])
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def advance_pairs(rows, indptr, indices, data, even, odd, slope, offset, is_start, shares, fine, coarse):  # type: ignore[no-untyped-def]
-    """Take two steps of `advance` for every two columns of ``shares``; on a small graph a call takes longer than they.
+@kernel({"contract"})
+def advance_groups(rows, indptr, indices, data, terms, degree, slope, offset, shares, fine, coarse):  # type: ignore[no-untyped-def]
+    """Take a step of `advance` for every column of ``shares``; on a small graph a call takes longer than a step.
 
     Parameters
     ----------
-    rows, indptr, indices, data, slope, offset, fine, coarse
+    rows, indptr, indices, data, terms, slope, offset, fine, coarse
         As in `advance`, and ``rows`` are all.
-    even, odd
-        The last term of even degree and the one before it, ``(n_points, width)``; the last two at the end.
-    is_start
-        Whether they are T_0 and nothing: T_1 = X T_0 is half of what the recurrence makes of them.
+    degree
+        That of the last term made, a multiple of 4; T_1 = X T_0 is half of what the recurrence makes of T_{-1} = 0.
     shares
         Shares of the coming terms in each sum, ``(n_sums, n_steps)``.
     """
     number = shares.dtype.type
-    pair = np.empty((shares.shape[0], 2), shares.dtype)
-    for step in range(0, shares.shape[1], 2):
-        part = number(0.5) if is_start and step == 0 else number(1)
-        pair[:] = shares[:, step : step + 2]
+    group = np.zeros((shares.shape[0], TERMS), shares.dtype)
+    n_steps = shares.shape[1]
+    for step in range(n_steps):
+        place = step % TERMS
+        group[:, place] = shares[:, step]
+        group[:, place + 1 :] = 0
+        is_full = place == TERMS - 1 or step == n_steps - 1
+        n_fine, n_coarse = (fine.shape[0], coarse.shape[0]) if is_full else (0, 0)
+        part = number(0.5) if degree + step == 0 else number(1)
         advance(
-            rows, indptr, indices, data, even, odd, part * slope, part * offset, pair[:0], fine[:0], coarse[:0]
+            rows, indptr, indices, data, terms, degree + step + 1, part * slope, part * offset, group,
+            fine[:n_fine], coarse[:n_coarse],
         )  # fmt: skip
-        advance(rows, indptr, indices, data, odd, even, slope, offset, pair, fine, coarse)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def retreat(rows, indptr, indices, data, current, previous, slope, offset, shares, inputs):  # type: ignore[no-untyped-def]
     """Overwrite b_{j+2} by b_j = slope S b_{j+1} + offset b_{j+1} - b_{j+2} + the sum over s of shares[s] inputs[s].
 
@@ -134,7 +145,7 @@ def retreat(rows, indptr, indices, data, current, previous, slope, offset, share
             previous[i, k] = row[k]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def known_parts(block, unit, component, result):  # type: ignore[no-untyped-def]
     """Write each column's part in every component's top eigenvector; arguments as in `project`."""
     result[:] = 0
@@ -143,14 +154,14 @@ def known_parts(block, unit, component, result):  # type: ignore[no-untyped-def]
             result[component[i], k] += unit[i] * block[i, k]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def project(block, unit, component, target, factor):  # type: ignore[no-untyped-def]
+@kernel({"contract"})
+def project(block, unit, component, target, factor, order, result):  # type: ignore[no-untyped-def]
     """Give each column its known part in every component's top eigenvector, then multiply row i by factor[i].
 
     Parameters
     ----------
     block
-        ``(n_points, width)``, changed in place.
+        ``(n_points, width)``.
     unit
         Top eigenvectors of all components in one vector, each of length one on its component, ``(n_points,)``.
     component
@@ -159,17 +170,23 @@ def project(block, unit, component, target, factor):  # type: ignore[no-untyped-
         The part each column must have, ``(n_components, width)``, float64.
     factor
         ``(n_points,)``.
+    order
+        Row of the result for every row of the block, ``(n_points,)``.
+    result
+        ``(n_points, width)`` or less wide, for the first columns alone. It may be the block itself if the order is
+        that of the rows.
     """
     missing = target.copy()
     for i in range(block.shape[0]):
         for k in range(block.shape[1]):
             missing[component[i], k] -= unit[i] * block[i, k]
     for i in range(block.shape[0]):
-        for k in range(block.shape[1]):
-            block[i, k] = (block[i, k] + unit[i] * missing[component[i], k]) * factor[i]
+        row, lacking = result[order[i]], missing[component[i]]
+        for k in range(result.shape[1]):
+            row[k] = (block[i, k] + unit[i] * lacking[k]) * factor[i]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel({"contract"})
 def add_known(block, unit, component, known, factor):  # type: ignore[no-untyped-def]
     """Add a known part along every component's top eigenvector, then multiply row i by factor[i].
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import typer
 
 from heatmover.cli import _options as options
-from heatmover.cli._late import load_late
+from heatmover.cli._ahead import compiled_ahead
+from heatmover.cli._late import swift_imports
 from heatmover.cli._options import in_options
 from heatmover.cli._terminal import output, plain_errors, watched, written
 
@@ -79,13 +80,14 @@ def compare(
     all of them or none. Ask `heatmover doctor` first if the file is large.
     """
     asked = locals() | {"allow_components": allow_components or allow_parts}
-    load_late("scipy.stats")
+    context.with_resource(compiled_ahead())
     # Here, not above: help and version must not wait for the numerical libraries.
-    from heatmover.analysis import study_cohort
-    from heatmover.cli._candidates import check_sample_key
-    from heatmover.cli._settings import check_places, comparer_of, settings_of
-    from heatmover.cli._summary import show_results
-    from heatmover.report import check_extras, result_folder, write_results
+    with swift_imports():
+        from heatmover.analysis import study_cohort
+        from heatmover.cli._candidates import check_sample_key
+        from heatmover.cli._settings import check_places, comparer_of, settings_of
+        from heatmover.cli._summary import show_results
+        from heatmover.report import check_extras, result_folder, write_results
 
     with plain_errors():
         options.check_known(context, file)
@@ -98,7 +100,9 @@ def compare(
             watched(quiet) as progress,
             comparer_of(settings, memory, scheduler, checkpoint, resume) as comparer,
         ):
-            cohort = settings.read(progress)
+            with swift_imports():  # what the first block of cells needs, which is looked at by a thread
+                import heatmover._compiled.moments  # noqa: F401
+            cohort = settings.read(progress, comparer)
             found = study_cohort(cohort, settings.study, comparer=comparer, progress=progress).reworded(in_options)
             budget = comparer.record().get("memory")
             command = settings.command("compare", [] if budget is None else ["--memory", str(budget)])

@@ -12,7 +12,7 @@ import typer
 from heatmover._progress import Progress
 from heatmover._validation import check_integer, check_number, check_seed
 from heatmover.cli import _options as options
-from heatmover.cli._late import load_late
+from heatmover.cli._late import swift_imports
 from heatmover.cli._terminal import output, plain_errors, watched, written
 from heatmover.errors import GraphWarning, InvalidInputError
 
@@ -76,11 +76,11 @@ def demo(
     cell-types.csv, a picture of the sample map, run.json, which says how they were made, and index.txt, which says
     what each holds.
     """
-    load_late("scipy.stats")
     # Here, not above: help and version must not wait for the numerical libraries.
-    from heatmover.cli._settings import check_named
-    from heatmover.cli._summary import show_results
-    from heatmover.report import check_extras, result_folder, write_results
+    with swift_imports():
+        from heatmover.cli._settings import check_named
+        from heatmover.cli._summary import show_results
+        from heatmover.report import check_extras, result_folder, write_results
 
     with plain_errors():
         check_named(out=out)

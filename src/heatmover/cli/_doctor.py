@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from heatmover.cli import _options as options
-from heatmover.cli._late import load_late
+from heatmover.cli._late import swift_imports
 from heatmover.cli._terminal import fail, plain_errors, tell
 
 __all__ = ["EXAMPLES", "doctor"]
@@ -64,10 +64,10 @@ def doctor(
     would refuse. Without --sample-key it lists the columns that could be it.
     """
     asked = locals() | {"allow_components": allow_components or allow_parts}
-    load_late("scipy.stats")
     # Here, not above: help and version must not wait for the numerical libraries.
-    from heatmover.cli._diagnosis import diagnose_file
-    from heatmover.cli._settings import check_named, settings_of
+    with swift_imports():
+        from heatmover.cli._diagnosis import diagnose_file
+        from heatmover.cli._settings import check_named, settings_of
 
     with plain_errors():
         options.check_known(context, file)

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -21,6 +22,7 @@ from heatmover.cohort.read import check_measurement
 from heatmover.errors import InvalidInputError, argument
 from heatmover.report.folder import EVERY
 from heatmover.scale import InPieces, connected
+from heatmover.scale import read_cohort as read_in_pieces
 
 __all__ = ["Reading", "Settings", "check_named", "check_places", "comparer_of", "parse_names", "settings_of"]
 
@@ -141,11 +143,13 @@ class Reading:
             check_integer("n_components", self.n_components, minimum=1)
         check_measurement(self.cofactor, self.transform, self.compensate)
 
-    def read(self, required: Sequence[str], seed: int, progress: Progress) -> Cohort:
+    def read(self, required: Sequence[str], seed: int, progress: Progress, comparer: Comparer | None = None) -> Cohort:
         """Read the cohort; variables that are required are looked for before any value is."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         named |= {"no_features": list(self.no_features), "representation": self._representation()}
-        return read_cohort(named.pop("path"), **named, required=list(required), random_state=seed, progress=progress)
+        # What compares in pieces looks at every value itself.
+        read = partial(read_in_pieces, client=comparer.client) if isinstance(comparer, InPieces) else read_cohort
+        return read(named.pop("path"), **named, required=list(required), random_state=seed, progress=progress)
 
     def _representation(self) -> str | tuple[str, ...] | None:
         if not self.representation:
@@ -168,12 +172,12 @@ class Settings:
         if self.n_jobs is not None:
             check_integer("n_jobs", self.n_jobs, minimum=1)
 
-    def read(self, progress: Progress) -> Cohort:
-        """Read the cohort; the variables asked for are looked for before any value is."""
+    def read(self, progress: Progress, comparer: Comparer | None = None) -> Cohort:
+        """Read the cohort for a comparer; the variables asked for are looked for before any value is."""
         cells, required = self.study.cells, self.study.required
         kept_apart = (*self.reading.no_features, *([] if cells is None else [cells]))
         reading = replace(self.reading, no_features=kept_apart)
-        return reading.read(required, self.study.random_state, progress)
+        return reading.read(required, self.study.random_state, progress, comparer)
 
     def command(self, name: str, further: Sequence[str] = ()) -> dict[str, Any]:
         """Return the command as it can be given again, with the names of files but not their folders."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, FloatArray, Int32, Int64
 from heatmover._validation import check_integer
 from heatmover._words import quoted, readable
@@ -19,13 +20,10 @@ from heatmover.cohort.projection import Projection
 from heatmover.cohort.reader import Reader
 from heatmover.cohort.samples import check_variable
 from heatmover.cohort.source import Source
+from heatmover.cohort.values import all_finite, block_rows, look_through, refusal
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Cohort"]
-
-
-# Bytes of one block read within the package: large enough that opening costs nothing, small beside a laptop's memory.
-BLOCK_BYTES = 16_000_000
 
 
 @final
@@ -57,6 +55,8 @@ class Cohort:
         How the values of the cells are read, and how they become points.
     unused
         Columns of a table, or channels, that are no features though nobody chose the features, and why.
+    unchecked
+        Whether nobody has looked at every value yet: whatever reads them does, and raises what `checked` raises.
 
     Examples
     --------
@@ -88,6 +88,7 @@ class Cohort:
     reader: Reader
     projection: Projection = field(default_factory=Projection)
     unused: Mapping[str, str] = field(default_factory=dict)
+    unchecked: bool = False
 
     def __post_init__(self) -> None:
         self.codes.flags.writeable = False
@@ -163,6 +164,22 @@ class Cohort:
         assert result is not None
         return result
 
+    def checked(self, progress: Progress = SILENT) -> Cohort:
+        """Return the cohort after a look at every value, or raise as `read_cohort` does if one is NaN or infinite.
+
+        Parameters
+        ----------
+        progress
+            Told how many cells were looked at.
+        """
+        if not self.unchecked:
+            return self
+        with readable(self.source.path, self.reader.kind):
+            looked = look_through(self.reader, self.n_cells, progress)
+        if looked.rows.size:
+            raise refusal(looked, self.names, self.codes)
+        return replace(self, unchecked=False)
+
     def labels(self) -> npt.NDArray[np.object_]:
         """Return the name of each cell's sample, ``(n_cells,)``."""
         # Not a NumPy string array: one long name would make every cell's label as long.
@@ -191,7 +208,7 @@ class Cohort:
         with readable(self.source.path, self.reader.kind):
             codes, names = read_annotation(self.reader, name)
         if codes.size != self.n_cells:
-            raise InvalidInputError(f"{self.n_cells} cells", f"{codes.size}", "the file has changed since it was read")
+            raise _changed(f"{self.n_cells} cells", f"{codes.size}")
         return codes, names
 
     def _chunks(self, size: int, start: int, stop: int) -> Iterator[tuple[FloatArray, Int32]]:
@@ -199,12 +216,14 @@ class Cohort:
         with readable(self.source.path, self.reader.kind):
             for block in self.reader.blocks(start, stop, size):
                 rows = block.shape[0]
+                if self.unchecked and not all_finite(block):
+                    self.checked()  # which tells of all values, not of this block's
+                    raise _changed("finite values", "others")
                 yield self.projection.apply(block), self.codes[done : done + rows]
                 done += rows
         if done != stop:
-            raise InvalidInputError(
-                f"{stop - start} cells", f"{done - start}", "the file has changed since it was read"
-            )
+            self.checked()
+            raise _changed(f"{stop - start} cells", f"{done - start}")
 
     def _default_size(self) -> int:
         return block_rows(len(self.reader.features))
@@ -214,6 +233,5 @@ class Cohort:
         return f"Cohort({len(self.names)} samples, {self.n_cells} cells, {self.n_dimensions} dimensions, {place})"
 
 
-def block_rows(n_columns: int) -> int:
-    """Return how many rows of so many columns make a block."""
-    return max(1, BLOCK_BYTES // (8 * max(n_columns, 1)))
+def _changed(expected: str, found: str) -> InvalidInputError:
+    return InvalidInputError(expected, found, "the file has changed since it was read")

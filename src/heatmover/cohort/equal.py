@@ -230,5 +230,6 @@ def drawn_cohort(
         codes=place[cohort.codes[drawn]],
         samples=cohort.samples.iloc[kept],
         reader=DrawnReader(cohort.reader, np.packbits(drawn), cohort.n_cells),
+        unchecked=False,  # all cells were read
     )
     return part, EqualDraw(count, cohort.sizes[kept], np.flatnonzero(drawn))

@@ -8,30 +8,28 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-import scipy.sparse as sp
 
 from heatmover._progress import SILENT, Progress
-from heatmover._threads import while_reading
-from heatmover._typing import Int32, Int64, Intp
+from heatmover._typing import Int32
 from heatmover._validation import (
     RandomState,
     check_integer,
     check_number,
     check_option,
     check_random_state,
-    check_threads,
     check_truth,
 )
 from heatmover._words import find, listed, quoted, readable
-from heatmover.cohort.cohort import Cohort, block_rows
+from heatmover.cohort.cohort import Cohort
 from heatmover.cohort.formats.choose import Opened, open_reader
 from heatmover.cohort.formats.fcs import Measurement
 from heatmover.cohort.formats.parquet import NESTED
 from heatmover.cohort.formats.table import NAMED, TEXT
-from heatmover.cohort.formats.text import not_a_number
+from heatmover.cohort.formats.text import from_the_top, not_a_number
 from heatmover.cohort.projection import Moments, Projection, principal_components
 from heatmover.cohort.reader import Block, KeptReader, NotFeatures, Reader
 from heatmover.cohort.samples import Mixture, SampleTable, check_variable, factorize, from_text, table_of
+from heatmover.cohort.values import Look, Looked, block_rows, listed_counts, look_through, refusal
 from heatmover.errors import InvalidInputError, Sentence, argument
 
 __all__ = ["check_measurement", "read_cohort"]
@@ -61,10 +59,12 @@ def read_cohort(
     on_missing: Literal["refuse", "drop"] = "refuse",
     random_state: RandomState = 0,
     progress: Progress = SILENT,
+    look_later: Look | None = None,
 ) -> Cohort:
     r"""Read the cells of many samples from a file or folder, without loading them.
 
     Every value is looked at once, in blocks, so that a missing label or a NaN is found before long work begins.
+    `heatmover.scale.read_cohort` leaves that to the first pass over the cells, for cells that are compared in pieces.
 
     Parameters
     ----------
@@ -109,6 +109,11 @@ def read_cohort(
         Seed of the principal components above 500 features.
     progress
         Told how many cells were looked at.
+    look_later
+        None: look at every value now. A way to do so: only if that cannot wait, because all values decide what becomes
+        of each (``standardize``, ``n_components``, ``on_missing="drop"``), or the file is a table of text. Else the
+        first pass over the cells looks at them, and raises what would be raised here. `heatmover.scale.read_cohort`
+        gives one that works on a cluster.
 
     Returns
     -------
@@ -156,24 +161,34 @@ def read_cohort(
                 f"{len(reader.features)} features",
                 f"{argument('n_components', 50)} reduces them by PCA, {argument('n_components', 'all')} keeps them",
             )
-        moments, bad, n_bad = _look(reader, codes.size, progress)
-        if bad.size:
-            reader, codes = _without(bad, n_bad, reader, names, codes, drop=on_missing == "drop")
-        keep = n_components is None or n_components == "all"
-        projection = _project(
-            reader, moments, standardize, None if keep else int(n_components or 0), generator, progress
-        )
+        kept = None if n_components is None or n_components == "all" else int(n_components)
+        needs_all = standardize or kept is not None or on_missing == "drop" or from_the_top(reader)
+        looked = None
+        if look_later is None or needs_all:
+            looked = (look_later or look_through)(reader, codes.size, progress)
+        if looked is not None and looked.rows.size:
+            if on_missing == "refuse":
+                raise refusal(looked, names, codes)
+            reader, codes = _without(looked, reader, names, codes)
+        projection = Projection()
+        odd: tuple[str, ...] = ()
+        if looked is not None and (standardize or kept is not None):
+            projection = _project(reader, looked.moments, standardize, kept, generator, progress)
+            odd = tuple(_constant(reader, looked.moments)) if standardize else ()
     features = reader.features
     if projection.components is not None:
         features = tuple(f"PC{number}" for number in range(1, projection.components.shape[1] + 1))
     unused = _unused(undecided, reader, table, {*required, *no_features, *(annotations or ())})
     left = [name for name, why in unused.items() if why == WHOLE]
     warnings = (
-        *_remarks(names, codes, reader, moments, standardize), *_left_out(left),
+        *_remarks(names, codes), *odd, *_left_out(left),
         *_nearly_numbers(variables, names, reader, opened.sheet or ()), *reader.notes,
     )  # fmt: skip
     samples = table_of(names, sample_key or "sample", variables)
-    return Cohort(names, codes, features, samples, varying, warnings, opened.source, reader, projection, unused)
+    return Cohort(
+        names, codes, features, samples, varying, warnings, opened.source, reader, projection, unused,
+        unchecked=looked is None,
+    )  # fmt: skip
 
 
 def check_measurement(cofactor: Any, transform: Any, compensate: Any) -> Measurement:
@@ -299,72 +314,16 @@ def _whole_matrix(reader: Reader, representation: object) -> bool:
     return representation == "X" or (representation is None and getattr(reader, "representation", "X") == "X")
 
 
-def _look(reader: Reader, n_cells: int, progress: Progress) -> tuple[Moments, Int64, int]:
-    """Go through all values once; return their moments, the rows with NaN or infinity, and how many there are."""
-    progress.stage("look at every value", n_cells)
-    moments, done = Moments(len(reader.features)), 0
-    bad, n_bad = [np.empty(0, dtype=np.int64)], 0
-    for n_rows, count, rows, part in while_reading(_look_at, _blocks(reader, n_cells), check_threads(None)):
-        n_bad += count
-        bad.append(done + rows)
-        moments.merge(part)
-        done += n_rows
-        progress.advance(n_rows)
-    if done != n_cells:
-        raise InvalidInputError(f"values of {n_cells} cells", f"those of {done}", "the file may be damaged")
-    return moments, np.concatenate(bad), n_bad
-
-
-def _look_at(block: Block) -> tuple[int, int, Int64, Moments]:
-    """Return the number of rows, the values that are not finite and their rows, and the moments of all others."""
-    count, rows = _not_finite(block)
-    finite = block if not rows.size else block[np.setdiff1d(np.arange(block.shape[0]), rows)]
-    return block.shape[0], count, rows.astype(np.int64), Moments.of(finite)
-
-
-def _without(
-    bad: Int64,
-    n_bad: int,
-    reader: Reader,
-    names: Sequence[str],
-    codes: Int32,
-    *,
-    drop: bool,
-) -> tuple[Reader, Int32]:
-    """Leave the cells out in which a value is missing, or raise with how many each sample has."""
-    lost = np.bincount(codes[bad], minlength=len(names))
-    where = listed_counts(names, lost)
-    if not drop:
-        raise InvalidInputError(
-            "features without NaN or infinity",
-            f"{n_bad} such values in {bad.size} cells (first: row {bad[0]}, sample "
-            f"{quoted(names[int(codes[bad[0]])])}{f'; {where}' if np.count_nonzero(lost) > 1 else ''})",
-            f"remove those cells, impute the values, or {argument('on_missing', 'drop')}",
-        )
+def _without(looked: Looked, reader: Reader, names: Sequence[str], codes: Int32) -> tuple[Reader, Int32]:
+    """Leave the cells out in which a value is missing."""
+    lost = np.bincount(codes[looked.rows], minlength=len(names))
     left = np.bincount(codes, minlength=len(names)) - lost
     empty = [name for name, size in zip(names, left, strict=True) if not size]
     if empty:
         raise InvalidInputError("a cell without NaN or infinity in every sample", f"none in {listed(empty)}")
-    note = f"{bad.size} of {codes.size} cells left out, which have NaN or infinity: {where}."
-    return KeptReader(reader, bad, (*reader.notes, note)), np.delete(codes, bad)
-
-
-def listed_counts(names: Sequence[str], counts: Int64, *, most: int = 5) -> str:
-    """Return how many there are of the names that have most, and how many others have some."""
-    order = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i]]
-    shown = ", ".join(f"{counts[i]} of {quoted(names[i])}" for i in order[:most])
-    return shown if len(order) <= most else f"{shown} and some of {len(order) - most} more samples"
-
-
-def _not_finite(block: Block) -> tuple[int, Intp]:
-    """Return the number of NaN and infinities and the rows that hold them."""
-    values = block.data if sp.issparse(block) else block
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(values.sum()):  # a fifth of the time that a look at each takes
-            return 0, np.empty(0, dtype=np.intp)
-    places = np.nonzero(~np.isfinite(values))[0]
-    rows = np.searchsorted(block.indptr, places, side="right") - 1 if sp.issparse(block) else places
-    return places.size, np.unique(rows)
+    where = listed_counts(names, lost)
+    note = f"{looked.rows.size} of {codes.size} cells left out, which have NaN or infinity: {where}."
+    return KeptReader(reader, looked.rows, (*reader.notes, note)), np.delete(codes, looked.rows)
 
 
 def _blocks(reader: Reader, n_cells: int) -> Iterator[Block]:
@@ -379,8 +338,6 @@ def _project(
     generator: np.random.Generator,
     progress: Progress,
 ) -> Projection:
-    if not standardize and n_components is None:
-        return Projection()
     # A column without spread stays at zero instead of becoming NaN.
     spread = np.where(moments.constant, 1.0, moments.deviation)
     scale = spread if standardize else np.ones_like(spread)
@@ -410,7 +367,7 @@ def _left_out(names: Sequence[str]) -> Iterator[str]:
         )
 
 
-def _remarks(names: Sequence[str], codes: Int32, reader: Reader, moments: Moments, standardize: bool) -> Iterator[str]:
+def _remarks(names: Sequence[str], codes: Int32) -> Iterator[str]:
     """Yield what is legal but odd."""
     single = np.flatnonzero(np.bincount(codes, minlength=len(names)) == 1)
     if single.size:
@@ -418,6 +375,9 @@ def _remarks(names: Sequence[str], codes: Int32, reader: Reader, moments: Moment
         yield f"{subject} a single cell: {listed(names[i] for i in single.tolist())}."
     if len(names) == 1:
         yield f"There is only one sample: {quoted(names[0])}."
+
+
+def _constant(reader: Reader, moments: Moments) -> Iterator[str]:
     constant = np.flatnonzero(moments.constant)
-    if constant.size and standardize:
+    if constant.size:
         yield f"The same value in every cell: {listed(reader.features[i] for i in constant)}."

@@ -168,33 +168,28 @@ class _Powers(torch.autograd.Function):
 def _forward(
     block: Array, data: Array, support: SparsityPattern, expansion: Expansion
 ) -> tuple[Array, tuple[Array, Array]]:
-    """Return all sums and the last two terms; the block is used up."""
-    from heatmover._compiled.recurrence import advance
+    """Return all sums and the last two terms."""
+    from heatmover._compiled.recurrence import TERMS, advance
 
     number = data.dtype.type
-    # Two terms are added at a time; a last term without a partner is followed by one that counts for nothing.
     degree = expansion.table.shape[1] - 1
-    table = np.pad(expansion.table, ((0, 0), (0, 1))).astype(data.dtype)
+    table = expansion.table.astype(data.dtype)
     sums = block * table[:, 0, None, None]
-    nothing = (np.empty((0, 2), data.dtype), sums[:0], sums[:0])
-    current, previous = block, np.zeros_like(block)
+    terms = np.zeros((TERMS, *block.shape), data.dtype)
+    terms[0] = block
+    group = np.zeros((len(table), TERMS), data.dtype)
     with support.in_threads() as run:
         for j in range(1, degree + 1):
-            half = 2 if j == 1 else 1
-            first = expansion.active(max(j - 1, 1))
-            parts = nothing if j % 2 and j < degree else (_pair(table, j, degree)[first:], sums[first:], sums[:0])
+            half, place = 2 if j == 1 else 1, (j - 1) % TERMS
+            group[:, place], group[:, place + 1 :] = table[:, j], 0
+            # Some terms are added at a time, and the last ones when there are no more.
+            first = expansion.active(j - place) if place == TERMS - 1 or j == degree else len(sums)
             factors = number(expansion.slope / half), number(expansion.offset / half)
-            run(advance, support.indptr, support.indices, data, current, previous, *factors, *parts)
-            current, previous = previous, current
-    return sums, (current, previous)
-
-
-def _pair(table: Array, j: int, degree: int) -> Array:
-    """Return the shares of T_{j-1} and T_j that are still to be added at an even step, or at the last one."""
-    pair = table[:, j - 1 : j + 1].copy()
-    if j % 2 and j == degree:
-        pair[:, 0] = 0  # an odd last step: its predecessor was added before
-    return pair
+            run(
+                advance, support.indptr, support.indices, data, terms, j, *factors,
+                group[first:], sums[first:], sums[:0],
+            )  # fmt: skip
+    return sums, (terms[degree % TERMS].copy(), terms[(degree - 1) % TERMS].copy())
 
 
 def _clenshaw(sources: Array, data: Array, support: SparsityPattern, expansion: Expansion) -> Array:

@@ -172,9 +172,9 @@ class ChebyshevDiffuser(Diffuser):
             times = [2**scale for scale in range(steps.bit_length(), steps.bit_length() + group)]
             parts = [self._coefficients(time - steps) for time in times]
             for steps, density in zip(times, self._recurrence.polynomials(state, parts), strict=True):  # noqa: B007
-                yield self.outward(density.copy(), target, masses.shape[1])
+                yield self.outward(density, target, masses.shape[1])
             state = density
-            self._project(state, target, np.ones_like(self._outward))
+            self._project(state, target)
 
     def collect(self, blocks: Iterable[Block], scales: range) -> Block:
         """Return the sum of the transposed operators on one block each, by one recurrence; see `Diffuser.collect`."""
@@ -216,9 +216,12 @@ class ChebyshevDiffuser(Diffuser):
         return target
 
     def outward(self, block: Block, target: Float64, width: int) -> Block:
-        """Give a block (changed in place) its known parts and return it as densities, in the graph's order."""
-        self._project(block, target, self._outward)
-        return self._in_graph_order(block, width)
+        """Return densities, in the graph's order, from a block that is given its known parts."""
+        from heatmover._compiled.recurrence import project
+
+        result = np.empty((len(block), width), dtype=self.dtype)
+        project(block, self._top, self.operator.component, target, self._outward, self.operator.order, result)
+        return result
 
     def _in_graph_order(self, block: Block, width: int) -> Block:
         if not self.operator.is_reordered:
@@ -250,7 +253,7 @@ class ChebyshevDiffuser(Diffuser):
             ordered = block[self.operator.order] if self.operator.is_reordered else block
             inputs[position, :, :width] = ordered * self._outward[:, None]
             known += self.parts(inputs[position])
-            self._project(inputs[position], np.zeros_like(known), np.ones_like(self._outward))
+            self._project(inputs[position], np.zeros_like(known))
         return inputs, known, width
 
     def released(self, block: Block, known: Float64, width: int) -> Block:
@@ -260,7 +263,9 @@ class ChebyshevDiffuser(Diffuser):
         add_known(block, self._top, self.operator.component, known, 1 / self._outward)
         return self._in_graph_order(block, width)
 
-    def _project(self, block: Block, target: Float64, factor: Float64) -> None:
+    def _project(self, block: Block, target: Float64) -> None:
+        """Give a block (changed in place) its known parts."""
         from heatmover._compiled.recurrence import project
 
-        project(block, self._top, self.operator.component, target, factor)
+        rows = np.arange(len(block))
+        project(block, self._top, self.operator.component, target, np.ones(len(block)), rows, block)

@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from heatmover._typing import Float64, Int64
+from heatmover.diffusion.base import Block
 from heatmover.diffusion.operator import DiffusionOperator
 
 __all__ = ["DENSE", "STIFFER", "Coarsened", "coarsen", "hierarchy", "may_coarsen"]
@@ -46,9 +47,11 @@ class Coarsened(NamedTuple):
     labels: Int64
     shares: Float64
 
-    def prolong(self, vectors: Float64) -> Float64:
-        """Return functions on groups ``(n_groups, width)`` as functions on the nodes of the finer graph."""
-        return np.asarray(vectors[self.labels] * self.shares[:, None])
+    def prolong(self, vectors: Block) -> Block:
+        """Return functions on groups ``(n_groups, width)`` as functions on the nodes of the finer graph; same type."""
+        result = vectors[self.labels]
+        result *= self.shares[:, None].astype(vectors.dtype)
+        return result
 
 
 def coarsen(operator: DiffusionOperator, theta: float) -> Coarsened:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from typing import final
 
 import numpy as np
@@ -107,6 +107,7 @@ class LowRankDiffuser(Diffuser):
         self.operator = fine.operator
         self._fine = fine
         self._factors = {factor.scale: _contiguous(factor, fine.dtype) for factor in factors}
+        self._nested = _are_nested(factors)
         self.first = factors[0].scale
 
     def to_record(self) -> Record:
@@ -180,8 +181,12 @@ class LowRankDiffuser(Diffuser):
     def _coarse(self, masses: Block, scales: range) -> Iterator[Block]:
         start = self._fine.inward(masses)
         target = self._fine.parts(start)
+        inner = None
         for scale in scales:
-            density = _apply(self._factors[scale], start)
+            factor = self._factors[scale]
+            if inner is None or not self._nested:
+                inner = _coordinates(factor, start)
+            density = _from_coordinates(factor, inner[: factor.rank], start.dtype)
             yield self._fine.outward(density, target, masses.shape[1])
 
 
@@ -189,14 +194,34 @@ def _contiguous(factor: Factor, dtype: npt.DTypeLike) -> Factor:
     return replace(factor, basis=np.ascontiguousarray(factor.basis, dtype=dtype))
 
 
+def _are_nested(factors: Sequence[Factor]) -> bool:
+    """Return whether every basis is the first columns of the one before, so that its coordinates are the first too."""
+    return all(
+        coarse.rank <= fine.rank and np.array_equal(coarse.basis, fine.basis[:, : coarse.rank])
+        for fine, coarse in pairwise(factors)
+    )
+
+
 def _apply(factor: Factor, block: Block) -> Block:
     """Return basis @ core @ basis.T @ block; a column's bits do not depend on the others."""
-    from heatmover._compiled.lowrank import combine, coordinates
+    return _from_coordinates(factor, _coordinates(factor, block), block.dtype)
+
+
+def _coordinates(factor: Factor, block: Block) -> Float64:
+    """Return basis.T @ block; bits of a row depend on its column of the basis alone."""
+    from heatmover._compiled.lowrank import coordinates
 
     inner = np.empty((factor.rank, block.shape[1]))
     coordinates(factor.basis, block, inner)
+    return inner
+
+
+def _from_coordinates(factor: Factor, inner: Float64, dtype: npt.DTypeLike) -> Block:
+    """Return basis @ core @ inner."""
+    from heatmover._compiled.lowrank import combine
+
     weights = np.empty_like(inner)
     combine(factor.core, inner, weights)
-    result = np.empty_like(block)
-    combine(factor.basis, weights.astype(block.dtype), result)
+    result = np.empty((len(factor.basis), inner.shape[1]), dtype=dtype)
+    combine(factor.basis, weights.astype(dtype), result)
     return result

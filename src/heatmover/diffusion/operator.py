@@ -187,7 +187,8 @@ class DiffusionOperator:
         """Make the columns of a block ``(n_points, width)`` orthogonal to the top eigenvectors, in place."""
         from heatmover._compiled.recurrence import project
 
-        project(block, self.top, self.component, np.zeros((self.n_components, block.shape[1])), np.ones(self.n_points))
+        nothing, rows = np.zeros((self.n_components, block.shape[1])), np.arange(self.n_points)
+        project(block, self.top, self.component, nothing, np.ones(self.n_points), rows, block)
 
     def component_masses(self, rows: Any) -> Float64:
         """Return the mass that each measure has in each component.

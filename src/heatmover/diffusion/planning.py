@@ -22,11 +22,11 @@ from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.rank import DensityOfStates, density_of_states, threshold
 from heatmover.diffusion.spectral import (
     BELOW,
-    COARSE_GROWTH,
     FIRST_GROWTH,
     OVERSAMPLING,
-    POLISH,
     TESTS,
+    TESTS_OF_POWERS,
+    coarse_growth,
     second_growth,
     spectral_factors,
 )
@@ -46,9 +46,17 @@ WORTHWHILE = 0.8
 FINELY = 11
 # Scales at which a basis is tried, from the cheapest on: the rank is an estimate, and halves with each.
 TRIALS = 3
-# Orthogonalisation and Rayleigh-Ritz of a block, in products per squared column and pass. On 100,000 points 191 columns
-# took 4.4 s a pass and 279 columns 7.9 s, and a product 0.9 ms.
-ORTHOGONALISATION = 0.12
+# What a basis costs, fitted to swiss rolls. At 100,000 points, 136 to 280 columns, one pass, these numbers are within a
+# twentieth of what it took; at 10,000 points they were up to a quarter too low, and a second pass doubles the cost.
+# A product in the filter costs so much of one in a polynomial, which is also added to the sums of all scales: 1.7 and 2
+# products of a filter on 40,000 and 10,000 points.
+FILTERED = 0.55
+# The coarser graphs, per column.
+COARSE_START = 11.0
+# Orthogonalisation and Rayleigh-Ritz of a block, per squared column and pass.
+ORTHOGONALISATION = 0.11
+# A product with a test vector: in float64, and few at a time.
+TESTED = 1.65
 
 
 @final
@@ -118,12 +126,11 @@ class Workload:
         per_degree = np.arccosh((2 - lowest - theta) / (theta - lowest))
         block = OVERSAMPLING * rank + LANES
         if may_coarsen(self.operator.n_points, block):
-            growth, passes = COARSE_GROWTH, 1
+            growth, passes, start = coarse_growth(self.tol), 1, COARSE_START
         else:
-            growth, passes = FIRST_GROWTH + second_growth(self.operator.n_points), 2
-        # The polish and the tests run in float64, which costs twice as much.
-        basis = block * (growth + passes * POLISH) / per_degree + passes * ORTHOGONALISATION * block**2
-        tests = 2 * 2 * TESTS * self.degree(first, self.tol / 2**10)
+            growth, passes, start = FIRST_GROWTH + second_growth(self.operator.n_points), 2, 0.0
+        basis = block * (FILTERED * growth / per_degree + start) + passes * ORTHOGONALISATION * block**2
+        tests = TESTED * (TESTS + TESTS_OF_POWERS) * self.degree(first, self.tol / 2**10)
         density = max(self.operator.symmetric.nnz / self.operator.n_points, 1.0)
         fine = self.degree(first - 1) * self._precision_cost(first - 1) + 4 * rank / density
         return float(basis + tests + self.n_measures * fine)

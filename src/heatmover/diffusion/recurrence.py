@@ -63,15 +63,19 @@ class Recurrence:
     def terms(self, start: Block) -> Iterator[Block]:
         """Yield T_1 X, T_2 X, ... for a block X ``(n_points, width)``; each is valid until two more were taken."""
         n_points, width = start.shape
-        shape = (n_points, -(-width // LANES) * LANES)
-        current, previous = (aligned_zeros(shape, self.dtype) for _ in range(2))
-        current[:, :width] = start
-        nothing = np.empty((0, 2), dtype=self.dtype), *(np.empty((0, *shape), dtype=self.dtype),) * 2
-        with self._steps(shape[1]) as step:
+        terms = self._room(n_points, -(-width // LANES) * LANES)
+        terms[0, :, :width] = start
+        nothing = np.empty((0, len(terms)), dtype=self.dtype), terms[:0], terms[:0]
+        with self._steps(terms.shape[2]) as step:
             for degree in count(1):
-                step(current, previous, degree == 1, *nothing)
-                current, previous = previous, current
-                yield current[:, :width]
+                step(terms, degree, *nothing)
+                yield terms[degree % len(terms), :, :width]
+
+    def _room(self, n_points: int, width: int) -> Block:
+        """Return room for the last terms, all zero, ``(4, n_points, width)``."""
+        from heatmover._compiled.recurrence import TERMS
+
+        return aligned_zeros((TERMS, n_points, width), self.dtype)
 
     def polynomials(self, start: Block, coefficients: Sequence[Float64]) -> Iterator[Block]:
         """Yield polynomials of S applied to one block, each as soon as it is complete.
@@ -79,8 +83,8 @@ class Recurrence:
         Parameters
         ----------
         start
-            The block ``(n_points, width)``, of this recurrence's precision, which is used up: it holds something else
-            afterwards. Widths in whole vector registers waste nothing.
+            The block ``(n_points, width)``, of this recurrence's precision. Widths in whole vector registers waste
+            nothing.
         coefficients
             Of T_0, T_1, ... in each polynomial, from the shortest to the longest.
 
@@ -89,23 +93,25 @@ class Recurrence:
         ndarray
             ``(n_points, width)``, once per polynomial, in order.
         """
-        lengths = [len(part) for part in coefficients]
-        # A pair of terms is added at a time: T_1 and T_2, T_3 and T_4, ...; zeros fill the last one up.
-        table = np.zeros((len(lengths), max(lengths) + 1), dtype=self.dtype)
+        degrees = [len(part) - 1 for part in coefficients]
+        table = np.zeros((len(degrees), degrees[-1] + 1), dtype=self.dtype)
         for row, part in zip(table, coefficients, strict=True):
             row[: len(part)] = part
         # In two parts, so that the memory of the fine scales, which are done early, is free for what is made of them.
-        n_fine = sum(3 * length <= lengths[-1] for length in lengths)
+        n_fine = sum(3 * degree < degrees[-1] for degree in degrees)
         fine, coarse = (_multiples(start, part) for part in (table[:n_fine, 0], table[n_fine:, 0]))
-        even, odd, degree = start, aligned_zeros(start.shape, self.dtype), 0
-        with self._pairs_of_steps(start.shape[1]) as advance:
-            for done, length in enumerate(lengths):
+        terms, reached = self._room(*start.shape), 0
+        terms[0] = start
+        with self._groups_of_steps(start.shape[1]) as advance:
+            for done, degree in enumerate(degrees):
                 if done == n_fine:
                     fine = fine[:0].copy()
-                if degree < length - 1:
-                    coming = table[done:, degree + 1 : 2 * (length // 2) + 1]
-                    advance(even, odd, degree == 0, coming, fine[done:], coarse[max(done - n_fine, 0) :])
-                    degree += coming.shape[1]
+                if reached < degree:
+                    # Whole groups of terms, but for the last.
+                    last = min(-(-degree // len(terms)) * len(terms), degrees[-1])
+                    shares = table[done:, reached + 1 : last + 1]
+                    advance(terms, reached, shares, fine[done:], coarse[max(done - n_fine, 0) :])
+                    reached = last
                 yield fine[done] if done < n_fine else coarse[done - n_fine]
 
     def transposed(self, inputs: Block, coefficients: Sequence[Float64]) -> Block:
@@ -164,19 +170,19 @@ class Recurrence:
         return list(pairwise([0, *(int(cut) for cut in cuts), len(indptr) - 1]))
 
     @contextmanager
-    def _steps(self, width: int) -> Iterator[Callable[[Block, Block, bool, Block, Block, Block], None]]:
+    def _steps(self, width: int) -> Iterator[Callable[[Block, int, Block, Block, Block], None]]:
         """Lend a function that takes one step, whose rows the threads share; see `advance`."""
         from heatmover._compiled.recurrence import advance
 
         (indptr, indices), number, parts = self._structure, self.dtype.type, self._parts(width)
 
-        def step(current: Block, previous: Block, is_first: bool, *sums: Block) -> None:
+        def step(terms: Block, degree: int, *sums: Block) -> None:
             # T_1 = X T_0 is half of what the recurrence makes of T_{-1} = 0.
-            half = 0.5 if is_first else 1.0
+            half = 0.5 if degree == 1 else 1.0
             factors = number(half * self._slope), number(half * self._offset)
 
             def work(rows: tuple[int, int]) -> None:
-                advance(rows, indptr, indices, self._data, current, previous, *factors, *sums)
+                advance(rows, indptr, indices, self._data, terms, degree, *factors, *sums)
 
             share(work, parts)
 
@@ -184,31 +190,34 @@ class Recurrence:
             yield step
 
     @contextmanager
-    def _pairs_of_steps(self, width: int) -> Iterator[Callable[[Block, Block, bool, Block, Block, Block], None]]:
-        """Lend a function that takes a step for every column of shares; see `advance_pairs`."""
-        from heatmover._compiled.recurrence import advance_pairs
+    def _groups_of_steps(self, width: int) -> Iterator[Callable[[Block, int, Block, Block, Block], None]]:
+        """Lend a function that takes a step for every column of shares; see `advance_groups`."""
+        from heatmover._compiled.recurrence import TERMS, advance_groups
 
         matrix, factors = self._matrix, (self.dtype.type(self._slope), self.dtype.type(self._offset))
-        at_once = 2 * (PRODUCTS_PER_CALL // (2 * width * matrix.nnz + 1))
+        at_once = TERMS * (PRODUCTS_PER_CALL // (TERMS * width * matrix.nnz + 1))
 
-        def many(even: Block, odd: Block, is_start: bool, shares: Block, fine: Block, coarse: Block) -> None:
+        def many(terms: Block, degree: int, shares: Block, fine: Block, coarse: Block) -> None:
             for first in range(0, shares.shape[1], at_once):
-                advance_pairs(
-                    (0, matrix.shape[0]), *self._structure, self._data, even, odd, *factors,
-                    is_start and first == 0, shares[:, first : first + at_once], fine, coarse,
+                advance_groups(
+                    (0, matrix.shape[0]), *self._structure, self._data, terms, degree + first, *factors,
+                    shares[:, first : first + at_once], fine, coarse,
                 )  # fmt: skip
 
-        def two(even: Block, odd: Block, is_start: bool, shares: Block, fine: Block, coarse: Block) -> None:
-            for first in range(0, shares.shape[1], 2):
-                pair = np.ascontiguousarray(shares[:, first : first + 2])
-                step(even, odd, is_start and first == 0, pair[:0], fine[:0], coarse[:0])
-                step(odd, even, False, pair, fine, coarse)
+        def few(terms: Block, degree: int, shares: Block, fine: Block, coarse: Block) -> None:
+            for first in range(0, shares.shape[1], TERMS):
+                group = np.zeros((len(shares), TERMS), dtype=self.dtype)
+                part = shares[:, first : first + TERMS]
+                group[:, : part.shape[1]] = part
+                for place in range(1, part.shape[1]):
+                    step(terms, degree + first + place, group[:0], fine[:0], coarse[:0])
+                step(terms, degree + first + part.shape[1], group, fine, coarse)
 
-        if at_once > 2 and len(self._parts(width)) == 1:
+        if at_once > TERMS and len(self._parts(width)) == 1:
             yield many
             return
         with self._steps(width) as step:
-            yield two
+            yield few
 
 
 Rows = tuple[int, int]

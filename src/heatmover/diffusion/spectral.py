@@ -4,35 +4,47 @@ A Chebyshev polynomial that is at most 1 on [lowest, theta] and grows fast above
 eigenvectors above theta; Rayleigh-Ritz finds them in what the block spans. ARPACK is no help here: the eigenvalues
 that matter cluster at 1, and it treats them one by one.
 
-The error is measured, not estimated. With B = S^s at the first coarse scale (top eigenvectors left out), Ritz vectors V
-and L = Lambda^s, Gaussian test vectors bound e = ||B - V L V'|| and k = ||(B - V L V') V L||. All coarser scales are
-powers B^N, and telescoping B^N - V L^N V' = sum_i B^(N-1-i) (B - V L V') V L^i V' + B^N (1 - V V') bounds them with l =
-max(||B||, ||L||):
+The error is measured, not estimated. With B = S^s at the first coarse scale (top eigenvectors left out), Ritz vectors
+V, L = Lambda^s, P = 1 - V V' and E = B - V L V', let D = V' E V (what powers of the Ritz values are off by) and C =
+P E V (what leaves V). Gaussian test vectors bound e = ||E||, k = ||C L||, h = ||D L|| and g = ||L D L||. All coarser
+scales are powers B^N, with error
 
-    on V:      e l^(N-1) + (N - 1) k l^(N-2)
-    beside V:  e^N + (k + e (e + N k)) / (1 - e)
+    B^N - V L^N V' = sum_i B^(N-1-i) E V L^i V' + B^N P,    i = 0 .. N - 1.
 
-(beside V, every further B keeps at most e, and what leaks back into V comes in through V' B (1 - V V'), bounded by e,
-or by k once L has acted on it).
+Let l be at least ||B|| and ||L||. As B P = E P, ||B P|| <= e. As B V = V (L + D) + P C and B P = V C' + P E P,
+
+    ||B V D|| <= h + 2 e^2,    ||B V D L|| <= g + 2 e h,    ||B^2 P|| <= q = k + 3 e^2.
+
+So, for N >= 2, with E V = V D + P C:
+
+    i = 0:          B^(N-1) (V D + P C)                at most (h + 3 e^2) l^(N-2)
+    i = N - 1:      (V D + P C) L^(N-1)                at most (h + k) l^(N-2)
+    between, in V:  B^(N-1-i) V D L^i                  at most g + 2 e h, times l^(N-3), N - 2 times
+    between, off V: B^(N-1-i) P C L^i                  at most e k l^(N-3) once, else q k l^(N-4), N - 3 times
+    beside V:       B^N P                              at most q l^(N-2)
+
+Only g counts N times, and it is of second order: where eigenvectors are off by a, C is about a, but D about a^2. So the
+filter may run in float32.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from heatmover._threads import by_one_blas_thread, in_threads, one_blas_thread
 from heatmover._typing import Float64
-from heatmover.diffusion.base import LANES, Block
+from heatmover.diffusion.base import LANES, Block, aligned_zeros
+from heatmover.diffusion.chebyshev import power_coefficients
 from heatmover.diffusion.coarsening import DENSE, STIFFER, hierarchy
 from heatmover.diffusion.lowrank import COARSEST_FACTOR, Factor, deflated_power
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.rank import threshold
-from heatmover.diffusion.recurrence import Recurrence, in_columns
+from heatmover.diffusion.recurrence import WIDEST_BLOCK, Recurrence
 from heatmover.diffusion.skeleton import spectral_norm_from_sketch
 
 __all__ = ["Ritz", "leading_eigenpairs", "spectral_factors"]
@@ -41,6 +53,8 @@ __all__ = ["Ritz", "leading_eigenpairs", "spectral_factors"]
 # Gaussian test vectors. Their bound fails with a probability of 1e-10 and is some 6 times too large (32: 3 times, at
 # twice the price).
 TESTS = 16
+# Test vectors for what powers of the basis do: 24 times too large, of numbers that are far below ``tol``.
+TESTS_OF_POWERS = 8
 # Eigenvectors are sought down to tol / BELOW at the first coarse scale: what lies below is what the bound sees first,
 # and the test vectors overstate a norm by a factor of about 6.
 BELOW = 30.0
@@ -51,14 +65,14 @@ BELOW = 30.0
 # with 14 that of 100,000.
 FIRST_GROWTH = 9.0
 GROWTH = 9.2  # and half of the logarithm of n_points
-# Growth of the first pass over vectors from coarser graphs, which are apart too. On swiss rolls of 20,000 and 100,000
-# points, tol 1e-3, seven and five scales: 9 left bounds of 4e-3 and 1e-3 at the coarsest scale, 12 both 4e-4.
-COARSE_GROWTH = 12.0
+# Growth of the first pass over vectors from coarser graphs, which are apart too, at tol 1e-3, and at most. On swiss
+# rolls of 100,000 and 10,000 points, six and ten scales: 8 left a bound of 8e-4 on the first, 9 of 3e-4 and 8e-4, 10 of
+# 4e-4 on the second. What leaves the basis falls like exp(-growth): on the second, 9 left 3e-4 at tol 1e-4 and at 1e-5,
+# and 12 left 4e-5 and 2e-5.
+COARSE_GROWTH = 9.5
+MOST_GROWTH = 14.0
 # A threshold of a coarse graph is at least this: filters for lower ones tell nothing apart.
 LOWEST_THRESHOLD = 0.3
-# The end of a pass runs in float64 for so much of the growth: it takes the noise of float32, which repeated squaring
-# multiplies, from 6e-7 down to where 2^10 squarings do no harm.
-POLISH = 2.5
 # Below this tol the whole filter runs in float64.
 SINGLE_TOL = 1e-5
 # Two passes reach the bound in most cases; a guess of the rank that was far too small takes one more per doubling.
@@ -76,6 +90,9 @@ ROWS_AT_ONCE = 8_192
 # filter's degree is so low that rounding it up adds 3 to the growth, lost a quarter of the block at tol 1e-6, and no
 # doubling brought it back.
 WEAKEST = 1e-13
+# A block whose directions differ more than this in strength is made orthonormal in two steps: one leaves errors of
+# 3e-16 to 7e-16 over the weakest (four graphs of a thousand points, growths of 5 to 9), here 7e-12 at most.
+ALIKE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +131,8 @@ def spectral_factors(
     first, last
         The coarse scales.
     rank
-        A guess of the number of eigenvalues whose power ``2**first`` exceeds ``tol / 30``; the block starts with a
-        quarter more and grows until the bound holds.
+        A guess of the number of eigenvalues whose power ``2**first`` exceeds ``tol / 30``; the block starts with
+        somewhat more and grows until the bound holds.
     tol
         Bound asked for at every scale.
     rng
@@ -132,7 +149,8 @@ def spectral_factors(
         on a graph of more than 1,000 points.
     """
     scales = range(first, last + 1)
-    width = int(OVERSAMPLING * rank) + LANES
+    # Whole vector registers.
+    width = -(-int(OVERSAMPLING * rank) // LANES) * LANES + LANES
     theta = threshold(first, tol / BELOW)
     # Eigenvalues close to -1, as on a bipartite graph, grow like those close to 1; the filter would miss them.
     two_sided = -operator.lowest >= theta
@@ -144,18 +162,18 @@ def spectral_factors(
     dtype: type[np.floating[Any]] = np.float32 if tol >= SINGLE_TOL else np.float64
     start = _coarse_start(operator, width, theta, rng, n_threads) if width <= most else None
     fresh = start is None
-    block = (_random_block(operator, width, rng) if start is None else start).astype(dtype)
+    block: Block = (_random_block(operator, width, rng) if start is None else start).astype(dtype, copy=False)
     worst = np.inf
     for _ in range(PASSES):
         if block.shape[1] > most:
             return None
-        growth = FIRST_GROWTH if fresh else COARSE_GROWTH if start is not None else second_growth(operator.n_points)
+        growth = FIRST_GROWTH if fresh else second_growth(operator.n_points) if start is None else coarse_growth(tol)
         start = None
         ritz = leading_eigenpairs(operator, block, theta, growth=growth, n_threads=n_threads)
-        block = np.ascontiguousarray(ritz.vectors, dtype=dtype)
+        block = ritz.vectors
         if ritz.values.size and ritz.values[-1] > theta:
             # Every vector found is wanted, so there are more of them.
-            block, fresh = np.hstack([block, _random_block(operator, block.shape[1], rng).astype(dtype)]), True
+            block, fresh = np.hstack([block, _random_block(operator, block.shape[1], rng)]), True
         elif fresh:
             # What began as random columns needs a second pass.
             fresh = False
@@ -167,22 +185,23 @@ def spectral_factors(
             if worst > STALLED * before:
                 if dtype is np.float64:
                     return None
-                dtype, block = np.float64, ritz.vectors
+                dtype = np.float64
+        block = block.astype(dtype, copy=False)
     return None
 
 
 def _coarse_start(
     operator: DiffusionOperator, width: int, theta: float, rng: np.random.Generator, n_threads: int
-) -> Float64 | None:
+) -> Block | None:
     """Return approximate eigenvectors above ``theta`` from coarser graphs, ``(n_points, width)``, or None."""
     levels = hierarchy(operator, width, theta)
     if not levels:
         return None
     vectors = _coarsest(levels[-1].operator, width, _threshold_at(len(levels), theta), rng, n_threads)
     for depth in range(len(levels) - 1, 0, -1):
-        block, finer = levels[depth].prolong(vectors).astype(np.float32), levels[depth - 1].operator
+        block, finer = levels[depth].prolong(vectors.astype(np.float32)), levels[depth - 1].operator
         vectors = leading_eigenpairs(finer, block, _threshold_at(depth, theta), n_threads=n_threads).vectors
-    return levels[0].prolong(vectors)
+    return levels[0].prolong(vectors.astype(np.float32))
 
 
 def _coarsest(
@@ -192,7 +211,7 @@ def _coarsest(
         pairs = _all_eigenpairs(operator)
         return pairs.vectors[:, np.argsort(-pairs.values, kind="stable")[:width]]
     block = _random_block(operator, width, rng)
-    for growth in (FIRST_GROWTH, COARSE_GROWTH):
+    for growth in (FIRST_GROWTH, second_growth(operator.n_points)):
         block = leading_eigenpairs(operator, block, theta, growth=growth, n_threads=n_threads).vectors.astype(
             np.float32
         )
@@ -202,6 +221,11 @@ def _coarsest(
 def _threshold_at(depth: int, theta: float) -> float:
     """Return what corresponds to ``theta`` on a graph that was coarsened ``depth`` times."""
     return max(1 - STIFFER**depth * (1 - theta), LOWEST_THRESHOLD)
+
+
+def coarse_growth(tol: float) -> float:
+    """Return the growth of the first pass over vectors from coarser graphs."""
+    return float(np.clip(COARSE_GROWTH + np.log(1e-3 / tol), COARSE_GROWTH, MOST_GROWTH))
 
 
 def second_growth(n_points: int) -> float:
@@ -217,31 +241,48 @@ def leading_eigenpairs(
     ``growth`` is the logarithm of the polynomial at eigenvalue 1; it is at most 1 up to ``theta``.
     """
     per_degree = np.arccosh((2 - operator.lowest - theta) / (theta - operator.lowest))
-    stages = [
-        (Recurrence(operator, dtype, highest=theta), int(np.clip(np.ceil(part / per_degree), 1, 4_000)))
-        for dtype, part in ((start.dtype, growth - POLISH), (np.float64, POLISH))
-    ]
+    degree = int(np.clip(np.ceil(growth / per_degree), 1, 4_000))
+    block = np.empty(start.shape)
+    recurrence = Recurrence(operator, start.dtype, highest=theta)
 
-    def filtered(part: Block) -> Block:
-        for recurrence, degree in stages:
-            terms = recurrence.terms(part.astype(recurrence.dtype))
-            part = next(islice(terms, degree - 1, None))
-        return part
+    def work(columns: slice) -> None:
+        terms = recurrence.terms(start[:, columns])
+        block[:, columns] = next(islice(terms, degree - 1, None))
 
-    block = np.asarray(in_columns(filtered, start, n_threads=n_threads), dtype=np.float64)
+    in_threads(work, _runs_of_columns(start.shape[1], n_threads), n_threads)
     operator.remove_top(block)
     return _rayleigh_ritz(operator, block, n_threads)
 
 
 def _rayleigh_ritz(operator: DiffusionOperator, block: Float64, n_threads: int) -> Ritz:
-    basis = _orthonormal(operator, block, n_threads)
-    recurrence = Recurrence(operator, np.float64)
-    # T_1 is S, mapped from [lowest, 1] to [-1, 1].
-    image = in_columns(lambda part: next(recurrence.terms(part)), basis, n_threads=n_threads)
-    small = _inner_products(basis, image, n_threads)
-    mapped, turn = _eigenpairs((small + small.T) / 2)
-    pairs = _sorted((1 + operator.lowest) / 2 + (1 - operator.lowest) / 2 * mapped, turn)
-    return Ritz(pairs.values, _turned(basis, pairs.vectors, n_threads))
+    """Return the Ritz pairs of S in what the columns span."""
+    whitening = _whitening(_inner_products(block, block, n_threads), len(block))
+    if whitening.weakest < ALIKE:
+        # Too much alike for one step: it would lose too many digits of the weak directions.
+        block = _turned(block, whitening.turn, n_threads)
+        operator.remove_top(block)
+        whitening = _whitening(_inner_products(block, block, n_threads), len(block))
+    small = whitening.turn.T @ _quadratic_form(operator, block, n_threads) @ whitening.turn
+    pairs = _sorted(*_eigenpairs((small + small.T) / 2))
+    return Ritz(pairs.values, _turned(block, whitening.turn @ pairs.vectors, n_threads))
+
+
+def _quadratic_form(operator: DiffusionOperator, block: Float64, n_threads: int) -> Float64:
+    """Return ``block' S block``, with the same bits for any number of threads."""
+    from heatmover._compiled.recurrence import advance
+
+    indptr, indices = operator.structure
+    nothing = np.empty((0, 2)), *(np.empty((0, *block.shape)),) * 2
+
+    def product(rows: slice) -> Float64:
+        # Some rows of S block at a time: all of them would be another block to write and read.
+        starts = indptr[rows.start : rows.stop + 1]
+        image = aligned_zeros((len(starts) - 1, block.shape[1]), np.float64)
+        advance((0, len(image)), starts, indices, operator.symmetric.data, block, image, 1.0, 0.0, *nothing)
+        return np.asarray(block[rows].T @ image)
+
+    with one_blas_thread():
+        return np.asarray(sum(in_threads(product, _runs_of_rows(len(block)), n_threads)))
 
 
 def _all_eigenpairs(operator: DiffusionOperator) -> Ritz:
@@ -257,20 +298,20 @@ def _sorted(values: Float64, vectors: Float64) -> Ritz:
     return Ritz(np.clip(values[order], -1, 1), np.ascontiguousarray(vectors[:, order]))
 
 
-def _orthonormal(operator: DiffusionOperator, block: Float64, n_threads: int) -> Float64:
-    """Return an orthonormal basis of what the columns span, beside the top eigenvectors and above rounding."""
-    lengths = np.linalg.norm(block, axis=0)
-    block = block[:, lengths > WEAKEST * np.sqrt(len(block))]
-    for _ in range(2):
-        block = block / np.linalg.norm(block, axis=0)
-        weights, turn = _eigenpairs(_inner_products(block, block, n_threads))
-        kept = weights > WEAKEST * block.shape[1]
-        block = _turned(block, turn[:, kept] / np.sqrt(weights[kept]), n_threads)
-        operator.remove_top(block)
-        # The Gram matrix loses half of the digits of weak directions; twice is enough, and often once.
-        if weights[kept].min(initial=np.inf) > 1e-4:
-            break
-    return block
+class Whitening(NamedTuple):
+    """What makes columns orthonormal, ``(width, rank)``, and the weakest of their directions that is left."""
+
+    turn: Float64
+    weakest: float
+
+
+def _whitening(gram: Float64, n_points: int) -> Whitening:
+    """Return how to turn columns with these products into an orthonormal basis of what they span above rounding."""
+    lengths = np.sqrt(np.diag(gram))
+    scale = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > WEAKEST * np.sqrt(n_points))
+    weights, turn = _eigenpairs(scale[:, None] * gram * scale)
+    kept = weights > WEAKEST * len(gram)
+    return Whitening(scale[:, None] * turn[:, kept] / np.sqrt(weights[kept]), float(weights[kept].min(initial=1.0)))
 
 
 # In one thread: those of the library spin while they wait for each other.
@@ -291,6 +332,14 @@ def _turned(block: Float64, turn: Float64, n_threads: int) -> Float64:
     return result
 
 
+def _runs_of_columns(width: int, n_threads: int) -> list[slice]:
+    """Return whole vector registers of columns, in blocks that keep the threads busy; bits do not depend on them."""
+    units = max(-(-width // LANES), 1)
+    count = min(-(-units * LANES // (WIDEST_BLOCK * n_threads)) * n_threads, units)
+    edges = [min(LANES * (units * i // count), width) for i in range(count + 1)]
+    return [slice(*pair) for pair in pairwise(edges)]
+
+
 def _runs_of_rows(count: int) -> list[slice]:
     return [slice(start, start + ROWS_AT_ONCE) for start in range(0, count, ROWS_AT_ONCE)]
 
@@ -299,39 +348,71 @@ def _factors(
     operator: DiffusionOperator, ritz: Ritz, scales: range, tol: float, rng: np.random.Generator, n_threads: int
 ) -> list[Factor]:
     """Cut the pairs at each scale where their powers no longer matter, and bound every error."""
-    powers = ritz.values ** float(2**scales.start)
-    vectors = ritz.vectors
-    # Chebyshev must not blur what is measured, which repeated squaring multiplies; its own error is added.
-    blur = max(tol / max(1024.0, 64 * 2.0 ** (len(scales) - 1)), 1e-13)
-
-    tests = rng.standard_normal((operator.n_points, TESTS))
-    images = [tests]
-    for _ in range(2):
-        images.append(vectors @ (powers[:, None] * (vectors.T @ images[-1])))
-    exact = deflated_power(operator, np.hstack(images[:2]), scales.start, blur, n_threads=n_threads)
-    # B - V L V' on the test vectors, and on their images under V L V'.
-    errors = exact - np.hstack(images[1:])
-    everywhere, on_powers = (spectral_norm_from_sketch(part.T) + blur for part in np.hsplit(errors, 2))
-    largest = min(1.0, float(np.abs(powers).max(initial=0.0)) + everywhere)
+    vectors, powers = ritz.vectors, ritz.values ** float(2**scales.start)
+    errors = _errors(operator, ritz, scales, tol, rng, n_threads)
+    largest = min(1.0, float(np.abs(powers).max(initial=0.0)) + errors.everywhere)
     factors = []
     for scale in scales:
         weights = ritz.values ** float(2**scale)
         kept = int((np.abs(weights) > tol / (2 * BELOW)).sum())
-        bound = _bound(everywhere, on_powers, largest, 2.0 ** (scale - scales.start))
+        bound = _bound(errors, largest, 2.0 ** (scale - scales.start))
         cut = float(np.abs(weights[kept:]).max(initial=0.0))
         factors.append(Factor(scale, vectors[:, :kept], np.diag(weights[:kept]), bound + cut))
     return factors
 
 
-def _bound(everywhere: float, on_powers: float, largest: float, repeats: float) -> float:
+class Errors(NamedTuple):
+    """Bounds e, k, h and g of the errors of a basis; see the top of the module."""
+
+    everywhere: float
+    leaving: float
+    within: float
+    on_powers: float
+
+
+def _errors(
+    operator: DiffusionOperator, ritz: Ritz, scales: range, tol: float, rng: np.random.Generator, n_threads: int
+) -> Errors:
+    """Measure what the pairs are off by at the first scale; the blur is chosen for all."""
+    steps, vectors = 2**scales.start, ritz.vectors
+    # What the polynomial p leaves out; repeated squaring multiplies g, and with it this.
+    blur = max(tol / max(256.0, 32 * 2.0 ** (len(scales) - 1)), 1e-13)
+    weights = _polynomial(ritz.values, power_coefficients(steps, operator.lowest, blur)[0], operator.lowest)
+
+    anywhere = rng.standard_normal((operator.n_points, TESTS))
+    inside = _inner_products(vectors, anywhere, n_threads)
+    powers = ritz.values[:, None] ** float(steps)
+    drawn = powers * rng.standard_normal((len(weights), TESTS_OF_POWERS))
+    starts = np.hstack([anywhere, _turned(vectors, drawn, n_threads)])
+    images = deflated_power(operator, starts, scales.start, blur, n_threads=n_threads)
+    # p(S) - V p(Lambda) V', which differs from E by at most twice the blur; with L in place of p(Lambda) the tests
+    # would overstate the blur like everything else.
+    images -= _turned(vectors, weights[:, None] * np.hstack([inside, drawn]), n_threads)
+    errors, on_powers = np.hsplit(images, [TESTS])
+    within = _inner_products(vectors, on_powers, n_threads)
+    leaving = on_powers - _turned(vectors, within, n_threads)
+    parts = errors, leaving, within, powers * within
+    return Errors(*(spectral_norm_from_sketch(part.T) + 2 * blur for part in parts))
+
+
+def _polynomial(values: Float64, coefficients: Float64, lowest: float) -> Float64:
+    """Return the sum of Chebyshev polynomials on [lowest, 1] at some values in it."""
+    mapped = np.clip((2 * values - 1 - lowest) / (1 - lowest), -1, 1)
+    return np.asarray(np.polynomial.chebyshev.chebval(mapped, coefficients))
+
+
+def _bound(errors: Errors, largest: float, repeats: float) -> float:
     """Bound the error of the power ``repeats`` of B; the formulas are at the top of the module."""
+    e, k, h, g = errors
     if repeats == 1:
-        return everywhere
-    if everywhere >= 1:
-        return np.inf
-    inside = everywhere * largest ** (repeats - 1) + (repeats - 1) * on_powers * largest ** (repeats - 2)
-    beside = everywhere**repeats + (on_powers + everywhere * (everywhere + repeats * on_powers)) / (1 - everywhere)
-    return float(inside + beside)
+        return e
+    q = k + 3 * e**2
+    bound = (2 * h + 3 * e**2 + k + q) * largest ** (repeats - 2)
+    if repeats > 2:
+        bound += ((repeats - 2) * (g + 2 * e * h) + e * k) * largest ** (repeats - 3)
+    if repeats > 3:
+        bound += (repeats - 3) * q * k * largest ** (repeats - 4)
+    return float(bound)
 
 
 def _random_block(operator: DiffusionOperator, width: int, rng: np.random.Generator) -> npt.NDArray[Any]:

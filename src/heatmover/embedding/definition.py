@@ -289,8 +289,8 @@ def _columns(rows: Any) -> Block:
 def measures_within(memory: int, layout: Layout, dtype: npt.DTypeLike, n_threads: int) -> int:
     """Return how many measures can be embedded at a time within ``memory`` bytes, or raise if not even one can."""
     size = np.dtype(dtype).itemsize
-    # Per column in the making: the sums of all scales, three blocks of the recurrence and the block as it came.
-    column = layout.n_points * ((len(layout.scales) + 3) * size + 8)
+    # Per column in the making: the sums of all scales, five blocks of the recurrence and the block as it came.
+    column = layout.n_points * ((len(layout.scales) + 5) * size + 8)
     # A block and the one before it, which a loop still holds; regions are summed in float64 first.
     features = layout.n_features * (2 * size if layout.regions is None else 2 * size + 8)
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._readonly import frozen_view
 from heatmover._typing import Bool, Float64, Int32, Int64
 
 __all__ = ["FEWEST", "NOTICEABLE", "PASSES", "NearCut", "NearCuts", "by_sweep", "find_near_cuts"]
@@ -124,15 +125,11 @@ def find_near_cuts(
     NearCuts or None
         None if there are none.
     """
-    from heatmover._compiled.merges import large_sets_merge, lowest_marked
-
     degree, edges = _in_range(degree), _sorted_edges(symmetric)
-    if masses is not None and not large_sets_merge(
-        edges.rows, edges.places, symmetric.indices, masses.copy(), NOTICEABLE * float(masses.sum())
-    ):
+    if masses is not None and not _noticeable_sets_merge(edges, masses):
         return None
     tree = _linkage(symmetric, degree, edges)
-    component = lowest_marked(tree.up, np.zeros(tree.up.size, dtype=bool))
+    component = _lowest_marked(tree.up, np.zeros(tree.up.size, dtype=bool))
     other_volume = tree.volume[component] - tree.volume
     is_smaller = tree.volume <= other_volume
     size = np.where(is_smaller, tree.size, tree.size[component] - tree.size)
@@ -142,7 +139,7 @@ def find_near_cuts(
     marked &= tree.level > tree.level[tree.up]
     if not marked.any():
         return None
-    return _parts(lowest_marked(tree.up, marked)[: degree.size], component[: degree.size], degree)
+    return _parts(_lowest_marked(tree.up, marked)[: degree.size], component[: degree.size], degree)
 
 
 def by_sweep(symmetric: sp.csr_array, degree: Float64, mode: Float64, steps: int | None = None) -> NearCuts | None:
@@ -187,10 +184,11 @@ class _Linkage:
 
 
 class _Edges(NamedTuple):
-    """Entries of S above the diagonal, from the largest class to the smallest: rows, places, and the bits of S."""
+    """Entries of S above the diagonal, from the largest class to the smallest: rows, places; columns and bits of S."""
 
     rows: Int32
     places: Int64
+    columns: npt.NDArray[Any]
     data: Float64
     bits: npt.NDArray[np.uint64]
 
@@ -201,8 +199,26 @@ def _sorted_edges(symmetric: sp.csr_array) -> _Edges:
     # S is an edge as the walk sees it, relative to what its ends have.
     data = np.ascontiguousarray(symmetric.data, dtype=np.float64)
     bits = data.view(np.uint64)
-    rows, places = sort_edges(symmetric.indptr, symmetric.indices, bits)
-    return _Edges(rows, places, data, bits)
+    starts, columns = frozen_view(symmetric.indptr), frozen_view(symmetric.indices)
+    rows, places = sort_edges(starts, columns, bits)
+    return _Edges(rows, places, columns, data, bits)
+
+
+def _noticeable_sets_merge(edges: _Edges, masses: Float64) -> bool:
+    """Return whether an edge ever joins two sets that both have a `NOTICEABLE` share of the masses."""
+    from heatmover._compiled.merges import large_sets_merge
+
+    least, parent = NOTICEABLE * float(masses.sum()), np.arange(masses.size, dtype=np.int64)
+    return bool(large_sets_merge(edges.rows, edges.places, edges.columns, masses.copy(), least, parent))
+
+
+def _lowest_marked(up: Int64, marked: Bool) -> Int64:
+    """Return the lowest marked node at or above each node, or the highest one if none is."""
+    from heatmover._compiled.merges import lowest_marked
+
+    top = np.arange(up.size, dtype=np.int64)
+    lowest_marked(up, marked, top)
+    return top
 
 
 def _linkage(symmetric: sp.csr_array, degree: Float64, edges: _Edges) -> _Linkage:
@@ -213,8 +229,9 @@ def _linkage(symmetric: sp.csr_array, degree: Float64, edges: _Edges) -> _Linkag
     level = np.full(up.size, np.iinfo(np.int64).max)
     inside = np.zeros(up.size)
     inside[:n_points] = symmetric.diagonal() * degree
-    rows, places, data, bits = edges
-    count = merge_edges(rows, places, symmetric.indices, data, bits, np.sqrt(degree), up, level, inside)
+    own = np.arange(n_points, dtype=np.int64)
+    sets = np.stack([own, np.ones_like(own), own, np.full_like(own, up.size)])
+    count = merge_edges(*edges, np.sqrt(degree), up, level, inside, sets)
     values = np.zeros((count, 3))
     values[:n_points, 0], values[:, 1], values[:n_points, 2] = degree, inside[:count], 1
     sum_upwards(up[:count], values)

@@ -180,7 +180,7 @@ class Graph:
             "n_copies": len(array) - len(nodes),
         }
         unmoved = np.array_equal(place, np.arange(len(nodes)))
-        affinity = affinity_from_neighbors(support.distances, kernel, widths, n_threads=n_threads)
+        affinity = affinity_from_neighbors(support.distances, kernel, widths, n_threads=n_threads, overwrite=True)
         return cls(affinity, construction, None if unmoved else place)
 
     @classmethod

@@ -35,9 +35,10 @@ ROWS_AT_ONCE = 16_384
 
 
 def _gaussian(distances: sp.csr_array, widths: Float64) -> Float64:
+    values: Float64 = distances.data
     with np.errstate(over="ignore"):  # the square of a far outlier may overflow; its affinity is 0
         # In place: these arrays are among the largest of all.
-        values: Float64 = distances.data / widths[0]
+        np.divide(values, widths[0], out=values)
         np.square(values, out=values)
     np.negative(values, out=values)
     return np.exp(values, out=values)
@@ -51,9 +52,12 @@ def _adaptive(distances: sp.csr_array, widths: Float64) -> Float64:
 
 
 def _box(distances: sp.csr_array, widths: Float64) -> Float64:  # noqa: ARG001
-    return np.ones(distances.nnz)
+    values: Float64 = distances.data
+    values.fill(1.0)
+    return values
 
 
+# They may write over the distances.
 KERNELS: dict[str, Callable[[sp.csr_array, Float64], Float64]] = {
     "gaussian": _gaussian,
     "adaptive": _adaptive,
@@ -98,7 +102,12 @@ def _positive_median(middle: Float64) -> float:
 
 
 def affinity_from_neighbors(
-    distances: sp.csr_array, kernel: KernelName, widths: Float64, *, n_threads: int | None = None
+    distances: sp.csr_array,
+    kernel: KernelName,
+    widths: Float64,
+    *,
+    n_threads: int | None = None,
+    overwrite: bool = False,
 ) -> sp.csr_array:
     """Turn distances to neighbours into a symmetric affinity with ones on the diagonal.
 
@@ -112,6 +121,8 @@ def affinity_from_neighbors(
         From `choose_bandwidth`.
     n_threads
         Threads; None for all cores. Nothing depends on them.
+    overwrite
+        Whether the distances are not needed any more and may be written over: a copy takes 12 bytes per neighbour.
 
     Returns
     -------
@@ -121,8 +132,8 @@ def affinity_from_neighbors(
     from heatmover._compiled.mirror import sort_rows
 
     n_points, n_threads = distances.shape[0], check_threads(n_threads)
-    weights, places = KERNELS[kernel](distances, widths), narrow(distances)
-    directed = places.indptr, places.indices.copy(), weights
+    places = narrow(distances if overwrite else distances.copy())
+    directed = places.indptr, places.indices, KERNELS[kernel](places, widths)
     edges = [*range(0, n_points, ROWS_AT_ONCE), n_points]
     in_threads(lambda piece: sort_rows(*piece, *directed), pairwise(edges), n_threads)
     return _joined(directed, _mirrored(*directed), pairwise(edges), n_threads)

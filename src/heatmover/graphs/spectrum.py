@@ -168,11 +168,12 @@ def slowest_mode(symmetric: sp.csr_array, degree: Float64, guesses: Float64 | No
         rounding = degree.size * float(np.finfo(float).eps)
         return SlowMode(max(float(1 - values[-1]), 0.0), rounding, float(values[1]), vectors[:, -1])
     with one_blas_thread():
-        values, vectors, _ = _ritz(symmetric, STEPS, top, False)
+        units: list[Float64] | None = [] if _window(symmetric, STEPS) == STEPS else None
+        values, vectors, _ = _ritz(symmetric, STEPS, top, False, units)
+        # Vectors that were not kept are walked through again.
+        again = (unit for unit, _, _ in _walk(symmetric, STEPS, top, 2)) if units is None else units
         mode = np.zeros(degree.size)
-        for (unit, _, _), share in zip(
-            _walk(symmetric, STEPS, top, _window(symmetric, STEPS)), vectors[:, -1], strict=False
-        ):
+        for unit, share in zip(again, vectors[:, -1], strict=False):
             mode += share * unit
         candidates = mode[:, None] if guesses is None else np.column_stack([mode, guesses * top])
         vector, value, error = _best_combination(symmetric, top, candidates)
@@ -206,11 +207,22 @@ def _window(symmetric: sp.csr_array, steps: int) -> int:
 
 
 def _ritz(
-    symmetric: sp.csr_array, steps: int, deflate: Float64 | None, ends_only: bool
+    symmetric: sp.csr_array,
+    steps: int,
+    deflate: Float64 | None,
+    ends_only: bool,
+    units: list[Float64] | None = None,
 ) -> tuple[Float64, Float64, Float64]:
-    """Return Ritz values, their vectors in the basis of Lanczos, and their residual norms."""
+    """Return Ritz values, their vectors in the basis of Lanczos, and their residual norms; put the basis into a list.
+
+    A basis that is remembered is also the one to put together a mode from: a second walk took as long as the first.
+    """
     window = 2 if ends_only else _window(symmetric, steps)
-    entries = [(diagonal, beside) for _, diagonal, beside in _walk(symmetric, steps, deflate, window)]
+    entries = []
+    for unit, diagonal, beside in _walk(symmetric, steps, deflate, window):
+        entries.append((diagonal, beside))
+        if units is not None:
+            units.append(unit)
     if not entries:
         return np.zeros(1), np.zeros((0, 1)), np.zeros(1)
     diagonal, beside = np.array(entries).T
@@ -232,10 +244,12 @@ def _walk(
     for step in range(steps):
         if length < 1e-9:  # the Krylov space is exhausted: its Ritz values are eigenvalues
             return
-        unit = basis[step % window] = vector / length
+        basis[step % window] = vector / length
+        unit = basis[step % window]
         vector = _product(blocks, unit)
         diagonal = float(unit @ vector)
-        length = _orthogonalise(vector, known, basis)
+        # Rows that are still zero would be half of the work.
+        length = _orthogonalise(vector, known, basis[: step + 1])
         yield unit, diagonal, length if length >= 1e-9 else 0.0
 
 

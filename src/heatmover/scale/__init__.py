@@ -2,6 +2,7 @@
 
 from heatmover.scale.execute import connected
 from heatmover.scale.pieces import InPieces, compare_cohort, histograms, study_cohort
+from heatmover.scale.reading import read_cohort
 from heatmover.scale.tiles import distances, embed, nearest
 
 __all__ = [
@@ -12,5 +13,6 @@ __all__ = [
     "embed",
     "histograms",
     "nearest",
+    "read_cohort",
     "study_cohort",
 ]

@@ -35,6 +35,7 @@ __all__ = [
     "describe_input",
     "digest",
     "explain_full_disk",
+    "is_begun",
     "open_checkpoint",
 ]
 
@@ -316,6 +317,21 @@ def open_checkpoint(
         if _is_bare(place):
             _write_manifest(place, manifest)
         yield StoredCheckpoint(place, _check_manifest(place, manifest))
+
+
+def is_begun(path: str | os.PathLike[str] | None, *, resume: bool, need: int) -> bool:
+    """Return whether there is a store to go on with; if there is none, raise unless there is room for one.
+
+    Parameters
+    ----------
+    path, resume, need
+        As in `open_checkpoint`.
+    """
+    place = check_place(path, resume=resume)
+    if place is None or place.exists():
+        return place is not None and not _is_bare(place)
+    _check_space(place, need)
+    return False
 
 
 def check_place(path: str | os.PathLike[str] | None, *, resume: bool) -> Path | None:

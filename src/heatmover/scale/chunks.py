@@ -17,7 +17,7 @@ from heatmover._progress import Progress
 from heatmover._typing import Float64, FloatArray, Int32, Int64, Intp
 from heatmover._words import quoted_path, readable
 from heatmover.cohort import Cohort
-from heatmover.cohort.formats.text import DelimitedReader
+from heatmover.cohort.formats.text import from_the_top
 from heatmover.cohort.hashes import cell_hashes
 from heatmover.cohort.projection import Projection
 from heatmover.cohort.reader import Block, Columns, DrawnReader, Numbers, Reader, spans
@@ -35,6 +35,7 @@ __all__ = [
     "Piece",
     "Plan",
     "Wanted",
+    "absolute",
     "count_cells",
     "draw_cells",
     "make_plan",
@@ -283,10 +284,7 @@ def seekable(cohort: Cohort, folder: Path | None, progress: Progress, *, block_r
     progress, block_rows
         Told of the copying; cells in memory at a time.
     """
-    reader: Any = cohort.reader
-    while hasattr(reader, "inner"):  # below those that leave cells out
-        reader = reader.inner
-    if not isinstance(reader, DelimitedReader):
+    if not from_the_top(cohort.reader):
         yield cohort
         return
     progress.stage("copy the table", cohort.n_cells)
@@ -311,12 +309,13 @@ class Cells:
     @classmethod
     def of(cls, cohort: Cohort) -> Cells:
         """Return the cells of a cohort, by a path that means the same to a worker in another folder."""
-        return cls(_absolute(cohort.reader), cohort.projection, cohort.source.path)
+        return cls(absolute(cohort.reader), cohort.projection, cohort.source.path)
 
 
-def _absolute(reader: Any) -> Any:
+def absolute(reader: Any) -> Any:
+    """Return a reader that finds its file from any folder, such as a worker's."""
     if hasattr(reader, "inner"):
-        return replace(reader, inner=_absolute(reader.inner))
+        return replace(reader, inner=absolute(reader.inner))
     name = "folder" if hasattr(reader, "folder") else "path"
     place = getattr(reader, name)
     return replace(reader, **{name: os.path.abspath(place)}) if place else reader  # noqa: PTH100 - keeps links

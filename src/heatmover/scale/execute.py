@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from threadpoolctl import threadpool_limits
 
@@ -24,7 +24,7 @@ from heatmover._validation import check_threads, import_extra
 from heatmover.errors import HeatmoverError, InvalidInputError, argument
 from heatmover.scale.checkpoint import Arrays, Checkpoint
 
-__all__ = ["Executor", "Stages", "Task", "connected", "executor"]
+__all__ = ["Executor", "Stages", "Task", "connected", "executor", "nothing"]
 
 # Seconds between the attempts at a task whose fault may pass. A drive or a network that hiccups is back within a tenth
 # of a second or two seconds; growing pauses wait for both without asking a busy server at a high rate. A fault that
@@ -45,9 +45,10 @@ AHEAD = 2
 RESUME = f"with a checkpoint, run again with {argument('resume', True)}: what was finished is kept"
 
 
+Result = TypeVar("Result")
 # Called with what all tasks share; everything else is bound already.
-Task = Callable[[Any], Arrays]
-Consumer = Callable[[int, Arrays], None]
+Task = Callable[[Any], Result]
+Consumer = Callable[[int, Result], None]
 
 
 class Executor(ABC):
@@ -59,7 +60,9 @@ class Executor(ABC):
         """Tasks that run at the same time in the memory of one process."""
 
     @abstractmethod
-    def run(self, name: str, tasks: Mapping[int, Task], consume: Consumer, shared: Callable[[], Any]) -> None:
+    def run(
+        self, name: str, tasks: Mapping[int, Task[Result]], consume: Consumer[Result], shared: Callable[[], Any]
+    ) -> None:
         """Run all tasks and call ``consume(number, result)`` once for each, one call at a time, in any order.
 
         Parameters
@@ -201,12 +204,14 @@ class Threads(Executor):
         """Number of threads."""
         return self._n_workers
 
-    def run(self, name: str, tasks: Mapping[int, Task], consume: Consumer, shared: Callable[[], Any]) -> None:
+    def run(
+        self, name: str, tasks: Mapping[int, Task[Result]], consume: Consumer[Result], shared: Callable[[], Any]
+    ) -> None:
         """Run the tasks in threads; the calls of ``consume`` come from them, one at a time."""
         dask = import_extra("dask", package="dask", extra="dask")
         lock = threading.Lock()
 
-        def deliver(number: int, result: Arrays) -> None:
+        def deliver(number: int, result: Result) -> None:
             with lock:
                 consume(number, result)
 
@@ -237,14 +242,18 @@ class Cluster(Executor):
         """Threads of the largest worker, whose memory they share."""
         return max(self._client.nthreads().values(), default=1)
 
-    def run(self, name: str, tasks: Mapping[int, Task], consume: Consumer, shared: Callable[[], Any]) -> None:
+    def run(
+        self, name: str, tasks: Mapping[int, Task[Result]], consume: Consumer[Result], shared: Callable[[], Any]
+    ) -> None:
         """Run the tasks on the workers, a few ahead, so that neither scheduler nor client holds much."""
         if tasks:
             self._wait_for_workers()
             with self._explained():
                 self._run(name, tasks, consume, shared)
 
-    def _run(self, name: str, tasks: Mapping[int, Task], consume: Consumer, shared: Callable[[], Any]) -> None:
+    def _run(
+        self, name: str, tasks: Mapping[int, Task[Result]], consume: Consumer[Result], shared: Callable[[], Any]
+    ) -> None:
         dask = import_extra("dask", package="dask", extra="dask")
         distributed = import_extra("distributed", package="distributed", extra="dask")
         # A scheduler keeps results by key, also those of an earlier run.
@@ -307,7 +316,7 @@ class Cluster(Executor):
             raise InvalidInputError("a Dask scheduler that stays", "that it went away", RESUME) from error
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """Make nothing, for tasks that share nothing."""
 
 
@@ -333,10 +342,10 @@ class Stages:
     def each(
         self,
         name: str,
-        tasks: Mapping[int, Task],
+        tasks: Mapping[int, Task[Arrays]],
         weights: Mapping[int, int],
         fold: Callable[[int, Arrays], None],
-        shared: Callable[[], Any] = _nothing,
+        shared: Callable[[], Any] = nothing,
     ) -> None:
         """Call ``fold(number, result)`` for every task, in any order: the fold must not depend on it.
 
@@ -370,6 +379,11 @@ class Stages:
 
         if left:
             self.executor.run(name, left, consume, shared)
+
+    def keep(self, name: str, results: Mapping[int, Arrays]) -> None:
+        """Keep the results of tasks that ran before there was a checkpoint."""
+        for number, result in results.items():
+            self.checkpoint.save(_place(name, number), result)
 
     def once(self, name: str, make: Callable[[], Arrays]) -> Arrays:
         """Return the result of a stage of one piece that runs here."""

@@ -32,7 +32,10 @@ from heatmover.scale.chunks import (
 )
 from heatmover.scale.execute import Stages
 
-__all__ = ["Draw", "Drawn", "Histogrammed", "Tally", "count", "draw", "find_centers"]
+__all__ = ["DRAWING", "Draw", "Drawn", "Histogrammed", "Tally", "count", "draw", "find_centers", "gather"]
+
+# Name of the stage that draws, also in the checkpoint.
+DRAWING = "draw cells"
 
 # Independent streams of one seed, so that a stage's draw does not depend on whether another was resumed.
 FOR_LANDMARKS, FOR_AGREEMENT, FOR_CENTERS = range(3)
@@ -154,8 +157,10 @@ class Histogrammed:
         return annotation._replace(codes=codes.astype(np.int32)), CellMasses(masses, nodes, totals)
 
 
-def draw(cohort: Cohort, plan: Plan, stages: Stages, seed: int) -> Draw:
+def draw(cohort: Cohort, plan: Plan, stages: Stages, seed: int) -> dict[int, Arrays]:
     """Draw cells by hashes of their values and samples, so that their order does not matter, in one pass.
+
+    It looks at every value of every cell.
 
     Parameters
     ----------
@@ -163,6 +168,11 @@ def draw(cohort: Cohort, plan: Plan, stages: Stages, seed: int) -> Draw:
         What, how and where.
     seed
         Of the draw.
+
+    Returns
+    -------
+    dict
+        The cells drawn from each piece; `gather` puts them together.
     """
     everyone = np.full(len(cohort.names), plan.n_drawn / plan.n_cells)
     streams = {name: int(np.random.default_rng([seed, stream]).integers(2**62)) for name, stream in STREAMS.items()}
@@ -179,8 +189,13 @@ def draw(cohort: Cohort, plan: Plan, stages: Stages, seed: int) -> Draw:
         return partial(draw_cells, piece=piece, codes=cohort.codes[start:stop], wanted=wanted)
 
     tasks = {number: task(*span) for number, span in enumerate(plan.pieces)}
-    stages.each("draw cells", tasks, _cells(plan), found.__setitem__)
-    return Draw(*(_put_together(name, found, len(cohort.names)) for name in ("landmarks", "agreement")))
+    stages.each(DRAWING, tasks, _cells(plan), found.__setitem__)
+    return found
+
+
+def gather(found: dict[int, Arrays], n_samples: int) -> Draw:
+    """Return the cells drawn from all pieces, of which nothing is left."""
+    return Draw(*(_put_together(name, found, n_samples) for name in ("landmarks", "agreement")))
 
 
 def _put_together(name: str, found: dict[int, Arrays], n_samples: int) -> Drawn:

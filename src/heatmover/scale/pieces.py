@@ -29,10 +29,18 @@ from heatmover.embedding import DiffusionEMD, pairwise_distances
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Graph, Landmarks
 from heatmover.measures import Measures, measures_from_weights
-from heatmover.scale.checkpoint import Arrays, check_place, describe_input, digest, open_checkpoint
-from heatmover.scale.chunks import AGREEMENT_POINTS, make_plan, seekable
-from heatmover.scale.execute import Stages, executor
-from heatmover.scale.landmarks import Draw, Histogrammed, count, draw, find_centers
+from heatmover.scale.checkpoint import (
+    Arrays,
+    NoCheckpoint,
+    check_place,
+    describe_input,
+    digest,
+    is_begun,
+    open_checkpoint,
+)
+from heatmover.scale.chunks import AGREEMENT_POINTS, Plan, make_plan, seekable
+from heatmover.scale.execute import Executor, Stages, executor
+from heatmover.scale.landmarks import DRAWING, Draw, Histogrammed, count, draw, find_centers, gather
 from heatmover.scale.tiles import SAMPLES_AT_ONCE, embedding_tasks, same
 
 __all__ = ["InPieces", "Request", "compare_cohort", "compare_samples", "counted", "histograms", "study_cohort"]
@@ -252,7 +260,7 @@ class Request:
             raise InvalidInputError(
                 "a Cohort",
                 type(self.cohort).__name__,
-                "heatmover.cohort.read_cohort makes one from a file, without loading it",
+                "heatmover.scale.read_cohort makes one from a file, without loading it",
             )
         if self.pieces.client is not None and not self.cohort.source.path:
             raise InvalidInputError(
@@ -346,17 +354,45 @@ def counted(request: Request) -> Iterator[tuple[Stages, Draw, Histogrammed]]:
             n_workers=where.n_workers,
             n_types=request.n_types,
         )
+        early = _draw_unchecked(request, plan, where)
         manifest = {} if pieces.checkpoint is None else request.manifest()
         with open_checkpoint(pieces.checkpoint, manifest, resume=pieces.resume, need=plan.checkpoint_bytes) as store:
             stages = Stages(where, store, request.progress)
+            stages.keep(DRAWING, early)
             with seekable(cohort, store.folder, request.progress, block_rows=plan.block_rows) as cells:
-                drawn = draw(cells, plan, stages, seed)
+                drawn = gather(early or draw(cells, plan, stages, seed), len(cohort.names))
                 centers = find_centers(
                     drawn.landmarks, cells, plan, stages, passes=pieces.passes, seed=seed, n_threads=n_threads
                 )  # fmt: skip
                 types = None if request.annotation is None else request.annotation.codes
                 found = count(centers, drawn.landmarks, cells, plan, stages, n_threads, types)
             yield stages, drawn, found
+
+
+def _draw_unchecked(request: Request, plan: Plan, where: Executor) -> dict[int, Arrays]:
+    """Draw the cells of a cohort at whose values nobody has looked yet; nothing if a checkpoint shows that one has.
+
+    A checkpoint begins when all values are known to be finite: one of a file that is refused would stand in the way of
+    the file that was mended.
+    """
+    pieces, cohort = request.pieces, request.cohort
+    if not cohort.unchecked or is_begun(pieces.checkpoint, resume=pieces.resume, need=plan.checkpoint_bytes):
+        return {}
+    with _refused_as_read(cohort, request.progress):
+        return draw(cohort, plan, Stages(where, NoCheckpoint(), request.progress), request.seed)
+
+
+@contextmanager
+def _refused_as_read(cohort: Cohort, progress: Progress) -> Iterator[None]:
+    """Say of a file what `read_cohort` would have said, which knows all of its values and not one piece."""
+    try:
+        yield
+    except InvalidInputError:
+        try:
+            cohort.checked(progress)
+        except InvalidInputError as error:
+            raise error from None
+        raise
 
 
 def compare_cohort(
@@ -387,7 +423,8 @@ def compare_cohort(
     Parameters
     ----------
     cohort
-        From `heatmover.cohort.read_cohort`. On a cluster every worker must see its files under the same path.
+        From `heatmover.scale.read_cohort`, or from `heatmover.read_cohort`, which takes one pass over the file more. On
+        a cluster every worker must see its files under the same path.
     landmarks
         How many; ``"auto"``: 4,000, or a tenth of the cells if these are few.
     passes, memory, client, checkpoint, resume, n_jobs

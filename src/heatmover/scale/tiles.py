@@ -217,11 +217,11 @@ def embed(
     return open_array(str(place))
 
 
-def embedding_tasks(model: DiffusionEMD, measures: Measures) -> tuple[dict[int, Task], dict[int, int]]:
+def embedding_tasks(model: DiffusionEMD, measures: Measures) -> tuple[dict[int, Task[Arrays]], dict[int, int]]:
     """Return tasks that embed some samples each, and how many."""
     rows = model.node_masses(measures)
     starts = range(0, rows.shape[0], SAMPLES_AT_ONCE)
-    tasks: dict[int, Task] = {
+    tasks: dict[int, Task[Arrays]] = {
         number: partial(_embed_rows, rows=rows[start : start + SAMPLES_AT_ONCE]) for number, start in enumerate(starts)
     }
     return tasks, {number: min(SAMPLES_AT_ONCE, rows.shape[0] - start) for number, start in enumerate(starts)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from unittest import mock
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy.spatial.distance import cdist
 
 from heatmover.graphs.search import assign
 from heatmover.graphs.search.assign import CenterSearch
+from heatmover.graphs.search.every import EveryCenter
 from heatmover.graphs.search.leaves import Leaves
 
 
@@ -58,11 +60,23 @@ def cases():
     yield "columns in memory", np.asfortranarray(points), centers
 
 
-@pytest.fixture(params=["leaves", "products"])
-def way(request, monkeypatch):
-    """Which of the two ways is taken, whatever there is to do."""
-    monkeypatch.setattr(assign, "FEW_PAIRS", 0 if request.param == "leaves" else np.inf)
-    return request.param
+def taking(way):
+    """Take one of the ways, whatever there is to do."""
+    few = mock.patch.object(assign, "FEW_PAIRS", np.inf if way == "products" else 0)
+    every = mock.patch.object(CenterSearch, "_every_pays", return_value=way == "every")
+    stack = ExitStack()
+    stack.enter_context(few)
+    stack.enter_context(every)
+    return stack
+
+
+WAYS = ["leaves", "every", "products"]
+
+
+@pytest.fixture(params=WAYS)
+def way(request):
+    with taking(request.param):
+        yield request.param
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
@@ -87,8 +101,8 @@ def test_any_points_and_centres(seed, n_centers, n_dimensions, digits, spread, o
     centers = (scale * rng.normal(size=(n_centers, n_dimensions))).round(digits) + offset
     points = centers[rng.integers(n_centers, size=50)] + rng.normal(size=(50, n_dimensions)).round(digits)
     expected = brute_force(points, centers)
-    for few in (0, np.inf):
-        with mock.patch.object(assign, "FEW_PAIRS", few):
+    for way in WAYS:
+        with taking(way):
             found, squares = CenterSearch(centers).nearest(points, 1)
         np.testing.assert_array_equal(found, expected)
         np.testing.assert_allclose(squares, cdist(points, centers, "sqeuclidean").min(axis=1), rtol=1e-9, atol=1e-9)
@@ -155,7 +169,7 @@ def test_every_centre_is_in_one_leaf_and_its_box():
     tiles, boxes, radii = leaves.parts
     assert sorted(leaves.order[leaves.order >= 0]) == list(range(1000))
     width = leaves.order.size // leaves.n_leaves
-    rotated = (centers - leaves.origin) / leaves.unit @ leaves.rotation[:3]
+    rotated = (centers - leaves.frame.origin) / leaves.frame.unit @ leaves.rotation[:3]
     for leaf in range(leaves.n_leaves):
         members = leaves.order.reshape(-1, width)[leaf]
         own = rotated[members[members >= 0]]
@@ -166,3 +180,56 @@ def test_every_centre_is_in_one_leaf_and_its_box():
         *columns, halves = tiles[leaf].reshape(4, width)[:, : len(own)]
         np.testing.assert_allclose(middle[:3] - np.transpose(columns), own[:, :3], atol=1e-6)
         np.testing.assert_allclose(2 * halves, np.square(columns).sum(axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("n_dimensions", "share"), [(1, 0.3), (3, 0.9), (8, 0.98), (14, 0.98), (17, 0.98)])
+def test_what_is_called_sure_is_the_nearest_and_most_of_a_gaussian_is_sure(n_dimensions, share):
+    rng = np.random.default_rng(n_dimensions)
+    points, centers = (rng.normal(size=(count, n_dimensions)) for count in (500, 300))
+    nearest, sure = EveryCenter.from_centers(centers).nearest(points)
+    expected = brute_force(points, centers)
+    np.testing.assert_array_equal(nearest[sure], expected[sure])
+    assert sure.mean() > share
+
+
+def test_ties_are_not_called_sure():
+    """Also those of centres 8 places apart, which share a column, and those in other leaves."""
+    rng = np.random.default_rng(0)
+    for apart in (1, 8, 120, 128, 136):
+        centers = rng.normal(size=(300, 4))
+        centers[apart] = centers[0]
+        nearest, sure = EveryCenter.from_centers(centers).nearest(centers)
+        assert not sure[[0, apart]].any()
+        assert sure.sum() == 298
+        np.testing.assert_array_equal(nearest[sure], np.flatnonzero(sure))
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_points_beyond_single_precision_are_not_called_sure():
+    centers = np.random.default_rng(0).normal(size=(300, 3))
+    points = np.array([[1e16, 0, 0], [1e39, 0, 0], [-1e300, 1e300, 0], [0.1, 0, 0]])
+    assert EveryCenter.from_centers(centers).nearest(points)[1].tolist()[:3] == [False, False, False]
+    assert not EveryCenter.from_centers(1e200 * centers).nearest(1e200 * centers)[1].any()
+
+
+@pytest.mark.parametrize(
+    ("noise", "every"), [pytest.param(1.0, True, id="a Gaussian"), pytest.param(1e-3, False, id="along a line")]
+)
+def test_every_centre_is_compared_where_no_leaf_can_be_left_out(monkeypatch, noise, every):
+    monkeypatch.setattr(assign, "FEW_PAIRS", 0)
+    monkeypatch.setattr(assign, "LEAST_PROBED", 400)
+    rng = np.random.default_rng(0)
+    cells = rng.normal(size=(1400, 14)) * [1.0, *[noise] * 13]
+    search = CenterSearch(cells[:1000])
+    np.testing.assert_array_equal(search.nearest(cells[1000:], 2)[0], brute_force(cells[1000:], cells[:1000]))
+    assert ("_every" in search.__dict__) == every
+    assert "_every" not in CenterSearch(cells[:1000]).__dict__
+
+
+def test_one_origin_is_not_taken_for_tight_clusters_far_apart(monkeypatch):
+    monkeypatch.setattr(assign, "MOST_LEAVES", 0.0)
+    monkeypatch.setattr(assign, "LEAST_PROBED", 400)
+    rng = np.random.default_rng(0)
+    places = np.repeat(1e3 * rng.normal(size=(10, 14)), 60, axis=0)
+    assert not CenterSearch(places + 1e-3 * rng.normal(size=places.shape))._every_pays(places)
+    assert CenterSearch(places + 1e3 * rng.normal(size=places.shape))._every_pays(places)

@@ -6,7 +6,7 @@ from scipy.spatial.distance import cdist
 
 from heatmover.graphs.search import cells as module
 from heatmover.graphs.search import choose
-from heatmover.graphs.search.cells import Cells
+from heatmover.graphs.search.cells import Cells, least_recall
 from heatmover.graphs.search.choose import k_nearest
 
 
@@ -127,7 +127,7 @@ def test_no_cell_in_reach_is_left_out():
 def test_a_plan_finds_what_it_promises_and_more_costs_more():
     points = clusters(3000)
     cells = make(points, 10, strict=False)
-    probe, truth = cells.probe(10), brute_force(points, 10)[:, -1:]
+    probe, truth = cells.probe(10, 2), brute_force(points, 10)[:, -1:]
     before = 0.0
     for wanted in (0.5, 0.9, 0.99):
         plan = probe.plan(wanted)
@@ -137,6 +137,77 @@ def test_a_plan_finds_what_it_promises_and_more_costs_more():
         assert found.seen[:, 0].mean() == pytest.approx(plan.n_candidates, rel=0.5)
         before = found.seen[:, 0].mean()
     assert before < 0.5 * len(points)
+
+
+@pytest.mark.parametrize("points", SHAPES.values(), ids=SHAPES.keys())
+def test_a_sure_plan_finds_what_it_promises_of_all(points):
+    """Every point is a probe here, so that nothing is left to chance."""
+    support = k_nearest(points, 7, algorithm="cells", rng=np.random.default_rng(0))
+    true_recall = recall(points, support.distances.data.reshape(-1, 7))
+    assert true_recall >= 0.99
+    assert support.search.recall == pytest.approx(true_recall, abs=0.002)  # points too far for a float32 are no probes
+
+
+def test_a_sure_plan_of_a_sample_is_wider(monkeypatch):
+    monkeypatch.setattr(module, "PROBES", 400)
+    points = clusters(3000)
+    cells = make(points, 10, strict=False)
+    probe = cells.probe(10, 1, 400)
+    mean, sure = probe.plan(0.97), probe.plan(0.97, surely=True)
+    assert sure.share > mean.share
+    assert sure.n_candidates > mean.n_candidates
+    assert recall(points, cells.k_nearest(10, sure, 2).distances) >= 0.97
+
+
+def test_where_nothing_less_is_sure_a_plan_looks_everywhere():
+    """Twenty points cannot tell that 99 % are found."""
+    points = clusters(3000)
+    cells = make(points, 10, strict=False)
+    plan = cells.probe(10, 1, 20).plan(0.99, surely=True)
+    assert plan.n_candidates == 3000
+    found = cells.k_nearest(10, plan, 2)
+    np.testing.assert_allclose(found.distances, brute_force(points, 10), rtol=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.04, 0.2])
+def test_a_bound_of_the_recall_is_rarely_wrong(share):
+    """Some points miss a part of their neighbours, of any size, and the others none: the bound is below the truth."""
+    rng = np.random.default_rng(0)
+    everyone = np.where(rng.random(50_000) < share, rng.random(50_000), 1.0)
+    draws = [least_recall(rng.choice(everyone, 1000, replace=False), everyone.size) for _ in range(400)]
+    assert np.mean(np.array(draws) > everyone.mean()) < 0.03
+    assert np.mean(draws) > everyone.mean() - 0.025
+
+
+def test_of_all_points_there_is_no_doubt():
+    found = np.random.default_rng(0).random(300)
+    assert least_recall(found, 300) == pytest.approx(found.mean())
+    assert least_recall(np.ones(300), 300) == 1
+    assert 0.98 < least_recall(np.ones(300), 100_000) < 0.99
+
+
+@pytest.mark.parametrize("n_dimensions", [1, 3, 8, 13])
+def test_squares_of_a_tile(n_dimensions):
+    """Four points against a cell of 32 places, the last five of them empty."""
+    from numba import njit
+
+    from heatmover._compiled.cells import tile_squares
+
+    @njit
+    def look(queries, block, begin, sizes, limits, out):
+        return tile_squares(queries, block, begin, sizes, limits, out)
+
+    points, cell = gaussian(4, n_dimensions).astype(np.float32), gaussian(32, n_dimensions, 1).astype(np.float32)
+    cell[27:] = np.inf
+    truth = cdist(points, cell[:27], "sqeuclidean")
+    limits = truth.min(axis=1).astype(np.float32) * np.array([1.001, 0.999, 1.001, 0.999], np.float32)
+    block, out = np.r_[np.zeros(5), cell.T.ravel()].astype(np.float32), np.zeros(4 * 40, np.float32)
+    bits = look(points.ravel(), block, 5, (n_dimensions, 32, 40), limits, out)
+    squares = out.reshape(4, 40)
+    np.testing.assert_allclose(squares[:, :27], truth, rtol=1e-5)
+    assert np.isposinf(squares[:, 27:32]).all()
+    assert (squares[:, 32:] == 0).all()
+    assert bits == 0b0101
 
 
 @pytest.mark.parametrize("points", SHAPES.values(), ids=SHAPES.keys())
@@ -178,8 +249,8 @@ def test_threads_change_nothing(strict):
     one, two = (make(points, strict=strict, n_threads=n_threads) for n_threads in (1, 3))
     np.testing.assert_array_equal(one.order, two.order)
     np.testing.assert_array_equal(one.blocks, two.blocks)
-    plan = one.probe(6).plan(0.9)
-    assert plan == two.probe(6).plan(0.9)
+    plan = one.probe(6, 1).plan(0.9)
+    assert plan == two.probe(6, 3).plan(0.9)
     for first, second in zip(one.k_nearest(6, plan, 1), two.k_nearest(6, plan, 3), strict=True):
         np.testing.assert_array_equal(first, second)
 

@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from heatmover.graphs.search import choose as neighbors
 from heatmover.graphs.search import descent
-from heatmover.graphs.search.cells import Cells
+from heatmover.graphs.search.cells import Cells, Plan, Probe
 from heatmover.graphs.search.choose import k_nearest, within_radius
 
 EXACT = ["tree", "groups", "blocked"]
@@ -219,7 +219,7 @@ def test_approximate_search_says_how_good_it_is(points, algorithm):
     assert_valid(points, support, 15)
     true_recall = recall(points, support, 15)
     assert true_recall >= 0.95
-    assert support.search.recall == pytest.approx(true_recall, abs=0.02)  # measured on 200 of 4000 points
+    assert support.search.recall == pytest.approx(true_recall, abs=0.01)  # measured on 1000 of 4000 points
     assert support.search.reason == "as asked for"
 
 
@@ -302,7 +302,36 @@ def test_choice_with_identical_points():
 def test_dimension_is_that_of_the_data_not_of_the_space(dimension, low, high):
     flat = np.random.default_rng(1).uniform(size=(2000, dimension)) @ np.linalg.qr(gaussian(40, dimension))[0].T
     cells = Cells.from_points(flat, 20, np.random.default_rng(0), strict=False, n_threads=1)
-    assert low < cells.probe(20).dimension() < high
+    assert low < cells.probe(20, 1).dimension() < high
+
+
+@pytest.mark.usefixtures("small_thresholds")
+def test_where_descent_finds_too_few_cells_take_over(monkeypatch):
+    monkeypatch.setattr(descent, "MOST_ROUNDS", 0)
+    monkeypatch.setattr(descent, "FIRST_RECALLS", (0.3,))
+    points = gaussian(900, 40)
+    support = search(points, 10)
+    assert support.search.algorithm == "cells"
+    assert support.search.reason.endswith("exact search is slow; descent found too few")
+    assert recall(points, support, 10) >= 0.99
+
+
+@pytest.mark.usefixtures("small_thresholds")
+def test_where_cells_find_too_few_all_is_exact(monkeypatch):
+    """Something that no plan has foreseen."""
+    monkeypatch.setattr(Probe, "plan", lambda *_, **__: Plan(0.0, 1, 10.0))
+    points = gaussian(900, 12)
+    support = search(points, 10)
+    assert (support.search.algorithm, support.search.recall) == ("groups", 1.0)
+    assert support.search.reason.endswith("cells found too few")
+    np.testing.assert_allclose(rows(support, 10)[0], brute_force(points, 10), rtol=1e-9)
+
+
+def test_copies_do_not_make_data_look_flat():
+    """Five of each in 30 dimensions: nearest neighbours are very near, but the others are as far as without copies."""
+    points = np.repeat(gaussian(600, 30), 5, axis=0) + 1e-6 * gaussian(3000, 30, 1)
+    cells = Cells.from_points(points, 20, np.random.default_rng(0), strict=False, n_threads=1)
+    assert cells.probe(20, 1).dimension() > 8
 
 
 # --- determinism

@@ -21,7 +21,7 @@ from heatmover.cohort.reader import Block, Columns, NotFeatures, Numbers, spans
 from heatmover.cohort.samples import Mixture
 from heatmover.errors import InvalidInputError, argument
 
-__all__ = ["DelimitedReader", "not_a_number", "open_delimited", "read_head", "read_sheet"]
+__all__ = ["DelimitedReader", "from_the_top", "not_a_number", "open_delimited", "read_head", "read_sheet"]
 
 # "None" is not among them: it is also the name of a treatment.
 MISSING = ["", "NA", "N/A", "<NA>", "NaN", "nan", "null", "NULL"]
@@ -148,6 +148,13 @@ class DelimitedReader:
         if self.undecided and texts:
             return NotFeatures(texts)
         return not_a_number(*next(iter(wrong.items()))) if wrong else None
+
+
+def from_the_top(reader: Any) -> bool:
+    """Tell whether a reader, or the one below those that leave cells out, must read all that is before a cell."""
+    while hasattr(reader, "inner"):
+        reader = reader.inner
+    return isinstance(reader, DelimitedReader)
 
 
 def not_a_number(name: str, mixture: Mixture) -> InvalidInputError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,7 +15,7 @@ from heatmover import _threads
 from heatmover._typing import Bool, Float64, Int64, Intp
 from heatmover._validation import check_threads
 from heatmover.graphs.kernels import narrow
-from heatmover.graphs.search.cells import Cells, Probe
+from heatmover.graphs.search.cells import TIE, Cells, Probe, least_recall
 from heatmover.graphs.search.descent import descend
 from heatmover.graphs.search.groups import Groups
 from heatmover.graphs.search.products import true_squares
@@ -44,14 +44,15 @@ GROUPS_UP_TO = 200_000
 CELLS_ABOVE = 10_000
 # In float64 and by balls, groups may look at so many coordinates per point before products are faster.
 MOST_BY_BALLS = 125_000.0
-# Share of the true neighbours that a search by cells plans to find. It mostly finds more, because the reach is larger
-# while it searches: found 0.993 (10^6 points in 8 dimensions), 0.991 (300,000 in 50) to 0.997 (100,000 in 30).
-WANTED = 0.992
-# An approximate search by cells may look at so many coordinates per point. Descent from shorter searches finds less:
-# 100,000 clustered points in 50 dimensions, 635,000 coordinates, cells 68 and 0.993, descent 78 and 0.987; 300,000
-# points, with the whole graph, cells 197 and 0.991, descent 191 and 0.981. More was not tried. Other clustered points,
-# drawn for benchmarks/neighbors.py, came to 0.987 in 50 dimensions: 0.99 is not reached there on all data.
-MOST_LOOKED_AT = 3_000_000.0
+# Share of the true neighbours that an approximate search finds, with confidence.
+WANTED = 0.99
+# Descent keeps lists of so many times the neighbours wanted, and longer ones if those found too few.
+LISTS = (1, 2)
+# An approximate search by cells may look at so many coordinates per point (a limit by estimate). Descent was slower
+# where both were tried: clustered points (50,000 in 50 dimensions) descent 97 and a recall of 0.999, cells 40 and
+# 0.998; a Gaussian (20,000 in 100, 2 million coordinates in all) 335 and 0.924, cells 135 and 0.998. Where all points
+# are more than this, in millions of them, comparing all grows with their number and descent does not.
+MOST_LOOKED_AT = 10_000_000.0
 # Up to here a tree is instant in any dimension.
 FEW = 1_000
 # Queries of a block: at most MOST_SCORES scores at once (12 MB with their order), but enough queries to be worth the
@@ -61,8 +62,6 @@ LEAST_BLOCK = 16
 MOST_SCORES = 2**20
 # A few more candidates than needed: where float32 swaps near ties, all of them are still kept.
 SPARE = 4
-# Distances whose squares differ by this share are equal.
-TIE = 1e-9
 # Points tied with the last neighbour are neighbours too, up to so many times as many as asked for. Shells of equal
 # distances on a lattice: 24 beyond the first 32 neighbours in 3 dimensions, 91 beyond 14 for words of 14 bits.
 MOST_TIED = 4
@@ -167,21 +166,45 @@ class _Prepared(NamedTuple):
 def _approximate(
     points: Float64, k: int, search: Search, prepared: _Prepared, rng: np.random.Generator, n_threads: int
 ) -> Neighbors:
-    """Find about the k nearest by cells, or by descent from them, and measure the recall."""
+    """Find about the k nearest by cells, or by descent from them, widening the search until the recall is sure."""
     n_points = len(points)
     cells = prepared.cells or Cells.from_points(points, k, rng, strict=False, n_threads=n_threads)
-    probe = prepared.probe or cells.probe(k)
-    if search.algorithm == "cells":
-        found = cells.k_nearest(k, probe.plan(WANTED), n_threads)
-    else:
-        found = descend(points, k, rng, n_threads=n_threads, cells=cells, probe=probe)
-    distances, indices = found.distances, found.indices
-    short = np.flatnonzero(indices[:, -1] < 0)
-    if short.size:  # their neighbours are too far for a float32, or in cells of few points
-        distances[short], indices[short] = _exactly(points, short, k, n_threads)
-    search = Search(search.algorithm, _measure_recall(cells, distances, rng), search.reason)
+    probe = prepared.probe or cells.probe(k, n_threads)
+    for algorithm, (distances, indices) in _attempts(points, k, search, cells, probe, rng, n_threads):
+        short = np.flatnonzero(indices[:, -1] < 0)
+        if short.size:  # their neighbours are too far for a float32, or in cells of few points
+            distances[short], indices[short] = _exactly(points, short, k, n_threads)
+        recalls = probe.recalls(distances)
+        recall = float(recalls.mean()) if recalls.size else 1.0
+        reason = search.reason + (f"; {search.algorithm} found too few" if algorithm != search.algorithm else "")
+        result = Search(algorithm, 1.0 if algorithm == "groups" else recall, reason)
+        if not recalls.size or least_recall(recalls, n_points) >= WANTED:
+            break
     part = _Part(np.arange(n_points), np.full(n_points, k), distances.ravel(), indices.ravel())
-    return Neighbors(_matrix(n_points, [part]), _middle(distances, k), search)
+    return Neighbors(_matrix(n_points, [part]), _middle(distances, k), result)
+
+
+def _attempts(
+    points: Float64,
+    k: int,
+    search: Search,
+    cells: Cells,
+    probe: Probe,
+    rng: np.random.Generator,
+    n_threads: int,
+) -> Iterator[tuple[str, Found]]:
+    """Yield neighbours, each time of a wider search, and its algorithm: the one asked for, or any if none was."""
+    is_free = np.isnan(search.recall)
+    if search.algorithm == "descent":
+        for times in LISTS:
+            found = descend(points, min(times * k, len(points) - 1), rng, n_threads=n_threads, cells=cells)
+            yield "descent", (found.distances[:, :k], found.indices[:, :k])
+    if search.algorithm == "cells" or is_free:
+        found = cells.k_nearest(k, probe.plan(WANTED, surely=True), n_threads)
+        yield "cells", (found.distances, found.indices)
+    if is_free:
+        # What was planned is found, unless single precision spoils it.
+        yield "groups", _exactly(points, np.arange(len(points)), k, n_threads)
 
 
 def _by_groups(points: Float64, k: int, prepared: _Prepared, rng: np.random.Generator, n_threads: int) -> Found:
@@ -283,7 +306,7 @@ def _choose(points: Float64, k: int, rng: np.random.Generator, n_threads: int) -
         return Search("blocked", 1.0, reason + "products are faster"), _Prepared()
     is_small = n_points <= GROUPS_UP_TO
     cells = Cells.from_points(points, k, rng, strict=is_small, n_threads=n_threads)
-    probe = cells.probe(k)
+    probe = cells.probe(k, n_threads)
     if is_small:
         share = probe.n_candidates(1.0) / n_points
         if share * n_points * n_dimensions <= MOST_IN_REACH:
@@ -293,7 +316,7 @@ def _choose(points: Float64, k: int, rng: np.random.Generator, n_threads: int) -
     looks = f"the data look {dimension:.1f}-dimensional"
     if dimension <= TREE_DIMENSION:
         return Search("tree", 1.0, f"{looks}: an exact tree is fast"), _Prepared()
-    is_near = probe.plan(WANTED).n_candidates * n_dimensions <= MOST_LOOKED_AT
+    is_near = probe.plan(WANTED, surely=True).n_candidates * n_dimensions <= MOST_LOOKED_AT
     reason = f"{n_points} points that look {dimension:.1f}-dimensional: exact search is slow"
     return Search("cells" if is_near else "descent", np.nan, reason), _Prepared(cells, probe)
 
@@ -376,10 +399,3 @@ def _without_self(distances: Float64, indices: Integers) -> Found:
     drop = indices == np.arange(n_points)[:, None]
     drop[~drop.any(axis=1), -1] = True
     return distances[~drop].reshape(n_points, count - 1), indices[~drop].reshape(n_points, count - 1)
-
-
-def _measure_recall(cells: Cells, approximate: Float64, rng: np.random.Generator) -> float:
-    """Compare approximate distances with exact ones on a fresh sample; a neighbour at an equal distance is a hit."""
-    sample = rng.choice(len(approximate), min(SAMPLE, len(approximate)), replace=False)
-    distances = cells.search_everywhere(sample, approximate.shape[1]).distances
-    return float((approximate[cells.order[sample]] <= distances[:, -1:] * (1 + TIE)).mean())

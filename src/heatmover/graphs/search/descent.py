@@ -27,6 +27,8 @@ __all__ = ["descend"]
 # from 0.8 123 and 0.980.
 FIRST_RECALLS = (0.99, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 MOST_AT_FIRST = 800_000.0
+# Points with their true neighbours that tell which: rounds mend what a plan misses.
+FIRST_PROBES = 200
 # So many points that have a point as a neighbour are looked at too: without them lists stay within their first cells.
 REVERSE = 15
 MOST_ROUNDS = 12
@@ -70,7 +72,7 @@ def descend(
     """
     n_threads = check_threads(n_threads)
     cells = cells or Cells.from_points(points, k, rng, strict=False, n_threads=n_threads)
-    plan = _first_plan(probe or cells.probe(k), points.shape[1])
+    plan = _first_plan(probe or cells.probe(k, n_threads, FIRST_PROBES), points.shape[1])
     found = cells.k_nearest(k, plan, n_threads)
     _improve(cells, found, n_threads)
     return found

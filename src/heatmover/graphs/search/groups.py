@@ -92,10 +92,13 @@ class Groups:
 
         points = np.ascontiguousarray(self.columns.T)
         parts = (points, self.columns, self.starts, self.order, self.member, self.middles, self.radii)
+        n_groups = self.radii.size
+        width = max(n_groups, int(np.diff(self.starts).max()))
 
         def search(start: int, stop: int) -> tuple[Float64, Int64, int]:
-            squares, names = np.empty((stop - start, k)), np.empty((stop - start, k), dtype=np.int64)
-            looked_at = k_nearest_by_groups((start, stop), *parts, SLACK, squares, names)
+            squares, names = np.full((stop - start, k), np.inf), np.full((stop - start, k), -1, dtype=np.int64)
+            scratch, near = np.empty((3, width)), np.empty(n_groups, dtype=np.int64)
+            looked_at = k_nearest_by_groups((start, stop), *parts, SLACK, squares, names, scratch, near)
             return squares, names, int(looked_at)
 
         return search

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from heatmover._typing import Bool, Float64, FloatArray, Int32, Int64, Intp
 
-__all__ = ["LARGEST", "LEAST", "Found", "Leaves"]
+__all__ = ["LARGEST", "LEAST", "Float32", "Found", "Frame", "Leaves", "center_tiles"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -25,6 +25,54 @@ FAR = 1e15
 LEAST, LARGEST = 1e-140, 1e150
 # Half the square of a centre that is not there.
 NOWHERE = np.float32(3e38)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Where centres are and how large: how points become coordinates of single precision.
+
+    Attributes
+    ----------
+    origin, unit
+        ``(n_dimensions,)`` and a power of two, so that nothing is rounded.
+    """
+
+    origin: Float64
+    unit: float
+
+    @classmethod
+    def around(cls, centers: Float64) -> Frame:
+        """Return that of centres ``(n_centers, n_dimensions)``."""
+        # Of many equal values around a few remote ones the median is near to the many, whose digits count.
+        origin = np.median(centers, axis=0)
+        largest = float(np.abs(centers - origin).max()) or 1.0
+        return cls(origin, float(np.exp2(np.ceil(np.log2(largest)))))
+
+    @property
+    def stride(self) -> int:
+        """Coordinates of a point with padding, whole vectors."""
+        from heatmover._compiled.assign import WIDTH
+
+        return -(-len(self.origin) // WIDTH) * WIDTH
+
+    @property
+    def scale(self) -> float:
+        """What differences from the origin are multiplied by."""
+        with np.errstate(over="ignore"):
+            return float(np.float64(1.0) / self.unit)
+
+    @cached_property
+    def rounding(self) -> Float32:
+        """Factors of the error of half a square in single precision, see decision 0033."""
+        epsilon = float(np.finfo(np.float32).eps)
+        return np.array([(len(self.origin) + 8) * epsilon, 2 * epsilon], dtype=np.float32)
+
+    def tells(self, sizes: Float32) -> Bool:
+        """Return for which points, by their norms, neither precision leaves its range."""
+        if not LEAST < self.unit < LARGEST:
+            return np.zeros(sizes.size, dtype=np.bool_)
+        return np.asarray(sizes < min(FAR, LARGEST / self.unit))
 
 
 @final
@@ -65,9 +113,8 @@ class Leaves:
     ----------
     order
         ``(n_leaves * LANES,)``: the number of the centre in each place; -1 where there is none.
-    origin, unit, rotation
-        ``(n_dimensions,)``, a number and ``(stride, stride)``, zeros beyond, or empty for none: how points become
-        coordinates.
+    frame, rotation
+        How points become coordinates; the rotation is ``(stride, stride)``, zeros beyond, or empty for none.
     parts
         Tiles, boxes and radii, see `heatmover._compiled.assign`.
     cuts
@@ -75,8 +122,7 @@ class Leaves:
     """
 
     order: Int64
-    origin: Float64
-    unit: float
+    frame: Frame
     rotation: Float64
     parts: tuple[Float32, Float32, Float32]
     cuts: tuple[Int32, Float32, Int32]
@@ -84,31 +130,21 @@ class Leaves:
     @classmethod
     def from_centers(cls, centers: Float64) -> Leaves:
         """Put centres ``(n_centers, n_dimensions)`` into leaves."""
-        from heatmover._compiled.assign import LANES, WIDTH
+        from heatmover._compiled.assign import LANES
 
-        # Of many equal values around a few remote ones the median is near to the many, whose digits count.
-        origin = np.median(centers, axis=0)
-        largest = float(np.abs(centers - origin).max()) or 1.0
-        unit = float(np.exp2(np.ceil(np.log2(largest))))  # a power of two, so that nothing is rounded
-        scaled = (centers - origin) / unit
-        stride = -(-centers.shape[1] // WIDTH) * WIDTH
+        frame = Frame.around(centers)
+        scaled, stride = (centers - frame.origin) / frame.unit, frame.stride
         rotation = _axes(scaled, stride)
         placed = np.pad(scaled, ((0, 0), (0, stride - centers.shape[1])))
         placed = placed @ rotation if rotation.size else placed
         members, cuts = _cut(placed, LANES)
         parts = _parts(placed, members, centers.shape[1], LANES)
-        return cls(_places(members, LANES), origin, unit, rotation, parts, cuts)
+        return cls(_places(members, LANES), frame, rotation, parts, cuts)
 
     @property
     def n_leaves(self) -> int:
         """Number of leaves."""
         return len(self.parts[0])
-
-    @cached_property
-    def rounding(self) -> Float32:
-        """Factors of the error of half a square in single precision, see decision 0033."""
-        epsilon = float(np.finfo(np.float32).eps)
-        return np.array([(len(self.origin) + 8) * epsilon, 2 * epsilon], dtype=np.float32)
 
     def nearest(self, block: FloatArray) -> Found:
         """Return the nearest centre of each point of a block ``(n_points, n_dimensions)``."""
@@ -116,10 +152,8 @@ class Leaves:
 
         n_points = len(block)
         points, sizes = np.empty((n_points, self.parts[1].shape[2]), dtype=np.float32), np.empty(n_points, np.float32)
-        with np.errstate(over="ignore"):
-            scale = float(np.float64(1.0) / self.unit)
-        rotate(block, self.origin, scale, self.rotation, points, sizes)
-        known = self._tells(sizes)
+        rotate(block, self.frame.origin, self.frame.scale, self.rotation, points, sizes)
+        known = self.frame.tells(sizes)
         own = np.zeros(n_points, dtype=np.int32)
         if len(self.cuts[0]):
             find_leaves(points, *self.cuts, own)
@@ -128,7 +162,7 @@ class Leaves:
             order = order[known[order]]
         points, norms, own = points[order], sizes[order], own[order]
         places, bounds = np.empty(len(order), dtype=np.int64), np.full((3, len(order)), np.inf, dtype=np.float32)
-        looked_at = nearest_by_leaves(points, norms, own, *self.parts, self.rounding, places, bounds)
+        looked_at = nearest_by_leaves(points, norms, own, *self.parts, self.frame.rounding, places, bounds)
         nearest = np.zeros(n_points, dtype=np.int64)
         nearest[order] = self.order[places]
         unsure = np.flatnonzero(bounds[2] <= bounds[0])
@@ -145,7 +179,7 @@ class Leaves:
         done = 0
         while done < len(found.unsure):
             left = (found.points[done:], found.norms[done:], np.ascontiguousarray(found.bounds[:, done:]))
-            n_pairs, n_points = candidates_by_leaves(*left, *self.parts, self.rounding, which, places)
+            n_pairs, n_points = candidates_by_leaves(*left, *self.parts, self.frame.rounding, which, places)
             yield found.unsure[done + which[:n_pairs]], self.order[places[:n_pairs]]
             done += n_points
         everyone = np.sort(self.order[centers])
@@ -153,12 +187,6 @@ class Leaves:
         for start in range(0, len(found.far), step):
             rows = found.far[start : start + step]
             yield np.repeat(rows, everyone.size), np.tile(everyone, rows.size)
-
-    def _tells(self, sizes: Float32) -> Bool:
-        """Return for which points, by their norms, neither precision leaves its range."""
-        if not LEAST < self.unit < LARGEST:
-            return np.zeros(sizes.size, dtype=np.bool_)
-        return np.asarray(sizes < min(FAR, LARGEST / self.unit))
 
 
 def _axes(scaled: Float64, stride: int) -> Float64:
@@ -209,8 +237,7 @@ def _places(members: list[Intp], size: int) -> Int64:
 def _parts(placed: Float64, members: list[Intp], n_dimensions: int, size: int) -> tuple[Float32, Float32, Float32]:
     """Return tiles, boxes and radii of leaves in single precision; bounds are rounded outward."""
     n_leaves, stride = len(members), placed.shape[1]
-    tiles = np.zeros((n_leaves, n_dimensions + 1, size), dtype=np.float32)
-    tiles[:, n_dimensions] = NOWHERE
+    tiles = np.empty((n_leaves, n_dimensions + 1, size), dtype=np.float32)
     boxes, radii = np.empty((n_leaves, 3, stride), dtype=np.float32), np.empty(n_leaves, dtype=np.float32)
     for leaf, rows in enumerate(members):
         own = placed[rows]
@@ -218,8 +245,17 @@ def _parts(placed: Float64, members: list[Intp], n_dimensions: int, size: int) -
         boxes[leaf, 1] = np.nextafter(own.max(axis=0).astype(np.float32), np.float32(np.inf))
         boxes[leaf, 2] = np.median(own, axis=0)  # one remote centre does not take it away from the others
         offsets = (own - boxes[leaf, 2]).astype(np.float32)
-        squares = np.square(offsets.astype(np.float64)).sum(axis=1)
-        tiles[leaf, :n_dimensions, : rows.size] = -offsets[:, :n_dimensions].T
-        tiles[leaf, n_dimensions, : rows.size] = squares / 2
-        radii[leaf] = np.nextafter(np.float32(np.sqrt(squares.max())), np.float32(np.inf))
+        tiles[leaf] = center_tiles(offsets[:, :n_dimensions], size)
+        norm = np.sqrt(np.square(offsets.astype(np.float64)).sum(axis=1).max())
+        radii[leaf] = np.nextafter(np.float32(norm), np.float32(np.inf))
     return tiles.reshape(n_leaves, -1), boxes, radii
+
+
+def center_tiles(offsets: Float32, size: int) -> Float32:
+    """Return a leaf of centres ``(n_centers, n_dimensions)``: negative, then half their squares, and nothing beyond."""
+    n_dimensions = offsets.shape[1]
+    tile = np.zeros((n_dimensions + 1, size), dtype=np.float32)
+    tile[n_dimensions] = NOWHERE
+    tile[:n_dimensions, : len(offsets)] = -offsets.T
+    tile[n_dimensions, : len(offsets)] = np.square(offsets.astype(np.float64)).sum(axis=1) / 2
+    return tile
