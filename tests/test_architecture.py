@@ -24,11 +24,11 @@ SOURCE = ROOT / "src" / "heatmover"
 LAYERS: list[set[str]] = [
     {"errors", "_handed", "_progress", "_readonly", "_threads", "_typing", "_version"},
     {"_compiled", "_files", "_validation", "_words"},
-    {"measures", "tables"},
+    {"measures", "storage", "tables"},
     {"graphs", "metrics", "transport"},
     {"datasets", "diffusion"},
     {"embedding", "statistics"},
-    {"attribution", "barycenters", "baselines", "calibration", "differentiable", "manifold", "noise"},
+    {"attribution", "barycenters", "baselines", "calibration", "differentiable", "index", "manifold", "noise"},
     {"cohort"},
     {"drawing"},
     {"analysis"},

@@ -22,6 +22,7 @@ __all__ = [
     "HeatmoverError",
     "InvalidInputError",
     "Landmarks",
+    "MeasureIndex",
     "Measures",
     "MissingExtraError",
     "__version__",
@@ -38,6 +39,7 @@ __all__ = [
     "explain",
     "explain_groups",
     "graphs",
+    "index",
     "landmark_agreement",
     "manifold",
     "measures_from_labels",
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
         differentiable,
         errors,
         graphs,
+        index,
         manifold,
         metrics,
         pl,
@@ -88,6 +91,7 @@ if TYPE_CHECKING:
         MissingExtraError,
     )
     from heatmover.graphs import Graph, Landmarks
+    from heatmover.index import MeasureIndex
     from heatmover.measures import Measures, measures_from_labels, measures_from_weights
     from heatmover.noise import uncertainty
 
@@ -101,6 +105,7 @@ _HOMES = {
     "embedding": ("DiffusionEMD", "nearest", "pairwise_distances"),
     "errors": tuple(name for name in __all__ if name.endswith(("Error", "Warning"))),
     "graphs": ("Graph", "Landmarks"),
+    "index": ("MeasureIndex",),
     "measures": ("Measures", "measures_from_labels", "measures_from_weights"),
     "noise": ("uncertainty",),
 }
