@@ -169,9 +169,9 @@ class MeasureIndex:
         rows = rows if rows.dtype in (np.float32, np.float64) else rows.astype(np.float64)
         given = [str(row) for row in range(len(rows))] if names is None else names
         table = Table.checked(rows, given, variables)
+        made_by = None if model is None else fingerprint(model)
         if model is not None:
             _check_width(rows.shape[1], model)
-        made_by = None if model is None else fingerprint(model)
         schema = Schema(rows.shape[1], "float32" if rows.dtype == np.float32 else "float64", table.kinds, made_by)
         if path is None:
             store = _Memory(schema)
@@ -238,8 +238,9 @@ class MeasureIndex:
         limit = check_memory(memory)
         shards = Shards.open(Path(path))
         if model is not None:
+            made_by = fingerprint(model)
             _check_width(shards.schema.n_features, model)
-            if shards.schema.model not in (None, fingerprint(model)):
+            if shards.schema.model not in (None, made_by):
                 raise InvalidInputError(
                     "the model that made the rows of the index",
                     "another one (its graph, scales, regions, density or precision differ)",

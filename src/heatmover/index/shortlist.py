@@ -135,7 +135,7 @@ class Shortlist:
         rng = np.random.default_rng(0)
         drawn = rng.permutation(rows.n_rows)
         sums = _choose_sums(rows, drawn)
-        held = np.sort(drawn[: min(N_HELD_OUT, rows.n_rows // 10)])
+        held = np.sort(drawn[: min(N_HELD_OUT, max(1, rows.n_rows // 10))])
         graph = faiss.IndexHNSWFlat(sums.count, N_LINKS, faiss.METRIC_L1)
         graph.hnsw.efConstruction = BUILD_EFFORT
         made = cls(sums, graph, np.empty(0, dtype=np.int64), held, EFFORTS[0], 0.0)
