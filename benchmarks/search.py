@@ -167,7 +167,7 @@ def streamed(place: str, kind: str, threads: int | None) -> dict[str, float]:
 
 
 def million(args: argparse.Namespace) -> None:
-    sizes = SMALL_SIZES if args.small else SIZES
+    sizes = tuple(args.sizes or (SMALL_SIZES if args.small else SIZES))
     rows, streams, exponents = [], [], []
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         for kind in args.kind or KINDS:
@@ -461,6 +461,7 @@ def main() -> int:
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--data", help="an .npz with images and labels, or a folder of idx files")
     parser.add_argument("--kind", nargs="+", choices=KINDS, help="of samples to simulate (all)")
+    parser.add_argument("--sizes", nargs="+", type=int, help="numbers of samples, ascending (10^4 to 10^6)")
     parser.add_argument("--asked", type=int, default=100, help="digits that are searched for when re-ranking (100)")
     parser.add_argument("--folder", help="where stores are made, some 3 GB (the system's folder for temporary files)")
     parser.add_argument("--small", action="store_true", help="small sizes: a minute instead of many")

@@ -462,16 +462,11 @@ class MeasureIndex:
 
         Examples
         --------
-        >>> import numpy as np
         >>> import heatmover as hm
-        >>> measures = np.eye(30)
-        >>> model = hm.DiffusionEMD(hm.Graph.from_grid((30,))).fit(measures)
-        >>> index = hm.MeasureIndex.from_measures(model, measures)
-        >>> costs = abs(np.arange(30.0)[:, None] - np.arange(30))
-        >>> shortlist = index.nearest(model.transform(measures[:1]), k=6)
-        >>> distance = hm.index.exact_emd(measures, measures[:1], costs)
-        >>> index.rerank(shortlist, distance, k=3).distances
-        array([[0., 1., 2.]])
+        >>> index = hm.MeasureIndex.from_embedding([[0.0, 3.0], [2.0, 2.0], [9.0, 9.0]], names=["a", "b", "c"])
+        >>> shortlist = index.nearest([[0.0, 0.0]], k=2)
+        >>> index.rerank(shortlist, lambda query, rows: [3.0, 2.8], k=2).names
+        (('b', 'a'),)
         """
         k = check_integer("k", k, minimum=1)
         if k > found.rows.shape[1]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, Int64
 
 __all__ = ["Nearest", "Within"]
@@ -12,7 +13,7 @@ __all__ = ["Nearest", "Within"]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Nearest:
+class Nearest(ReadOnlyArrays):
     """The nearest stored samples of some queries.
 
     Attributes
@@ -26,6 +27,13 @@ class Nearest:
     exact
         Whether all samples were considered. Else some of the nearest may be missing; the distances that are there are
         exact even then.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> found = hm.MeasureIndex.from_embedding([[0.0], [5.0], [6.0]]).nearest([[4.0]], k=2)
+    >>> found.distances, found.rows, found.names, found.exact
+    (array([[1., 2.]]), array([[1, 2]]), (('1', '2'),), True)
     """
 
     distances: Float64
@@ -46,6 +54,13 @@ class Within:
     ----------
     distances, rows, names
         Per query: distances ``(n_found,)``, ascending, rows of the index, and names.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> found = hm.MeasureIndex.from_embedding([[0.0], [5.0], [6.0]]).within([[4.0], [9.0]], radius=2)
+    >>> found.distances, found.names
+    ((array([1., 2.]), array([], dtype=float64)), (('1', '2'), ()))
     """
 
     distances: tuple[Float64, ...]
