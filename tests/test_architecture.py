@@ -28,7 +28,7 @@ LAYERS: list[set[str]] = [
     {"graphs", "metrics", "transport"},
     {"datasets", "diffusion"},
     {"embedding", "statistics"},
-    {"attribution", "barycenters", "baselines", "calibration", "differentiable", "manifold", "noise"},
+    {"attribution", "barycenters", "baselines", "calibration", "differentiable", "index", "manifold", "noise"},
     {"cohort"},
     {"drawing"},
     {"analysis"},

@@ -23,6 +23,7 @@ __all__ = [
     "HeatmoverError",
     "InvalidInputError",
     "Landmarks",
+    "MeasureIndex",
     "Measures",
     "MissingExtraError",
     "__version__",
@@ -40,6 +41,7 @@ __all__ = [
     "explain",
     "explain_groups",
     "graphs",
+    "index",
     "landmark_agreement",
     "load",
     "manifold",
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
         differentiable,
         errors,
         graphs,
+        index,
         manifold,
         metrics,
         pl,
@@ -92,6 +95,7 @@ if TYPE_CHECKING:
         MissingExtraError,
     )
     from heatmover.graphs import Graph, Landmarks
+    from heatmover.index import MeasureIndex
     from heatmover.measures import Measures, measures_from_labels, measures_from_weights
     from heatmover.noise import uncertainty
 
@@ -106,6 +110,7 @@ _HOMES = {
     "embedding": ("DiffusionEMD", "nearest", "pairwise_distances"),
     "errors": tuple(name for name in __all__ if name.endswith(("Error", "Warning"))),
     "graphs": ("Graph", "Landmarks"),
+    "index": ("MeasureIndex",),
     "measures": ("Measures", "measures_from_labels", "measures_from_weights"),
     "noise": ("uncertainty",),
 }
