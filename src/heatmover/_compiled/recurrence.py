@@ -7,7 +7,7 @@ import numpy as np
 from heatmover._compiled.jit import inner, kernel
 from heatmover._compiled.vectors import LANES, add_rows
 
-__all__ = ["TERMS", "add_known", "advance", "advance_groups", "known_parts", "project", "retreat"]
+__all__ = ["TERMS", "add_known", "advance", "advance_groups", "known_parts", "multiply", "project", "retreat"]
 
 
 # Rows whose terms are added to the sums together: the terms are still in the innermost cache, and every call for a sum
@@ -59,6 +59,23 @@ def advance(rows, indptr, indices, data, terms, degree, slope, offset, shares, f
             _add_terms(fine[s, start:stop].reshape(-1), shares[s], terms, start, stop)
         for s in range(coarse.shape[0]):
             _add_terms(coarse[s, start:stop].reshape(-1), shares[n_fine + s], terms, start, stop)
+
+
+@kernel({"contract"})
+def multiply(indptr, indices, data, block, image):  # type: ignore[no-untyped-def]
+    """Write the product of some rows of S with a block into ``image``.
+
+    Parameters
+    ----------
+    indptr, indices, data
+        CSR form of the rows: ``(n_rows + 1,)``, and all entries of S.
+    block
+        ``(n_points, width)``.
+    image
+        ``(n_rows, width)``.
+    """
+    for i in range(image.shape[0]):
+        _weighted_sum(indptr[i], indptr[i + 1], data, indices, block, image[i])
 
 
 @inner({"contract"})

@@ -269,16 +269,15 @@ def _rayleigh_ritz(operator: DiffusionOperator, block: Float64, n_threads: int) 
 
 def _quadratic_form(operator: DiffusionOperator, block: Float64, n_threads: int) -> Float64:
     """Return ``block' S block``, with the same bits for any number of threads."""
-    from heatmover._compiled.recurrence import advance
+    from heatmover._compiled.recurrence import multiply
 
     indptr, indices = operator.structure
-    nothing = np.empty((0, 2)), *(np.empty((0, *block.shape)),) * 2
 
     def product(rows: slice) -> Float64:
         # Some rows of S block at a time: all of them would be another block to write and read.
         starts = indptr[rows.start : rows.stop + 1]
         image = aligned_zeros((len(starts) - 1, block.shape[1]), np.float64)
-        advance((0, len(image)), starts, indices, operator.symmetric.data, block, image, 1.0, 0.0, *nothing)
+        multiply(starts, indices, operator.symmetric.data, block, image)
         return np.asarray(block[rows].T @ image)
 
     with one_blas_thread():
