@@ -1,4 +1,4 @@
-"""Values on disk, checked to the last bit: stores of arrays that are written whole, and append-only shards of samples."""
+"""Values on disk, checked to the last bit: stores that are written whole, and append-only shards of samples."""
 
 from heatmover.storage.lock import writing
 from heatmover.storage.record import Record
