@@ -15,9 +15,9 @@ from heatmover._typing import Float64, FloatArray, Int32
 from heatmover._validation import check_matrix
 from heatmover._words import distinct, find_all, listed, readable
 from heatmover.cohort import Cohort, read_cohort
-from heatmover.cohort.cohort import block_rows
 from heatmover.cohort.projection import Moments, Projection
 from heatmover.cohort.shifted import ShiftedReader
+from heatmover.cohort.values import block_rows
 from heatmover.errors import InvalidInputError, argument
 from heatmover.storage import Record
 from heatmover.storage.record import texts_record
