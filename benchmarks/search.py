@@ -419,7 +419,7 @@ def damage(args: argparse.Namespace) -> None:
     note = (
         "A file of a store, drawn at random, has a bit flipped, is cut, deleted, or changes places with another; then "
         "everything is read. What reads as it was had damage in the descriptions for other readers of zarr, which "
-        "heatmover does not need, and which MeasureIndex.check finds."
+        "heatmover does not need, or changed places with an equal file."
     )
     write_table(
         "search_damage", ["damaged stores", *outcomes], [[f"{count:,}", *map(str, outcomes.values())]], note,
