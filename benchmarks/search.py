@@ -30,7 +30,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -279,10 +279,10 @@ class Truth:
     order of their bounds until no bound is below the tenth distance.
     """
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, threads: int | None) -> None:
         import ot
 
-        self.ot, self.data = ot, data
+        self.ot, self.data, self.threads = ot, data, threads or os.cpu_count()
         self.nodes = np.unique(data.masses.indices)
         self.masses = np.ascontiguousarray(data.masses[:, self.nodes].toarray())
         self.costs = data.geodesic(self.nodes, self.nodes)
@@ -302,11 +302,10 @@ class Truth:
         solved: dict[int, float] = {query: np.inf}
         batch = [int(other) for other in first]
         while batch:
-            potentials = []
-            for other in batch:
-                solved[other], potential = self.solve(query, other)
-                potentials.append(potential)
-            duals = np.array(potentials)
+            with ThreadPoolExecutor(self.threads) as pool:  # POT lets go of the interpreter while it solves
+                results = list(pool.map(lambda other: self.solve(query, other), batch))
+            solved.update(zip(batch, (value for value, _ in results), strict=True))
+            duals = np.array([potential for _, potential in results])
             gains = (duals @ self.masses[query])[:, None] - duals @ self.masses.T
             bounds = np.maximum(bounds, gains.max(axis=0))
             tenth = np.partition(list(solved.values()), K - 1)[K - 1]
@@ -321,7 +320,7 @@ def rerank(args: argparse.Namespace) -> None:
     n_images, n_asked = (600, 10) if args.small else (10_000, args.asked)
     data, embedding = embedded_digits(args, n_images)
     index = hm.MeasureIndex.from_embedding(embedding)
-    truth = Truth(data)
+    truth = Truth(data, args.threads)
     asked = np.sort(np.random.default_rng(1).permutation(n_images)[:n_asked])
     shortlist = index.nearest([str(image) for image in asked], 50)
     start, right, n_solved = time.perf_counter(), [], 0
@@ -420,7 +419,7 @@ def damage(args: argparse.Namespace) -> None:
     note = (
         "A file of a store, drawn at random, has a bit flipped, is cut, deleted, or changes places with another; then "
         "everything is read. What reads as it was had damage in the descriptions for other readers of zarr, which "
-        "heatmover does not need, and which MeasureIndex.check finds."
+        "heatmover does not need, or changed places with an equal file."
     )
     write_table(
         "search_damage", ["damaged stores", *outcomes], [[f"{count:,}", *map(str, outcomes.values())]], note,
