@@ -24,15 +24,16 @@ SOURCE = ROOT / "src" / "heatmover"
 LAYERS: list[set[str]] = [
     {"errors", "_handed", "_progress", "_readonly", "_threads", "_typing", "_version"},
     {"_compiled", "_files", "_validation", "_words"},
-    {"measures", "tables"},
+    {"measures", "storage", "tables"},
     {"graphs", "metrics", "transport"},
     {"datasets", "diffusion"},
     {"embedding", "statistics"},
-    {"attribution", "barycenters", "baselines", "calibration", "differentiable", "manifold", "noise"},
+    {"attribution", "barycenters", "baselines", "calibration", "differentiable", "index", "manifold", "noise"},
     {"cohort"},
     {"drawing"},
     {"analysis"},
     {"scale"},
+    {"atlas"},
     {"tl"},
     {"pl"},
     {"report"},
@@ -40,7 +41,7 @@ LAYERS: list[set[str]] = [
     {"__init__", "__main__"},
 ]
 # The order of the rooms that know files and studies, which is a promise.
-PROMISED = ["cohort", "drawing", "analysis", "scale", "tl", "pl", "report", "cli"]
+PROMISED = ["cohort", "drawing", "analysis", "scale", "atlas", "tl", "pl", "report", "cli"]
 
 # Installed with heatmover itself; every other package is an extra and must be imported inside a function.
 # llvmlite is numba's own.

@@ -14,6 +14,7 @@ from heatmover._handed import hand_in
 from heatmover._version import __version__
 
 __all__ = [
+    "Atlas",
     "ConvergenceWarning",
     "DiffusionEMD",
     "EmbeddingWarning",
@@ -22,12 +23,14 @@ __all__ = [
     "HeatmoverError",
     "InvalidInputError",
     "Landmarks",
+    "MeasureIndex",
     "Measures",
     "MissingExtraError",
     "__version__",
     "analysis",
     "barycenter",
     "baselines",
+    "build_atlas",
     "calibrate",
     "cohort",
     "compare",
@@ -38,7 +41,9 @@ __all__ = [
     "explain",
     "explain_groups",
     "graphs",
+    "index",
     "landmark_agreement",
+    "load",
     "manifold",
     "measures_from_labels",
     "measures_from_weights",
@@ -65,6 +70,7 @@ if TYPE_CHECKING:
         differentiable,
         errors,
         graphs,
+        index,
         manifold,
         metrics,
         pl,
@@ -74,6 +80,7 @@ if TYPE_CHECKING:
         tl,
     )
     from heatmover.analysis import compare, examine, landmark_agreement, study_cohort, study_comparison
+    from heatmover.atlas import Atlas, build_atlas, load
     from heatmover.attribution import explain, explain_groups
     from heatmover.barycenters import barycenter
     from heatmover.calibration import calibrate
@@ -88,12 +95,14 @@ if TYPE_CHECKING:
         MissingExtraError,
     )
     from heatmover.graphs import Graph, Landmarks
+    from heatmover.index import MeasureIndex
     from heatmover.measures import Measures, measures_from_labels, measures_from_weights
     from heatmover.noise import uncertainty
 
 # The module that each name comes from; all other names of `__all__` are modules themselves.
 _HOMES = {
     "analysis": ("compare", "examine", "landmark_agreement", "study_cohort", "study_comparison"),
+    "atlas": ("Atlas", "build_atlas", "load"),
     "attribution": ("explain", "explain_groups"),
     "barycenters": ("barycenter",),
     "calibration": ("calibrate",),
@@ -101,6 +110,7 @@ _HOMES = {
     "embedding": ("DiffusionEMD", "nearest", "pairwise_distances"),
     "errors": tuple(name for name in __all__ if name.endswith(("Error", "Warning"))),
     "graphs": ("Graph", "Landmarks"),
+    "index": ("MeasureIndex",),
     "measures": ("Measures", "measures_from_labels", "measures_from_weights"),
     "noise": ("uncertainty",),
 }

@@ -41,6 +41,7 @@ from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, 
 from heatmover.graphs import Graph
 from heatmover.measures import check_measures
 from heatmover.metrics import centered_ranks
+from heatmover.storage import Record
 from heatmover.transport import GroundCosts, exact_pairs
 
 __all__ = ["FEWEST", "Calibration", "Curve", "calibrate"]
@@ -112,6 +113,19 @@ class Curve(ReadOnlyArrays):
     def __call__(self, distances: npt.ArrayLike) -> Float64:
         """Return distances of any shape in real units."""
         return _interpolated(np.asarray(distances, dtype=np.float64), self.knots, self.values)
+
+    def to_record(self) -> Record:
+        """Return the curve as a record that a store can hold."""
+        return Record(arrays={"knots": self.knots, "values": self.values})
+
+    @classmethod
+    def from_record(cls, record: Record) -> Curve:
+        """Return the curve of a record, or raise if it is none."""
+        knots = record.floats("knots", (None,))
+        values = record.floats("values", (knots.size,))
+        if knots.size < 2 or not (np.all(np.diff(knots) > 0) and np.all(np.diff(values) > 0)):
+            raise InvalidInputError("a stored curve that increases", "another")
+        return cls(knots, values)
 
     def inverse(self, units: npt.ArrayLike) -> Float64:
         """Return the L1 distances that correspond to distances in real units."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heatmover.cli import _compare, _demo, _doctor
+from heatmover.cli import _atlas, _compare, _demo, _doctor
 from heatmover.cli._options import OptionalNumbers
 from heatmover.cli._terminal import whole_output
 
@@ -42,3 +42,4 @@ ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
 app.command(cls=OptionalNumbers, epilog=_compare.EXAMPLES, context_settings=ANY)(_compare.compare)
 app.command(cls=OptionalNumbers, epilog=_doctor.EXAMPLES, context_settings=ANY)(_doctor.doctor)
 app.command(epilog=_demo.EXAMPLES)(_demo.demo)
+app.add_typer(_atlas.app, name="atlas")

@@ -12,6 +12,8 @@ import scipy.sparse as sp
 from heatmover._readonly import frozen_view
 from heatmover._typing import Bool, Float64, FloatArray
 from heatmover.cohort.reader import Block
+from heatmover.errors import InvalidInputError
+from heatmover.storage import Record
 
 __all__ = ["Moments", "Projection", "principal_components"]
 
@@ -186,6 +188,23 @@ class Projection:
     components: Float64 | None = None
     # Share of the variance that each component explains.
     explained: Float64 = field(default_factory=lambda: np.empty(0))
+
+    def to_record(self) -> Record:
+        """Return the projection as a record that a store can hold."""
+        parts = {"mean": self.mean, "scale": self.scale, "components": self.components, "explained": self.explained}
+        return Record(arrays={name: array for name, array in parts.items() if array is not None})
+
+    @classmethod
+    def from_record(cls, record: Record, n_columns: int) -> Projection:
+        """Return the projection of values in ``n_columns`` columns of a record, or raise if it is none."""
+        explained = record.floats("explained", (None,))
+        if "mean" not in record.arrays:
+            return cls(explained=explained)
+        mean, scale = record.floats("mean", (n_columns,)), record.floats("scale", (n_columns,))
+        if not np.all(scale > 0):
+            raise InvalidInputError("stored scales above zero", "others")
+        components = record.floats("components", (n_columns, None)) if "components" in record.arrays else None
+        return cls(mean, scale, components, explained)
 
     def apply(self, block: Block) -> FloatArray:
         """Return the points ``(n_rows, n_dimensions)`` of a block, in the floating type of the block."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.storage import Record
 
 __all__ = ["LANES", "Block", "Diffuser", "aligned_zeros"]
 
@@ -67,6 +68,10 @@ class Diffuser(ABC):
         ndarray
             ``(n_points, width)``, once per scale.
         """
+
+    @abstractmethod
+    def to_record(self) -> Record:
+        """Return what a store must hold beside the operator and the density; its value "kind" names the way."""
 
     @abstractmethod
     def diffuse_progressively(self, masses: Block) -> Iterator[Block]:

@@ -23,6 +23,7 @@ from heatmover.diffusion.base import LANES, Block, Diffuser, aligned_zeros
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.recurrence import Recurrence
 from heatmover.errors import InvalidInputError
+from heatmover.storage import Record
 
 __all__ = ["ChebyshevDiffuser", "check_single", "power_coefficients", "rounding"]
 
@@ -139,6 +140,19 @@ class ChebyshevDiffuser(Diffuser):
             )
         self._outward = self._top if adjoint else 1 / self._top
         self._recurrence = Recurrence(operator, self.dtype, n_threads=n_threads)
+
+    def to_record(self) -> Record:
+        """Return the diffuser as a record that a store can hold, its operator and density apart."""
+        return Record({"kind": "chebyshev", "tol": float(self.tol), "dtype": self.dtype.name})
+
+    @classmethod
+    def from_record(cls, record: Record, operator: DiffusionOperator, *, adjoint: bool) -> ChebyshevDiffuser:
+        """Return the diffuser of a record, or raise if it is none."""
+        record.text("kind", ("chebyshev",))
+        dtype, tol = record.text("dtype", ("float32", "float64")), record.number("tol")
+        if not 0 < tol < 1:
+            raise InvalidInputError("a stored tolerance in (0, 1)", f"{tol:g}")
+        return cls(operator, adjoint=adjoint, tol=tol, dtype=dtype)
 
     def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
         """Yield the densities at the given scales; see `Diffuser.diffuse`."""

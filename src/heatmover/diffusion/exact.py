@@ -14,6 +14,7 @@ from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.chebyshev import rounding
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.errors import InvalidInputError
+from heatmover.storage import Record
 
 __all__ = ["ExactDiffuser", "solver_rounding"]
 
@@ -36,9 +37,11 @@ class ExactDiffuser(Diffuser):
         At most 10,000 points.
     adjoint
         True for densities of the adjoint, False for the paper's literal P^t.
+    parts
+        The eigenpairs, if they are known.
     """
 
-    def __init__(self, operator: DiffusionOperator, *, adjoint: bool) -> None:
+    def __init__(self, operator: DiffusionOperator, *, adjoint: bool, parts: Sequence[_Part] | None = None) -> None:
         if operator.n_points > LARGEST:
             raise InvalidInputError(
                 f"at most {LARGEST} points for method='exact'",
@@ -47,8 +50,29 @@ class ExactDiffuser(Diffuser):
             )
         self.operator = operator
         self._top = operator.top
-        self._parts = [_Part.of(operator, rows) for rows in _joined_rows(operator)]
+        self._parts = [_Part.of(operator, rows) for rows in _joined_rows(operator)] if parts is None else list(parts)
         self._outward = (self._top if adjoint else 1 / self._top)[:, None]
+
+    def to_record(self) -> Record:
+        """Return the diffuser as a record that a store can hold, its operator and density apart."""
+        parts = {
+            f"part_{number}": Record(
+                arrays={"rows": part.rows.astype(np.int64, copy=False), "values": part.values, "vectors": part.vectors}
+            )
+            for number, part in enumerate(self._parts)
+        }
+        return Record({"kind": "exact", "n_parts": len(parts)}, parts=parts)
+
+    @classmethod
+    def from_record(cls, record: Record, operator: DiffusionOperator, *, adjoint: bool) -> ExactDiffuser:
+        """Return the diffuser of a record, or raise if it is none."""
+        parts = []
+        for number in range(record.integer("n_parts")):
+            stored = record.part(f"part_{number}")
+            rows = stored.places("rows", np.int64, (None,), operator.n_points).astype(np.intp, copy=False)
+            values, vectors = stored.floats("values", (rows.size,)), stored.floats("vectors", (rows.size, rows.size))
+            parts.append(_Part(rows, values, vectors))
+        return cls(operator, adjoint=adjoint, parts=parts)
 
     def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
         """Yield the densities at the given scales; see `Diffuser.diffuse`."""

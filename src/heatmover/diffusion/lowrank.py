@@ -15,6 +15,8 @@ from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser, power_coefficients, rounding
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.recurrence import Recurrence, in_columns
+from heatmover.errors import InvalidInputError
+from heatmover.storage import Record
 
 __all__ = ["COARSEST_FACTOR", "ROUNDING_STEPS", "Factor", "LowRankDiffuser", "deflated_power"]
 
@@ -50,6 +52,22 @@ class Factor:
     core: Float64
     bound: float
     skeleton: Intp | None = None
+
+    def to_record(self) -> Record:
+        """Return the factor as a record that a store can hold."""
+        skeleton = {} if self.skeleton is None else {"skeleton": self.skeleton.astype(np.int64, copy=False)}
+        values = {"scale": int(self.scale), "bound": float(self.bound)}
+        return Record(values, {"basis": self.basis, "core": self.core, **skeleton})
+
+    @classmethod
+    def from_record(cls, record: Record, n_points: int) -> Factor:
+        """Return the factor of a record on ``n_points`` points, or raise if it is none."""
+        basis = record.floats("basis", (n_points, None))
+        rank, skeleton = basis.shape[1], None
+        if "skeleton" in record.arrays:
+            skeleton = record.places("skeleton", np.int64, (rank,), n_points).astype(np.intp, copy=False)
+        core = np.asarray(record.floats("core", (rank, rank)), dtype=np.float64)
+        return cls(record.integer("scale"), basis, core, record.number("bound"), skeleton)
 
     @property
     def rank(self) -> int:
@@ -91,6 +109,24 @@ class LowRankDiffuser(Diffuser):
         self._factors = {factor.scale: _contiguous(factor, fine.dtype) for factor in factors}
         self._nested = _are_nested(factors)
         self.first = factors[0].scale
+
+    def to_record(self) -> Record:
+        """Return the diffuser as a record that a store can hold, its operator and density apart."""
+        factors = {f"factor_{scale}": factor.to_record() for scale, factor in self._factors.items()}
+        return Record(
+            {"kind": "lowrank", "scales": list(self._factors)}, parts={"fine": self._fine.to_record(), **factors}
+        )
+
+    @classmethod
+    def from_record(cls, record: Record, operator: DiffusionOperator, *, adjoint: bool) -> LowRankDiffuser:
+        """Return the diffuser of a record, or raise if it is none."""
+        scales = record.values.get("scales")
+        names = scales if isinstance(scales, list) and scales else [None]
+        factors = [Factor.from_record(record.part(f"factor_{scale}"), operator.n_points) for scale in names]
+        known = [factor.scale for factor in factors]
+        if known != names or known != list(range(known[0], known[0] + len(known))):
+            raise InvalidInputError("stored factors of consecutive scales", f"those of {known}")
+        return cls(ChebyshevDiffuser.from_record(record.part("fine"), operator, adjoint=adjoint), factors)
 
     @property
     def rank(self) -> int:

@@ -16,6 +16,8 @@ from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import order_of_nodes
 from heatmover.graphs.graph import Graph
 from heatmover.graphs.spectrum import lanczos, normalise, relative
+from heatmover.storage import Record
+from heatmover.storage.record import matrix_record
 
 __all__ = ["REORDER_ABOVE", "DiffusionOperator", "csr_structure"]
 
@@ -97,6 +99,34 @@ class DiffusionOperator:
                 "remove the faintest points, or give every point an affinity to itself",
             )
         return operator
+
+    def to_record(self) -> Record:
+        """Return the operator as a record that a store can hold."""
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "order": self.order.astype(np.int64, copy=False),
+            "degree": self.degree,
+            "component": self.component,
+            "nodes": self.nodes.astype(np.int64, copy=False),
+        }
+        values = {"n_components": self.n_components, "lowest": float(self.lowest)}
+        return Record(values, arrays, {"symmetric": matrix_record(self.symmetric)})
+
+    @classmethod
+    def from_record(cls, record: Record, n_nodes: int) -> DiffusionOperator:
+        """Return the operator on ``n_nodes`` nodes of a record, or raise if it is none."""
+        n_components, lowest = record.integer("n_components", minimum=1), record.number("lowest")
+        degree = record.floats("degree", (n_nodes,))
+        if not -1 <= lowest <= 0 or not degree.min() > 0:
+            raise InvalidInputError("a stored operator with a lowest eigenvalue in [-1, 0] and degrees", "another")
+        return cls(
+            record.matrix("symmetric", (n_nodes, n_nodes)),
+            record.permutation("order", n_nodes),
+            degree,
+            record.places("component", np.int32, (n_nodes,), n_components),
+            n_components,
+            lowest,
+            record.permutation("nodes", n_nodes),
+        )
 
     def astype(self, dtype: npt.DTypeLike) -> DiffusionOperator:
         """Return the same operator with S stored as ``dtype``."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from heatmover._typing import Int32, Intp
 from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.storage import Record
 
 __all__ = ["Regions", "nested_regions", "sampled_points"]
 
@@ -34,6 +35,16 @@ class Regions:
 
     labels: Int32
     centres: Intp
+
+    def to_record(self) -> Record:
+        """Return the regions as a record that a store can hold."""
+        return Record(arrays={"labels": self.labels, "centres": self.centres.astype(np.int64, copy=False)})
+
+    @classmethod
+    def from_record(cls, record: Record, n_points: int) -> Regions:
+        """Return the regions of ``n_points`` points of a record, or raise if they are none."""
+        centres = record.places("centres", np.int64, (None,), n_points).astype(np.intp, copy=False)
+        return cls(record.places("labels", np.int32, (n_points,), centres.size, least=-1), centres)
 
     @property
     def count(self) -> int:

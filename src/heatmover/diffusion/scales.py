@@ -16,6 +16,7 @@ from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.walk import WalkDiffuser
+from heatmover.storage import Record
 
 __all__ = [
     "COARSEST",
@@ -73,6 +74,20 @@ class ScaleChoice:
     decay: Float64
     limit: float
     reason: str
+
+    def to_record(self) -> Record:
+        """Return the choice as a record that a store can hold."""
+        # NaN, where there was nothing to choose, is not a number of JSON.
+        limit = float(self.limit) if np.isfinite(self.limit) else None
+        values = {"max_scale": int(self.max_scale), "limit": limit, "reason": str(self.reason)}
+        return Record(values, {"decay": np.asarray(self.decay, dtype=np.float64)})
+
+    @classmethod
+    def from_record(cls, record: Record) -> ScaleChoice:
+        """Return the choice of a record, or raise if it is none."""
+        limit = record.optional_number("limit")
+        decay = record.array("decay", np.float64, (None,))
+        return cls(record.integer("max_scale"), decay, np.nan if limit is None else limit, record.text("reason"))
 
 
 def choose_max_scale(

@@ -17,6 +17,7 @@ import numpy as np
 from heatmover._typing import Float64
 from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.storage import Record
 
 __all__ = ["LONGEST", "WalkDiffuser"]
 
@@ -45,6 +46,16 @@ class WalkDiffuser(Diffuser):
         self._structure = operator.structure
         ratio = np.repeat(root, np.diff(matrix.indptr)) / root[matrix.indices]
         self._forward, self._backward = matrix.data * ratio, matrix.data / ratio
+
+    def to_record(self) -> Record:
+        """Return the diffuser as a record that a store can hold, its operator and density apart."""
+        return Record({"kind": "walk"})
+
+    @classmethod
+    def from_record(cls, record: Record, operator: DiffusionOperator, *, adjoint: bool) -> WalkDiffuser:
+        """Return the diffuser of a record, or raise if it is none."""
+        record.text("kind", ("walk",))
+        return cls(operator, adjoint=adjoint)
 
     def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
         """Yield the densities at the given scales; see `Diffuser.diffuse`."""

@@ -29,6 +29,7 @@ from heatmover.diffusion.base import LANES, Block, Diffuser
 from heatmover.diffusion.recurrence import WIDEST_BLOCK
 from heatmover.diffusion.regions import Regions
 from heatmover.errors import InvalidInputError
+from heatmover.storage import Record
 
 __all__ = [
     "NORMS",
@@ -151,6 +152,24 @@ class Layout:
     matrix: Float64
     n_points: int
     regions: tuple[Regions, ...] | None = None
+
+    def to_record(self) -> Record:
+        """Return the layout as a record that a store can hold."""
+        parts = {} if self.regions is None else {f"block_{i}": part.to_record() for i, part in enumerate(self.regions)}
+        values = {"first": self.scales.start, "stop": self.scales.stop, "compact": self.regions is not None}
+        return Record(values, {"matrix": self.matrix}, parts)
+
+    @classmethod
+    def from_record(cls, record: Record, n_points: int) -> Layout:
+        """Return the layout of a record for ``n_points`` points, or raise if it is none."""
+        scales = range(record.integer("first"), record.integer("stop", minimum=1))
+        matrix = record.floats("matrix", (len(scales), len(scales)))
+        if not scales or scales.stop > 31:
+            raise InvalidInputError("stored scales from 0 to 30", f"{scales}")
+        regions = None
+        if record.truth("compact"):
+            regions = tuple(Regions.from_record(record.part(f"block_{i}"), n_points) for i in range(len(scales)))
+        return cls(scales, matrix, n_points, regions)
 
     @property
     def edges(self) -> list[int]:

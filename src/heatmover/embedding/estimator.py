@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import os
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -15,6 +16,7 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from heatmover._files import plain
 from heatmover._typing import FloatArray
 from heatmover._validation import (
     as_array,
@@ -33,8 +35,13 @@ from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, 
 from heatmover.graphs import Graph
 from heatmover.graphs.cuts import FEWEST, NOTICEABLE, PASSES, find_near_cuts
 from heatmover.measures import Measures, check_measures
+from heatmover.storage import Record, read_store, write_store
+from heatmover.storage.record import texts_record
 
-__all__ = ["DiffusionEMD", "warn_of_near_cuts"]
+__all__ = ["MODEL_SCHEMA", "MODEL_VERSION", "DiffusionEMD", "warn_of_near_cuts"]
+
+# Of the records of fitted models; `docs/atlas_format.md` describes them.
+MODEL_SCHEMA, MODEL_VERSION = "heatmover-model", 1
 
 DENSITIES = ("adjoint", "function")
 COMPRESSIONS = ("regions", "centres")
@@ -327,6 +334,11 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         )
         warn_of_near_cuts(self.graph_, operator, rows, prepared.choice.max_scale)
         _warn_of_compression(prepared)
+        self._take(prepared)
+        return self
+
+    def _take(self, prepared: Preparation) -> None:
+        """Show what was prepared in the attributes of a fitted estimator."""
         self.prepared_ = prepared
         self.method_, self.method_reason_ = prepared.method, prepared.method_reason
         self.compress_, self.compress_reason_ = prepared.compression.delta, prepared.compression.reason
@@ -335,7 +347,6 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         self.scales_, self.n_scales_ = np.asarray(layout.scales), len(layout.scales)
         self.n_regions_ = np.diff(layout.edges)
         self.error_bound_ = prepared.diffuser.error_bound(layout.scales)
-        return self
 
     def transform(self, X: Any) -> FloatArray:
         """Embed measures.
@@ -385,6 +396,86 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         if not isinstance(matrices, Iterable):
             _refuse_other_shapes(np.asarray(X))
         return self._blocks(matrices, width)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the fitted model as a folder that `heatmover.load` reads, to the same bits.
+
+        The folder is a zarr store without compression or pickles; every file of it is checked when it is read. It
+        appears complete or not at all. "The format of an atlas" in the documentation describes it.
+
+        Parameters
+        ----------
+        path
+            Of the folder that is to be made.
+        overwrite
+            Replace a store of heatmover that is there; anything else is never replaced.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> import heatmover as hm
+        >>> model = hm.DiffusionEMD(hm.Graph.from_grid((30,))).fit()
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "line.model"
+        >>> model.save(path)
+        >>> measures = np.eye(30)[:4]
+        >>> np.array_equal(hm.load(path).transform(measures), model.transform(measures))
+        True
+        """
+        write_store(path, self.to_record(), schema=MODEL_SCHEMA, version=MODEL_VERSION, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a model that `save` wrote, or raise if any bit of it has changed.
+
+        Parameters
+        ----------
+        path
+            Of the folder.
+        """
+        return cls.from_record(read_store(path, {MODEL_SCHEMA: MODEL_VERSION}).record)
+
+    def to_record(self) -> Record:
+        """Return the fitted model as a record that a store can hold."""
+        check_is_fitted(self)
+        if not (self.graph is None or self.graph is self.graph_):
+            raise InvalidInputError(
+                "a model whose graph is the one that it was fitted on", "another, set since", "fit it again"
+            )
+        if not isinstance(self.random_state, int | np.integer | None):
+            raise InvalidInputError(
+                f"a seed or None for {argument('random_state')} of a model to save",
+                type(self.random_state).__name__,
+                "set_params(random_state=0) changes nothing that was fitted",
+            )
+        parameters = {name: plain(value) for name, value in self.get_params().items() if name != "graph"}
+        values = {"parameters": parameters, "own_grid": self.graph is None, "n_features_in": int(self.n_features_in_)}
+        names = getattr(self, "feature_names_in_", None)
+        parts = {"graph": self.graph_.to_record(), "prepared": self.prepared_.to_record()}
+        return Record(values, parts=parts if names is None else {**parts, "feature_names": texts_record(list(names))})
+
+    @classmethod
+    def from_record(cls, record: Record) -> Self:
+        """Return the fitted model of a record, or raise if it is none."""
+        graph, parameters = Graph.from_record(record.part("graph")), record.mapping("parameters")
+        expected = set(cls().get_params()) - {"graph"}
+        if set(parameters) != expected:
+            raise InvalidInputError(
+                f"the {len(expected)} parameters of a stored model",
+                f"{len(expected - set(parameters))} missing, {len(set(parameters) - expected)} unknown",
+            )
+        model = cls(None if record.truth("own_grid") else graph, **parameters)
+        model.check_parameters()
+        model.graph_ = graph
+        model.n_features_in_ = record.integer("n_features_in", minimum=1)
+        if model.n_features_in_ != graph.n_points:
+            raise InvalidInputError(f"a stored model of {graph.n_points} points", f"{model.n_features_in_}")
+        if "feature_names" in record.parts:
+            names = record.texts("feature_names")
+            if len(names) != graph.n_points:
+                raise InvalidInputError(f"{graph.n_points} stored names of points", f"{len(names)}")
+            model.feature_names_in_ = np.array(names, dtype=object)
+        model._take(Preparation.from_record(record.part("prepared"), graph.n_nodes))
+        return model
 
     def apply_transpose(self, features: npt.ArrayLike) -> FloatArray:
         """Apply the transpose of `transform`: functions on points whose integrals are combinations of features.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -34,6 +34,7 @@ from heatmover.embedding.definition import (
 )
 from heatmover.embedding.table import FeatureTable
 from heatmover.errors import InvalidInputError
+from heatmover.storage import Record
 
 __all__ = [
     "DEFAULT_DELTA",
@@ -149,6 +150,46 @@ class Preparation:
     diffuser: Diffuser
     table: FeatureTable | None
     adjoint: bool
+
+    def to_record(self) -> Record:
+        """Return all of it as a record that a store can hold."""
+        values = {
+            "method": self.method,
+            "method_reason": str(self.method_reason),
+            "compress": None if self.compression.delta is None else float(self.compression.delta),
+            "compress_reason": str(self.compression.reason),
+            "compress_by_itself": self.compression.by_itself,
+            "precision": self.precision.name,
+            "adjoint": bool(self.adjoint),
+        }
+        parts = {
+            "choice": self.choice.to_record(),
+            "layout": self.layout.to_record(),
+            "operator": self.diffuser.operator.to_record(),
+            "diffuser": self.diffuser.to_record(),
+        }
+        return Record(values, parts=parts if self.table is None else {**parts, "table": self.table.to_record()})
+
+    @classmethod
+    def from_record(cls, record: Record, n_nodes: int) -> Preparation:
+        """Return the preparation of a record for a graph of ``n_nodes`` nodes, or raise if it is none."""
+        adjoint, layout = record.truth("adjoint"), Layout.from_record(record.part("layout"), n_nodes)
+        operator = DiffusionOperator.from_record(record.part("operator"), n_nodes)
+        compression = Compression(
+            record.optional_number("compress"), record.text("compress_reason"), record.truth("compress_by_itself")
+        )
+        table = FeatureTable.from_record(record.part("table"), layout) if "table" in record.parts else None
+        return cls(
+            ScaleChoice.from_record(record.part("choice")),
+            record.text("method"),
+            record.text("method_reason"),
+            compression,
+            layout,
+            np.dtype(record.text("precision", ("float32", "float64"))),
+            _stored_diffuser(record.part("diffuser"), operator, adjoint=adjoint),
+            table,
+            adjoint,
+        )
 
     def embed(self, rows: Any, *, n_threads: int, progress: Progress = SILENT) -> Block:
         """Embed checked measures ``(n_measures, n_points)`` -> ``(n_measures, n_features)``."""
@@ -372,6 +413,16 @@ def _diffuser(work: Workload, plan: DiffusionPlan, precision: npt.DTypeLike, *, 
     kept = work.operator.astype(precision)
     fine = ChebyshevDiffuser(kept, adjoint=adjoint, tol=work.tol, dtype=precision)
     return fine if plan.method == "chebyshev" else LowRankDiffuser(fine, plan.factors or [])
+
+
+def _stored_diffuser(record: Record, operator: DiffusionOperator, *, adjoint: bool) -> Diffuser:
+    ways: dict[str, Callable[..., Diffuser]] = {
+        "chebyshev": ChebyshevDiffuser.from_record,
+        "exact": ExactDiffuser.from_record,
+        "lowrank": LowRankDiffuser.from_record,
+        "walk": WalkDiffuser.from_record,
+    }
+    return ways[record.text("kind", ways)](record, operator, adjoint=adjoint)
 
 
 def _table(

@@ -22,7 +22,7 @@ from heatmover._threads import in_threads, one_blas_thread
 from heatmover._typing import Float64, FloatArray, Int64, Intp
 from heatmover.embedding.distances import readable
 
-__all__ = ["Groups", "choose_groups", "nearest_by_groups"]
+__all__ = ["Groups", "choose_groups", "learn_groups", "nearest_by_groups", "sum_of_groups"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -117,6 +117,28 @@ def choose_groups(rows: FloatArray, others: FloatArray | None, k: int) -> Groups
         elif best is not None or left > HOPELESS:
             break
     return best
+
+
+def learn_groups(rows: FloatArray, n_groups: int) -> Groups | None:
+    """Return groups of columns that rise and fall together; None if columns are no more than groups, or never change.
+
+    Parameters
+    ----------
+    rows
+        ``(n_rows, n_features)``, two at least.
+    n_groups
+        How many.
+    """
+    trial = _Trial.draw(rows, rows, 1, within=True)
+    return None if trial is None else trial.learn(n_groups)
+
+
+def sum_of_groups(rows: FloatArray, groups: Groups) -> tuple[Float64, Float64]:
+    """Return the sums of all groups, ``(n_rows, n_groups)``, and the sums of absolute values, ``(n_rows,)``.
+
+    The L1 distance of two rows of sums is at most that of the rows themselves.
+    """
+    return _sums(rows, groups)
 
 
 @final

@@ -29,6 +29,8 @@ from heatmover.diffusion.recurrence import WIDEST_BLOCK
 from heatmover.diffusion.regions import Regions
 from heatmover.embedding.definition import Layout
 from heatmover.errors import InvalidInputError
+from heatmover.storage import Record
+from heatmover.storage.record import matrix_record
 
 __all__ = ["FeatureTable"]
 
@@ -90,6 +92,38 @@ class FeatureTable:
         self._background: Block = np.concatenate([group.background for group in groups])
         self._whole = [(group.first, group.values) for group in groups if isinstance(group.values, np.ndarray)]
         self._scattered = _side_by_side(groups, layout.n_points)
+
+    def to_record(self) -> Record:
+        """Return the table as a record that a store can hold."""
+        none: list[Block] = [np.empty(0, dtype=self._dtype)]
+        arrays = {
+            "background": self._background,
+            "firsts": np.array([first for first, _ in self._whole], dtype=np.int64),
+            "widths": np.array([values.shape[1] for _, values in self._whole], dtype=np.int64),
+            # One array: a file for each of some hundred groups takes longer than their numbers.
+            "whole": np.concatenate(none + [values.ravel() for _, values in self._whole]),
+        }
+        return Record({"dtype": self._dtype.name}, arrays, {"scattered": matrix_record(self._scattered)})
+
+    @classmethod
+    def from_record(cls, record: Record, layout: Layout) -> FeatureTable:
+        """Return the table of a record for this layout, or raise if it is none."""
+        table = cls.__new__(cls)  # the constructor would diffuse all regions again
+        table.n_features = layout.n_features
+        table._dtype = np.dtype(record.text("dtype", ("float32", "float64")))
+        table._background = record.array("background", table._dtype, (layout.n_features,))
+        table._scattered = record.matrix("scattered", (layout.n_points, layout.n_features))
+        firsts = record.places("firsts", np.int64, (None,), layout.n_features).tolist()
+        widths = record.places("widths", np.int64, (len(firsts),), layout.n_features + 1, least=1).tolist()
+        whole = record.array("whole", table._dtype, (layout.n_points * sum(widths),))
+        if any(first + width > layout.n_features for first, width in zip(firsts, widths, strict=True)):
+            raise InvalidInputError(f"stored features up to {layout.n_features}", "features beyond")
+        parts = np.split(whole, np.cumsum(np.array(widths, dtype=np.int64) * layout.n_points)[:-1]) if widths else []
+        table._whole = [
+            (first, part.reshape(layout.n_points, width))
+            for first, width, part in zip(firsts, widths, parts, strict=True)
+        ]
+        return table
 
     @property
     def nbytes(self) -> int:

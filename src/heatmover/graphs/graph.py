@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._files import plain
 from heatmover._typing import FloatArray, Intp
 from heatmover._validation import (
     RandomState,
@@ -39,6 +40,8 @@ from heatmover.graphs.kernels import (
 )
 from heatmover.graphs.recognition import looks_like_distances
 from heatmover.graphs.search.choose import SEARCHES, k_nearest, within_radius
+from heatmover.storage import Record
+from heatmover.storage.record import matrix_record
 
 if TYPE_CHECKING:
     from heatmover.graphs.diagnosis import Diagnosis
@@ -234,6 +237,27 @@ class Graph:
         )
         return cls(affinity, construction)
 
+    def to_record(self) -> Record:
+        """Return the graph as a record that a store can hold."""
+        places = {} if self.place is None else {"place": self.place.astype(np.int64, copy=False)}
+        # A list: the order of the entries is kept, and text may be anything.
+        construction = [[key, plain(value)] for key, value in self.construction.items()]
+        return Record({"construction": construction}, places, {"affinity": matrix_record(self.node_affinity)})
+
+    @classmethod
+    def from_record(cls, record: Record) -> Graph:
+        """Return the graph of a record, or raise if it is none."""
+        affinity = record.matrix("affinity")
+        n_nodes = affinity.shape[0]
+        if affinity.shape[1] != n_nodes or n_nodes == 0:
+            raise InvalidInputError("a stored affinity between nodes", f"shape {affinity.shape}")
+        place = None
+        if "place" in record.arrays:
+            place = record.places("place", np.int64, (None,), n_nodes).astype(np.intp, copy=False)
+            if np.bincount(place, minlength=n_nodes).min() == 0:
+                raise InvalidInputError("stored points at every node", "a node without any")
+        return cls(affinity, _stored_construction(record), place)
+
     @property
     def n_points(self) -> int:
         """Number of points, copies included."""
@@ -352,6 +376,14 @@ class Graph:
             words = f"grid {'x'.join(map(str, how['shape']))}"
         nodes = "" if self.n_nodes == self.n_points else f" on {self.n_nodes} nodes"
         return f"Graph({self.n_points} points{nodes}, {self.n_edges} edges; {words})"
+
+
+def _stored_construction(record: Record) -> dict[str, Any]:
+    pairs = record.values.get("construction")
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise InvalidInputError("a stored construction of a graph", "something else")
+    # JSON has no tuples, and the shape of a grid is one.
+    return {str(key): tuple(value) if isinstance(value, list) else value for key, value in pairs}
 
 
 def _freeze(matrix: sp.csr_array) -> sp.csr_array:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._files import plain
 from heatmover._typing import Float64, FloatArray, Int64
 from heatmover._validation import (
     LabelNames,
@@ -28,6 +29,7 @@ from heatmover.graphs.kernels import Bandwidth, KernelName
 from heatmover.graphs.search.assign import CenterSearch
 from heatmover.graphs.search.kmeans import ITERATIONS, k_means
 from heatmover.measures import Measures, distinct_labels, measures_from_weights
+from heatmover.storage import Record
 
 __all__ = ["Histograms", "Landmarks", "find_landmarks"]
 
@@ -120,6 +122,20 @@ class Landmarks:
         return find_landmarks(points, n_landmarks, n_iterations=n_iterations, random_state=random_state, n_jobs=n_jobs)[
             0
         ]
+
+    def to_record(self) -> Record:
+        """Return the landmarks as a record that a store can hold."""
+        values = {"distortion": float(self.distortion), "how": plain(self.how)}
+        return Record(values, {"centers": self.centers, "counts": self.counts})
+
+    @classmethod
+    def from_record(cls, record: Record) -> Landmarks:
+        """Return the landmarks of a record, or raise if it holds none."""
+        centers = record.floats("centers", (None, None))
+        counts = record.array("counts", np.int64, (len(centers),))
+        if centers.dtype != np.float64 or centers.size == 0 or counts.min() < 1:
+            raise InvalidInputError("stored landmarks, each of at least one point", "others")
+        return cls(centers, counts, record.number("distortion"), record.mapping("how"))
 
     @property
     def n_landmarks(self) -> int:

@@ -1,0 +1,178 @@
+"""Does an atlas tell when a sample has cells that its reference does not know?
+
+Reference samples lack one population of cells. Fresh samples of the same kind lack it too; others have it as a tenth of
+their cells. AUROC: how well the chance that `Coverage.p_values` states tells the two apart. False alarms: fresh samples
+with the verdict "not covered". Found: those of the others.
+
+Kinds of data:
+
+mixture
+    eight Gaussian populations of unequal width in 10 dimensions, shares that vary between samples (Dirichlet), and a
+    shift of each sample by a tenth of a width. At least nine tenths of the absent one's cells lie outside: where the
+    density of the others, which is known here, is below that at all but one in a hundred of their own cells.
+batches
+    the same, with shifts of 0.3 of a width.
+near
+    as mixture, but 0.3 to 0.9 of the absent one's cells lie outside.
+inside
+    as mixture, but less than 0.3 of them do: a narrow population within a wide one. One by one such cells are not
+    strange, so that this shows a limit, not a target.
+tree
+    `datasets.cohort`: cells along the branches of a tree in 10 dimensions; the last branch is absent.
+melanoma (--data)
+    cells of 48 samples (10 principal components). One of eight k-means clusters is taken out of all samples; half of
+    the samples are the reference. Others get a tenth of its cells.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from provenance import add_record, write_table
+from sklearn.metrics import roc_auc_score
+
+import heatmover as hm
+from heatmover.atlas.coverage import Coverage, Support, find_support
+
+SHARE = 0.1
+Samples = list[np.ndarray]
+
+
+class Mixture:
+    """Gaussian populations; the last one is the absent one."""
+
+    def __init__(self, rng: np.random.Generator, shift: float, apart: tuple[float, float]) -> None:
+        self.shift = shift
+        while True:
+            self.centers, self.widths = 2 * rng.normal(size=(9, 10)), np.exp(0.4 * rng.normal(size=9))
+            shares = np.clip(rng.dirichlet(np.full(8, 2.0)), 0.02, None)
+            self.shares = shares / shares.sum()
+            if apart[0] <= self.outside(rng) < apart[1]:
+                break
+
+    def outside(self, rng: np.random.Generator) -> float:
+        """Share of the absent population where the others have less density than at 99 % of their own cells."""
+        kinds = np.r_[rng.choice(8, 4000, p=self.shares), np.full(1000, 8)]
+        cells = self.centers[kinds] + self.widths[kinds][:, None] * rng.normal(size=(5000, 10))
+        squares = ((cells[:, None] - self.centers[:8]) ** 2).sum(axis=2) / self.widths[:8] ** 2
+        density = np.log(np.exp(-squares / 2) @ (self.shares / self.widths[:8] ** 10) + 1e-300)
+        return float(np.mean(density[4000:] < np.quantile(density[:4000], 0.01)))
+
+    def sample(self, rng: np.random.Generator, n_cells: int, absent: float) -> np.ndarray:
+        kind = rng.choice(8, n_cells, p=rng.dirichlet(20 * self.shares))
+        kind[: round(absent * n_cells)] = 8
+        shift = self.shift * rng.normal(size=10)
+        return self.centers[kind] + self.widths[kind][:, None] * rng.normal(size=(n_cells, 10)) + shift
+
+
+def mixtures(
+    rng: np.random.Generator, shift: float, apart: tuple[float, float], n_samples: int, n_cells: int, fresh: int
+) -> tuple[Samples, Samples, Samples]:
+    world = Mixture(rng, shift, apart)
+    reference = [world.sample(rng, n_cells, 0) for _ in range(n_samples)]
+    return (
+        reference,
+        [world.sample(rng, n_cells, 0) for _ in range(fresh)],
+        [world.sample(rng, n_cells, SHARE) for _ in range(fresh)],
+    )
+
+
+def divided(
+    cells: Samples, strangers: np.ndarray, rng: np.random.Generator, n_samples: int, n_cells: int
+) -> tuple[Samples, Samples, Samples]:
+    """The first samples as the reference; of the others fresh ones, and the same with a tenth of strangers."""
+    drawn = [rows[rng.permutation(len(rows))[:n_cells]] for rows in cells]
+    odd = []
+    for rows in drawn[n_samples:]:
+        count = max(1, round(SHARE * len(rows)))
+        odd.append(np.vstack([rows[count:], strangers[rng.choice(len(strangers), count, replace=False)]]))
+    return drawn[:n_samples], drawn[n_samples:], odd
+
+
+def tree(rng: np.random.Generator, n_samples: int, n_cells: int, fresh: int) -> tuple[Samples, Samples, Samples]:
+    seed = int(rng.integers(2**31))
+    data = hm.datasets.cohort(n_samples + fresh, cells_per_sample=2 * n_cells, effect=0.0, random_state=seed)
+    branch = data.coordinates[:, 0]
+    absent = branch == branch.max()
+    codes = np.unique(data.labels, return_inverse=True)[1]
+    cells = [data.points[(codes == i) & ~absent] for i in rng.permutation(n_samples + fresh)]
+    return divided(cells, data.points[absent], rng, n_samples, n_cells)
+
+
+def melanoma(path: Path, rng: np.random.Generator, n_cells: int) -> tuple[Samples, Samples, Samples]:
+    with np.load(path) as data:
+        points, codes = data["X"], np.unique(data["sample"], return_inverse=True)[1]
+    centers = hm.Landmarks.from_points(points, 8, random_state=int(rng.integers(2**31)))
+    cluster = centers.assign(points)
+    sizes = np.bincount(cluster)
+    absent = cluster == rng.choice(np.flatnonzero(sizes > 300))
+    cells = [points[(codes == i) & ~absent] for i in rng.permutation(codes.max() + 1)]
+    cells = [rows for rows in cells if len(rows) >= 30]
+    return divided(cells, points[absent], rng, len(cells) // 2, n_cells)
+
+
+def judged(support: Support, samples: Samples) -> Coverage:
+    codes = np.repeat(np.arange(len(samples)), [len(rows) for rows in samples])
+    return support.verdict(support.judge(np.vstack(samples)), codes, len(samples))
+
+
+def figures(reference: Samples, fresh: Samples, odd: Samples) -> tuple[float, int, int, int, int]:
+    """AUROC, false alarms and fresh samples, samples found and others."""
+    codes = np.repeat(np.arange(len(reference)), [len(rows) for rows in reference])
+    support = find_support(np.vstack(reference), codes, len(reference), np.random.default_rng(0))
+    assert support is not None
+    one, other = judged(support, fresh), judged(support, odd)
+    truth = np.r_[np.zeros(len(fresh)), np.ones(len(odd))]
+    area = float(roc_auc_score(truth, -np.r_[one.p_values, other.p_values]))
+    return area, one.covered.count(False), len(fresh), other.covered.count(False), len(odd)
+
+
+def cases(args: argparse.Namespace) -> Iterator[tuple[str, int, int, list[tuple[Samples, Samples, Samples]]]]:
+    fresh = 30 if args.small else 60
+    sizes = [(20, 100), (20, 300)] if args.small else [(20, 100), (20, 300), (40, 100), (40, 1000)]
+    far, near, inside = (0.9, np.inf), (0.3, 0.9), (0.0, 0.3)
+    kinds = (("mixture", 0.1, far), ("batches", 0.3, far), ("near", 0.1, near), ("inside", 0.1, inside))
+    for n_samples, n_cells in sizes:
+        for kind, shift, apart in kinds:
+            rngs = [np.random.default_rng([args.seed, i]) for i in range(args.worlds)]
+            worlds = [mixtures(rng, shift, apart, n_samples, n_cells, fresh) for rng in rngs]
+            yield kind, n_samples, n_cells, worlds
+        rngs = [np.random.default_rng([args.seed, i]) for i in range(args.worlds)]
+        yield "tree", n_samples, n_cells, [tree(rng, n_samples, n_cells, fresh) for rng in rngs]
+    if args.data is not None:
+        path = args.data / "melanoma_sadefeldman48.npz"
+        for n_cells in (100, 400):
+            rngs = [np.random.default_rng([args.seed, i]) for i in range(2 * args.worlds)]
+            yield "melanoma", 24, n_cells, [melanoma(path, rng, n_cells) for rng in rngs]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="fewer and smaller samples")
+    parser.add_argument("--worlds", type=int, default=5, help="references of each kind (5)")
+    parser.add_argument("--seed", type=int, default=0, help="of all draws (0)")
+    parser.add_argument("--data", type=Path, help="folder with melanoma_sadefeldman48.npz")
+    add_record(parser)
+    args = parser.parse_args()
+    rows = []
+    for kind, n_samples, n_cells, worlds in cases(args):
+        found = [figures(*world) for world in worlds]
+        areas = [figure[0] for figure in found]
+        alarms, fresh, hits, odd = (sum(figure[i] for figure in found) for i in (1, 2, 3, 4))
+        verdicts = [f"{100 * alarms / fresh:.1f} %", f"{100 * hits / odd:.0f} %"]
+        told = [f"{np.mean(areas):.3f}", f"{min(areas):.3f}", *verdicts]
+        rows.append([kind, n_samples, f"{n_cells:,}", len(worlds), *told])
+        print(*rows[-1], flush=True)
+    heads = ["kind", "reference samples", "cells each", "worlds", "AUROC", "least", "false alarms", "found"]
+    note = (
+        "A tenth of the cells from a population that the reference lacks, against fresh samples without it. AUROC of "
+        "the chance of so many far cells: mean and least over the worlds; false alarms and found by the verdict itself."
+    )
+    write_table("covered", heads, rows, note, folder=args.record)
+
+
+if __name__ == "__main__":
+    main()

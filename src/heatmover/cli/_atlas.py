@@ -1,0 +1,231 @@
+"""`heatmover atlas`: build an atlas of reference samples, map new samples onto it, look at it."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heatmover.cli import _options as options
+from heatmover.cli._late import load_late
+from heatmover.cli._terminal import clean, fail, output, plain_errors, watched
+from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
+
+if TYPE_CHECKING:
+    from heatmover.atlas import Atlas
+    from heatmover.cohort import Cohort
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+
+AtlasFolder = Annotated[str, typer.Argument(help="Folder of an atlas.", metavar="ATLAS", show_default=False)]
+NewAtlas = Annotated[
+    str, typer.Option("--out", "-o", metavar="DIR", help="Folder to make, such as kidney.atlas.", show_default=False)
+]
+Nearest = Annotated[
+    int | None,
+    typer.Option(
+        "--nearest", "-k", help="Nearest reference samples that are written, and vote.", show_default="10, if there are"
+    ),
+]
+Predict = Annotated[
+    list[str] | None,
+    typer.Option("--predict", metavar="VARIABLE", help="Variable of the reference to predict; may be given again."),
+]
+Table = Annotated[str | None, typer.Option("--out", "-o", metavar="FILE", help="Write what was found as CSV.")]
+# How many reference samples a terminal shows.
+SHOWN = 20
+
+
+@app.callback()
+def atlas() -> None:
+    """Keep reference samples as an atlas, and ask where new samples land on it."""
+
+
+@app.command()
+def build(
+    file: options.File,
+    *,
+    out: NewAtlas,
+    sample_key: options.SampleKey = None,
+    rep: options.Rep = None,
+    annotation: options.AnnotationColumn = None,
+    sample_sheet: options.SampleSheet = None,
+    standardize: options.Standardize = False,
+    components: options.Components = None,
+    cofactor: options.Cofactor = None,
+    transform: options.Transform = None,
+    compensate: options.Compensate = None,
+    missing: options.Missing = "refuse",
+    neighbors: options.Neighbors = "30",
+    landmarks: options.Landmarks = "auto",
+    units: options.Units = None,
+    seed: options.Seed = "0",
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
+    force: options.Force = False,
+) -> None:
+    """Build an atlas from a file of cells: model, reference samples with their variables, and what they cover."""
+    load_late("scipy.stats")
+    typed = locals()
+    with plain_errors():
+        _check_free(out, force)
+        with watched(quiet) as progress, ExitStack() as stack:
+            from heatmover.atlas import build_atlas
+
+            cohort = _read(typed, progress)
+            # Said in a line of their own, at the end.
+            caught = stack.enter_context(warnings.catch_warnings(record=True))
+            for kind in (GraphWarning, EmbeddingWarning):
+                warnings.simplefilter("always", kind)
+            found = build_atlas(
+                cohort, n_neighbors=options.number(neighbors),
+                landmarks=options.number(landmarks, {"auto": "auto", "none": None}), units=units,  # type: ignore[arg-type]
+                random_state=options.number(seed), n_jobs=options.number(threads), progress=progress,
+            )  # fmt: skip
+            found.save(out, overwrite=force)
+    if not quiet:
+        for line in (*cohort.warnings, *(str(each.message) for each in caught), f"{found} in {out}"):
+            output().print(clean(line), soft_wrap=True)
+
+
+@app.command("map")
+def map_(
+    atlas: AtlasFolder,
+    file: options.File,
+    *,
+    sample_key: options.SampleKey = None,
+    sample_sheet: options.SampleSheet = None,
+    nearest: Nearest = None,
+    predict: Predict = None,
+    out: Table = None,
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Tell where the samples of a file land on an atlas, and whether the atlas covers them.
+
+    Exit code 0 if all are covered, 1 if one is not, 2 if the file cannot be mapped.
+    """
+    load_late("scipy.stats")
+    with plain_errors():
+        reference = _load(atlas)
+        mapped = reference.map(file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads))
+        k = min(10, len(reference.names) - 1) if nearest is None else nearest
+        mapped.nearest(k)  # refuses more than there are
+        answers = [(name, mapped.predict(name, k)) for name in predict or ()]
+        if out is not None:
+            mapped.to_csv(out, k, [name for name, _ in answers])
+    if not quiet:
+        for line in mapped.lines(min(k, 3)):
+            output().print(clean(line), soft_wrap=True)
+        for name, answer in answers:
+            for sample, value, chance in zip(mapped.names, answer.values, answer.chances, strict=True):
+                doubt = f"median error {answer.accuracy:.3g}" if answer.is_number else f"chance {chance:.2f}"
+                output().print(clean(f"{sample}: {name} {value} ({doubt})"), soft_wrap=True)
+    if mapped.coverage is not None and False in mapped.coverage.covered:
+        raise typer.Exit(1)
+
+
+@app.command()
+def add(
+    atlas: AtlasFolder,
+    file: options.File,
+    *,
+    sample_key: options.SampleKey = None,
+    sample_sheet: options.SampleSheet = None,
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Add the samples of a file to the reference samples of an atlas; its model and its nodes stay as they are."""
+    load_late("scipy.stats")
+    with plain_errors():
+        from heatmover._files import guarded
+
+        # One writer at a time: the others wait, then read what it has written.
+        with guarded(Path(atlas).absolute().parent):
+            reference = _load(atlas)
+            cohort = reference.features.open(file, sample_key, sample_sheet)
+            mapped = reference.map(
+                file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads)
+            )
+            known = {name: cohort.samples[name].tolist() for name in cohort.samples if name in reference.variables}
+            larger = reference.add(mapped, known)
+            larger.save(atlas, overwrite=True)
+    if not quiet:
+        output().print(clean(f"{larger} in {atlas}"), soft_wrap=True)
+
+
+@app.command()
+def info(atlas: AtlasFolder) -> None:
+    """Tell what an atlas holds."""
+    with plain_errors():
+        reference = _load(atlas)
+        from heatmover.storage import peek_store
+
+        head = peek_store(atlas)
+        lines = [
+            str(reference),
+            f"format {head.schema}, version {head.version}, written by heatmover {head.writer}, sha256 {head.digest}",
+            f"features: {', '.join(reference.features.names[:SHOWN])}",
+            *reference.model.prepared_.describe().splitlines(),
+        ]
+        for row, (name, size) in enumerate(zip(reference.names[:SHOWN], reference.sizes, strict=False)):
+            values = ", ".join(f"{key} {column[row]}" for key, column in reference.variables.items())
+            lines.append(f"{name}: {size} cells{f'; {values}' if values else ''}")
+        if len(reference.names) > SHOWN:
+            lines.append(f"and {len(reference.names) - SHOWN} more samples")
+    for line in lines:
+        output().print(clean(line), soft_wrap=True)
+
+
+@app.command()
+def check(atlas: AtlasFolder) -> None:
+    """Verify every checksum of an atlas or a saved model, in little memory; exit code 0 if every bit is right."""
+    with plain_errors():
+        from heatmover.storage import verify_store
+
+        arrays = dict(verify_store(atlas))
+    output().print(clean(f"{len(arrays)} arrays, {sum(arrays.values()):,} bytes: every checksum is right"))
+
+
+def _check_free(out: str, force: bool) -> None:
+    if not out:
+        raise InvalidInputError(f"{argument('out')} to name a folder", "an empty name")
+    if Path(out).exists() and not force:
+        raise InvalidInputError(
+            f"a path for {argument('out')} where nothing is", f"{out!r}", f"{argument('force')} replaces an atlas"
+        )
+
+
+def _read(typed: dict[str, Any], progress: Any) -> Cohort:
+    from heatmover.cli._candidates import check_sample_key
+    from heatmover.cli._settings import Reading, parse_names
+
+    check_sample_key(typed["file"], typed["sample_key"])
+    reading = Reading(
+        typed["file"],
+        sample_key=typed["sample_key"],
+        representation=parse_names("--rep", typed["rep"] or ()),
+        no_features=tuple(typed["annotation"] or ()),
+        sample_sheet=typed["sample_sheet"],
+        standardize=typed["standardize"],
+        n_components=options.number(typed["components"], {"all": "all"}),
+        cofactor=options.number(typed["cofactor"]),
+        transform=typed["transform"],
+        compensate=typed["compensate"],
+        on_missing=typed["missing"],
+    )
+    return reading.read((), options.number(typed["seed"]), progress)
+
+
+def _load(path: str) -> Atlas:
+    from heatmover.atlas import Atlas, load
+
+    found = load(path)
+    if not isinstance(found, Atlas):
+        fail(f"Expected an atlas, found a saved {type(found).__name__} without reference samples.")
+    return found

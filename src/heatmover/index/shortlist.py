@@ -1,0 +1,369 @@
+"""Shortlists: likely neighbours from a graph over sums of columns, which a search then compares in full.
+
+Sums of columns that rise and fall together keep most of an L1 distance (`heatmover.embedding.sketch`): 64 of them take
+the place of thousands of features. faiss links every row of sums to near ones, level by level (HNSW), and a search
+walks along these links. How long it walks is measured when the graph is built: rows that are held out of the graph are
+searched for, as new samples will be, until 99 % of their true neighbours are found.
+
+Chance has no part in it. Sums, rows held out and the order of the rows in the graph depend on the rows that are there
+when it is built. Later ones enter it in blocks of a fixed size, whatever the steps in which they were added, by one
+thread. Rows that do not fill a block yet, and those held out, are compared one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from heatmover._threads import in_threads
+from heatmover._typing import Float64, FloatArray, Int64
+from heatmover._validation import import_extra
+from heatmover.embedding.distances import pairwise_distances, readable
+from heatmover.embedding.sketch import Groups, learn_groups, sum_of_groups
+from heatmover.index.rows import Rows
+
+__all__ = ["RECALL", "Shortlist"]
+
+Float32 = npt.NDArray[np.float32]
+
+# Links of a row of sums at the lowest level, and rows that are looked at to find them. 40,000 rows in 80 tight groups,
+# 32 candidates for each of 200 queries from other groups: 97.2 % of the ten nearest with 60 rows looked at, 98.8 % with
+# 200; and 94.9 % with 32 links, which make for fewer levels. Rows in the order of their groups: 95.2 %.
+N_LINKS, BUILD_EFFORT = 16, 120
+# Numbers of sums that are tried on a sample: rows searched for, and bytes of those searched in.
+N_SUMS = (32, 64, 128, 256)
+N_TRIED, TRIED_BYTES, MOST_TRIED = 64, 2**26, 20_000
+# Microseconds that a candidate costs: at all, per sum, and per feature once it is compared. Measured with 60,000 digits
+# of 8,853 features: candidates cost 1.29, 1.70, 1.84 and 3.16 microseconds with 32, 64, 128 and 256 sums.
+CANDIDATE_COST, SUM_COST, FEATURE_COST = 1.0, 0.0083, 4e-4
+# Rows that enter the graph together.
+BLOCK = 1024
+# Rows that are held out of the graph to measure the recall, of how many neighbours, and what is asked of it: more than
+# is promised, because 200 rows tell it to half a per cent.
+N_HELD_OUT, N_NEIGHBORS = 200, 10
+ASKED, RECALL = 0.99, 0.98
+# Candidates per query that are tried in turn. Fewer than 32 can do for rows like those that are stored, such as those
+# held out, but not for new ones of another kind: 94 % for the queries from other groups above.
+EFFORTS = (32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+# Sums are clipped here: what is farther is not near, and infinite differences would be NaN.
+FARTHEST = 1e30
+# Queries whose distances to the rows outside the graph are held at a time.
+QUERIES = 256
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Rows made short: sums of groups of columns less a centre, in a unit that keeps them within float32.
+
+    Attributes
+    ----------
+    groups
+        Of columns; None if there are too few to add up, so that every column is a sum.
+    centre
+        ``(n_sums,)``.
+    unit
+        A power of two; L1 distances between sums, times the unit, are at most those between rows.
+    """
+
+    groups: Groups | None
+    centre: Float64
+    unit: float
+
+    @classmethod
+    def learnt(cls, sample: FloatArray, count: int) -> Sums:
+        """Learn groups from some rows."""
+        groups = learn_groups(sample, count)
+        sums, sizes = _added(sample, groups)
+        largest = float(sizes.max())
+        unit = math.ldexp(1.0, min(math.frexp(largest)[1], 1000)) if largest > 0 else 1.0
+        return cls(groups, sums.mean(axis=0), unit)
+
+    @property
+    def count(self) -> int:
+        """Number of sums."""
+        return self.centre.size
+
+    def of(self, rows: FloatArray) -> Float32:
+        """Return the sums of rows, ``(n_rows, n_sums)``."""
+        values = (_added(rows, self.groups)[0] - self.centre) / self.unit
+        return np.clip(values, -FARTHEST, FARTHEST).astype(np.float32)
+
+
+def _added(rows: FloatArray, groups: Groups | None) -> tuple[Float64, Float64]:
+    if groups is not None:
+        return sum_of_groups(rows, groups)
+    plain = rows.astype(np.float64)
+    return plain, np.abs(plain).sum(axis=1)
+
+
+@final
+class Shortlist:
+    """A graph over the rows of an index that lists likely neighbours; `build` makes one.
+
+    Attributes
+    ----------
+    sums
+        How rows are made short.
+    effort
+        Candidates per query for up to ten neighbours.
+    recall
+        Share of the ten nearest that this found for the rows held out.
+    n_rows
+        Rows that are in it.
+    """
+
+    def __init__(self, sums: Sums, graph: Any, inside: Int64, held: Int64, effort: int, recall: float) -> None:
+        self.sums, self.effort, self.recall = sums, effort, recall
+        self._graph, self._inside, self._held = graph, inside, held
+        self._tail = np.empty(0, dtype=np.int64)
+        self._tail_sums = np.empty((0, sums.count), dtype=np.float32)
+        self.n_rows = 0
+
+    @classmethod
+    def build(cls, rows: Rows, n_threads: int) -> Shortlist:
+        """Learn sums from a sample, link all rows and measure how far to search.
+
+        The sample and the rows held out are drawn with a fixed seed.
+        """
+        faiss = _faiss()
+        rng = np.random.default_rng(0)
+        drawn = rng.permutation(rows.n_rows)
+        sums = _choose_sums(rows, drawn)
+        held = np.sort(drawn[: min(N_HELD_OUT, max(1, rows.n_rows // 10))])
+        graph = faiss.IndexHNSWFlat(sums.count, N_LINKS, faiss.METRIC_L1)
+        graph.hnsw.efConstruction = BUILD_EFFORT
+        made = cls(sums, graph, np.empty(0, dtype=np.int64), held, EFFORTS[0], 0.0)
+        # In a random order: rows of one kind are often neighbours in a file, and links between kinds come from rows
+        # that were linked when there were few.
+        made._tail = drawn[held.size :]
+        made._tail_sums = np.vstack([made._sums_of(block, n_threads) for _, block in rows.blocks()])[made._tail]
+        made.n_rows = rows.n_rows
+        made._link()
+        made._settle(rows)
+        made._calibrate(rows, n_threads)
+        return made
+
+    def extend(self, rows: Rows, n_threads: int) -> None:
+        """Put rows in that are not in it yet."""
+        if len(self._tail_sums) < self._tail.size:  # restored without them
+            self._tail_sums = self.sums.of(rows.take(self._tail))
+        for first, block in rows.blocks(self.n_rows):
+            self._tail = np.concatenate([self._tail, np.arange(first, first + len(block))])
+            self._tail_sums = np.vstack([self._tail_sums, self._sums_of(block, n_threads)])
+            self._link()
+        self.n_rows = rows.n_rows
+        self._settle(rows)
+
+    def _settle(self, rows: Rows) -> None:
+        """Prepare what every search needs: the sums of rows outside the graph, and which row each node is."""
+        held = self.sums.of(rows.take(self._held))
+        self._others = readable(np.vstack([held, self._tail_sums]), np.float32)
+        # The last stands for no row.
+        self._numbers = np.concatenate([self._inside, self._held, self._tail, [-1]])
+
+    def _sums_of(self, block: FloatArray, n_threads: int) -> Float32:
+        parts = [block[start : start + BLOCK] for start in range(0, len(block), BLOCK)]
+        return np.vstack(in_threads(self.sums.of, parts, n_threads))
+
+    def _link(self) -> None:
+        """Move full blocks of the rows outside into the graph."""
+        faiss = _faiss()
+        n_blocks = self._tail.size // BLOCK
+        if n_blocks == 0:
+            return
+        before, added = self._inside.size, BLOCK * n_blocks
+        levels = _levels(faiss, self._graph.hnsw, before + added)
+        with _one_thread(faiss):
+            for start in range(0, added, BLOCK):
+                # Levels that are there already are taken; those that faiss draws are forgotten when it is saved.
+                faiss.copy_array_to_vector(levels[: before + start + BLOCK], self._graph.hnsw.levels)
+                self._graph.add(np.ascontiguousarray(self._tail_sums[start : start + BLOCK]))
+        self._inside = np.concatenate([self._inside, self._tail[:added]])
+        self._tail, self._tail_sums = self._tail[added:].copy(), self._tail_sums[added:].copy()
+
+    def _calibrate(self, rows: Rows, n_threads: int) -> None:
+        """Find the fewest candidates with which enough of the neighbours of the rows held out are found."""
+        k = min(N_NEIGHBORS, rows.n_rows - 1)
+        queries = rows.take(self._held)
+        _, truth = rows.nearest(queries, k, self._held, n_threads)
+        for self.effort in EFFORTS:
+            _, found = self.nearest(rows, queries, k, self._held, n_threads)
+            self.recall = recall(found, truth)
+            if self.recall >= ASKED or self.effort >= rows.n_rows:
+                break
+
+    def nearest(
+        self, rows: Rows, queries: FloatArray, k: int, own: Int64 | None, n_threads: int
+    ) -> tuple[Float64, Int64]:
+        """Return distances and rows of k near rows of every query, as `Rows.nearest` does for the nearest.
+
+        Distances have the same bits as there. Where fewer than k are found, all rows are searched.
+        """
+        wanted = k if own is None else k + 1
+        count = min(math.ceil(self.effort * max(1.0, wanted / N_NEIGHBORS)), self.n_rows)
+        edges = range(0, len(queries), max(1, min(QUERIES, -(-len(queries) // n_threads))))
+        size = edges.step
+        parts = [slice(start, min(start + size, len(queries))) for start in edges]
+        found = in_threads(lambda part: self._block(rows, queries[part], wanted, count), parts, n_threads)
+        distances, indices = (np.concatenate(each) for each in zip(*found, strict=True))
+        missed = np.flatnonzero(~np.isfinite(distances[:, -1]))
+        if missed.size:
+            distances[missed], indices[missed] = rows.nearest(queries[missed], wanted, None, n_threads)
+        if own is None:
+            return distances, indices
+        order = np.argsort(indices == own[:, None], axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(distances, order, axis=1), np.take_along_axis(indices, order, axis=1)
+
+    def _block(self, rows: Rows, queries: FloatArray, k: int, count: int) -> tuple[Float64, Int64]:
+        from heatmover._compiled.listed import nearest_listed
+
+        candidates, bounds = self.candidates(queries, count)
+        places, source = candidates, rows.resident
+        if source is None:
+            taken, inverse = np.unique(candidates, return_inverse=True)
+            source = rows.take(taken[taken >= 0])
+            places = inverse.reshape(candidates.shape) - int((taken < 0).any())
+        distances = np.full((len(queries), k), np.inf)
+        indices = np.full((len(queries), k), np.iinfo(np.int64).max)
+        dtype = source.dtype.newbyteorder("=")
+        room = [np.empty((3, queries.shape[1]), dtype=dtype) for _ in range(2)]
+        nearest_listed(
+            readable(queries, dtype),
+            readable(source, dtype),
+            places.astype(np.int64, copy=False),
+            bounds,
+            self.sums.unit,
+            dtype.type(1),
+            *room,
+            distances,
+            indices,
+        )
+        if source is not rows.resident:
+            known = np.isfinite(distances)
+            indices[known] = taken[taken >= 0][indices[known]]
+        return distances, indices
+
+    def candidates(self, queries: FloatArray, count: int) -> tuple[Int64, Float32]:
+        """Return rows that may be near to every query, -1 for none, and the distances of their sums, ascending.
+
+        Both are ``(n_queries, count)``.
+        """
+        from heatmover._compiled.l1 import REGISTER_ROWS, keep_smallest, l1_tile
+
+        faiss, sums = _faiss(), self.sums.of(queries)
+        distances = np.full((len(queries), count), np.inf)
+        nodes = np.full((len(queries), count), np.iinfo(np.int64).max)
+        n_inside = self._inside.size
+        if n_inside:
+            with _one_thread(faiss):
+                settings = faiss.SearchParametersHNSW(efSearch=count)
+                values, places = self._graph.search(sums, min(count, n_inside), params=settings)
+            reached = places >= 0
+            distances[:, : values.shape[1]] = np.where(reached, values, np.inf)
+            nodes[:, : values.shape[1]] = np.where(reached, places, np.iinfo(np.int64).max)
+        if len(self._others):
+            shape = [-(-len(side) // REGISTER_ROWS) * REGISTER_ROWS for side in (sums, self._others)]
+            tile = np.empty(shape)
+            l1_tile(readable(sums, np.float32), self._others, np.float32(1), False, tile)
+            outside = np.ascontiguousarray(tile[: len(sums), : len(self._others)])
+            keep_smallest(outside, n_inside, distances, nodes)
+        return self._numbers[np.minimum(nodes, self._numbers.size - 1)], distances.astype(np.float32)
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return everything as arrays, from which `restored` makes it again."""
+        groups = self.sums.groups
+        nothing = np.empty(0, dtype=np.int64)
+        return {
+            "graph": _faiss().serialize_index(self._graph),
+            "inside": self._inside,
+            "held": self._held,
+            "tail": self._tail,
+            "columns": nothing if groups is None else groups.columns.astype(np.int64),
+            "signs": np.empty(0) if groups is None else groups.signs,
+            "starts": nothing if groups is None else groups.starts.astype(np.int64),
+            "centre": self.sums.centre,
+            "numbers": np.array([self.sums.unit, self.effort, self.recall, self.n_rows]),
+        }
+
+    @classmethod
+    def restored(cls, arrays: dict[str, npt.NDArray[Any]]) -> Shortlist:
+        """Make it from arrays that were checked; `extend` makes it ready."""
+        groups = None
+        if arrays["columns"].size:
+            groups = Groups(arrays["columns"].astype(np.intp), arrays["signs"], arrays["starts"].astype(np.intp))
+        unit, effort, found, n_rows = arrays["numbers"].tolist()
+        graph = _faiss().deserialize_index(arrays["graph"])
+        sums = Sums(groups, arrays["centre"], unit)
+        made = cls(sums, graph, arrays["inside"], arrays["held"], int(effort), found)
+        made._tail, made.n_rows = arrays["tail"], int(n_rows)
+        return made
+
+
+def recall(found: Int64, truth: Int64) -> float:
+    """Return the share of the true neighbours ``(n_queries, k)`` that were found."""
+    hits = [np.isin(right, got).mean() for got, right in zip(found, truth, strict=True)]
+    return float(np.mean(hits))
+
+
+def _choose_sums(rows: Rows, drawn: Int64) -> Sums:
+    """Return the number of sums with which a shortlist that holds the nearest costs least, tried on a sample."""
+    resident = rows.take(drawn[:1])
+    most = max(4 * N_TRIED, min(MOST_TRIED, TRIED_BYTES // resident.nbytes))
+    sample = rows.take(np.sort(drawn[:most]))
+    n_tried = min(N_TRIED, max(1, len(sample) // 4))
+    # Every so many-th row, for the sample is in the order of the rows.
+    places = np.linspace(0, len(sample) - 1, n_tried).astype(np.int64)
+    queries, targets = sample[places], np.delete(sample, places, axis=0)
+    k = min(N_NEIGHBORS, len(targets))
+    truth = np.argsort(pairwise_distances(queries, targets), axis=1, kind="stable")[:, :k]
+    best, least = None, math.inf
+    for count in N_SUMS:
+        sums = Sums.learnt(sample, count)
+        needed = _needed(sums, queries, targets, truth)
+        cost = needed * (CANDIDATE_COST + SUM_COST * sums.count + FEATURE_COST * sample.shape[1])
+        if cost < least:
+            best, least = sums, cost
+        if sums.groups is None:
+            break
+    assert best is not None
+    return best
+
+
+def _needed(sums: Sums, queries: FloatArray, targets: FloatArray, truth: Int64) -> int:
+    """Return how long a list by sums has to be to hold the share of the neighbours that is asked for."""
+    distances = pairwise_distances(sums.of(queries), sums.of(targets))
+    order = np.argsort(distances, axis=1, kind="stable")
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(order.shape[1])[None], axis=1)
+    ranks = np.take_along_axis(place, truth, axis=1)
+    return int(np.quantile(ranks, ASKED, method="higher")) + 1
+
+
+def _levels(faiss: Any, graph: Any, count: int) -> npt.NDArray[np.int32]:
+    """Return the number of levels of the first nodes: each higher one has a sixteenth of the nodes."""
+    most = faiss.vector_to_array(graph.assign_probas).size
+    drawn = 1 - np.random.default_rng(1).random(count)  # in (0, 1]; the first are the same for any count
+    levels: npt.NDArray[np.int32] = np.minimum(1 + np.floor(-np.log(drawn) / math.log(N_LINKS)), most).astype(np.int32)
+    return levels
+
+
+def _faiss() -> Any:
+    return import_extra("faiss", package="faiss-cpu", extra="search")
+
+
+@contextmanager
+def _one_thread(faiss: Any) -> Iterator[None]:
+    """Let faiss use this thread alone: several would link rows in an order that chance decides."""
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)

@@ -1,0 +1,312 @@
+"""Atlases: new samples land where the reference's own would, by name, in its units, and say when they do not belong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import heatmover as hm
+from heatmover.atlas.atlas import ATLAS_SCHEMA
+from heatmover.errors import InvalidInputError
+from heatmover.storage import write_store
+from heatmover.storage.record import texts_record
+
+pandas = pytest.importorskip("pandas")
+
+N_SAMPLES, CELLS = 20, 40
+FEATURES = ["CD3", "CD4", "CD8"]
+
+
+@cache
+def cells() -> tuple[np.ndarray, np.ndarray]:
+    """Samples of three populations, those of group a with more of the first."""
+    rng = np.random.default_rng(0)
+    centers = np.array([[0.0, 0, 0], [6, 0, 0], [0, 6, 0]])
+    points, labels = [], []
+    for sample in range(N_SAMPLES):
+        shares = [0.6, 0.2, 0.2] if sample % 2 else [0.2, 0.2, 0.6]
+        kind = rng.choice(3, CELLS, p=shares)
+        points.append(centers[kind] + rng.normal(size=(CELLS, 3)))
+        labels += [f"s{sample:02d}"] * CELLS
+    return np.vstack(points), np.array(labels)
+
+
+@cache
+def fresh() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    centers = np.array([[0.0, 0, 0], [6, 0, 0], [0, 6, 0]])
+    kinds = [rng.choice(3, CELLS, p=shares) for shares in ([0.6, 0.2, 0.2], [0.2, 0.2, 0.6])]
+    points = np.vstack([centers[kind] + rng.normal(size=(CELLS, 3)) for kind in kinds])
+    return points, np.repeat(["new odd", "new even"], CELLS)
+
+
+@cache
+def atlas(landmarks: int | None = None) -> hm.Atlas:
+    points, labels = cells()
+    variables = {
+        "group": ["odd" if i % 2 else "even" for i in range(N_SAMPLES)],
+        "age": [None if i == 3 else 40.0 + (i % 2) for i in range(N_SAMPLES)],
+        "patient": [i // 2 for i in range(N_SAMPLES)],
+    }
+    return hm.build_atlas(
+        points, labels, features=FEATURES, variables=variables, landmarks=landmarks, n_neighbors=15,
+        model=hm.DiffusionEMD(max_scale=5),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("landmarks", [None, 100])
+def test_cells_of_the_reference_come_to_their_own_place_to_the_bit(landmarks):
+    points, labels = cells()
+    order = np.random.default_rng(2).permutation(len(points))
+    again = atlas(landmarks).map(points[order], labels[order])
+    assert again.names == atlas(landmarks).names
+    np.testing.assert_array_equal(again.embedding, atlas(landmarks).embedding)
+    np.testing.assert_array_equal(again.distances.diagonal(), 0)
+    np.testing.assert_allclose(again.coordinates(), atlas(landmarks).reference.coordinates, atol=1e-9)
+    # Mapped alone, a sample is where it is among the others.
+    own = labels == "s04"
+    np.testing.assert_array_equal(atlas(landmarks).map(points[own], "s04").embedding[0], atlas(landmarks).embedding[4])
+
+
+def test_the_embedding_is_that_of_a_comparison():
+    points, labels = cells()
+    found = hm.compare(points, labels, n_neighbors=15, landmarks=None, model=hm.DiffusionEMD(max_scale=5))
+    np.testing.assert_array_equal(found.embedding, atlas().embedding)
+    np.testing.assert_array_equal(found.distances, atlas().reference.distances)
+
+
+def test_equal_cells_are_one_node():
+    points, labels = cells()
+    doubled, twice = np.vstack([points, points[:100]]), np.r_[labels, labels[:100]]
+    found = hm.build_atlas(doubled, twice, n_neighbors=15, model=hm.DiffusionEMD(max_scale=3))
+    assert found.nodes.n_landmarks == len(points)
+    assert found.sizes.sum() == len(doubled)
+    np.testing.assert_array_equal(found.map(doubled, twice).embedding, found.embedding)
+
+
+@pytest.mark.parametrize("landmarks", [None, 100])
+def test_a_saved_atlas_gives_the_same_answers(tmp_path, landmarks):
+    before = atlas(landmarks)
+    before.save(tmp_path / "it.atlas")
+    after = hm.load(tmp_path / "it.atlas")
+    assert isinstance(after, hm.Atlas)
+    assert repr(after) == repr(before)
+    assert after.variables == before.variables
+    one, two = before.map(*fresh()), after.map(*fresh())
+    np.testing.assert_array_equal(one.embedding, two.embedding)
+    np.testing.assert_array_equal(one.coverage.cell_p_values, two.coverage.cell_p_values)
+    assert repr(one) == repr(two)
+    after.save(tmp_path / "again.atlas")
+    first, second = (tmp_path / name / "zarr.json" for name in ("it.atlas", "again.atlas"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_threads_change_nothing():
+    one, two = (atlas(100).map(*fresh(), n_jobs=n_jobs) for n_jobs in (1, 3))
+    np.testing.assert_array_equal(one.embedding, two.embedding)
+    np.testing.assert_array_equal(one.coverage.cell_p_values, two.coverage.cell_p_values)
+
+
+def test_features_are_found_by_name_in_any_order():
+    points, labels = fresh()
+    frame = pandas.DataFrame(points, columns=FEATURES)
+    frame["further"] = 7.0
+    truth = atlas().map(points, labels).embedding
+    np.testing.assert_array_equal(atlas().map(frame[["further", "CD8", "CD3", "CD4"]], labels).embedding, truth)
+    with pytest.raises(InvalidInputError, match=r"every feature of the atlas .*found 'CD8' \(did you mean 'CD88'\?\)"):
+        atlas().map(frame.rename(columns={"CD8": "CD88"}), labels)
+    with pytest.raises(InvalidInputError, match="every feature of the atlas"):
+        atlas().map(frame[["CD3", "CD4"]], labels)
+    with pytest.raises(InvalidInputError, match="distinct columns"):
+        atlas().map(pandas.concat([frame, frame], axis=1), labels)
+
+
+def test_files_and_anndata_are_scaled_and_projected_as_the_reference_was(tmp_path):
+    anndata = pytest.importorskip("anndata")
+    points, labels = cells()
+    frame = pandas.DataFrame(points * [1, 10, 100], columns=FEATURES)
+    frame.insert(1, "sample", labels)
+    frame["group"] = ["odd" if int(label[1:]) % 2 else "even" for label in labels]
+    frame.to_csv(tmp_path / "cells.csv", index=False)
+    cohort = hm.read_cohort(tmp_path / "cells.csv", sample_key="sample", standardize=True, n_components=2)
+    found = hm.build_atlas(cohort, n_neighbors=15, model=hm.DiffusionEMD(max_scale=3))
+    assert found.features.names == tuple(FEATURES)
+    assert found.variables["group"] == tuple(atlas().variables["group"])
+    assert found.nodes.centers.shape[1] == 2
+    np.testing.assert_array_equal(found.map(tmp_path / "cells.csv").embedding, found.embedding)
+    found.save(tmp_path / "it.atlas")
+    again = hm.load(tmp_path / "it.atlas")
+    part = frame[labels == "s07"]
+    columns = ["CD8", "CD3", "CD4"]
+    new = anndata.AnnData(
+        part[columns].to_numpy(), obs=part[["sample"]].rename(str), var=pandas.DataFrame(index=columns)
+    )
+    mapped = again.map(new)
+    assert mapped.names == ("s07",)
+    np.testing.assert_allclose(mapped.embedding[0], found.embedding[7], atol=1e-7)
+    renamed = new.copy()
+    renamed.var_names = ["CD8", "CD3", "CD4b"]
+    with pytest.raises(InvalidInputError, match="CD4"):
+        again.map(renamed)
+    with pytest.raises(InvalidInputError, match="sample_key"):
+        again.map(new, sample_key="patient")
+    with pytest.raises(InvalidInputError, match="give what it was read from"):
+        again.map(cohort)
+
+
+def test_a_cohort_of_shifted_batches_is_refused(tmp_path):
+    from heatmover.cohort.shifted import shifted_cohort
+
+    points, labels = cells()
+    frame = pandas.DataFrame(points, columns=FEATURES).assign(sample=labels)
+    frame.to_csv(tmp_path / "cells.csv", index=False)
+    cohort = hm.read_cohort(tmp_path / "cells.csv", sample_key="sample")
+    moved = shifted_cohort(cohort, np.zeros(N_SAMPLES, dtype=np.int16), np.ones((1, 3)))
+    with pytest.raises(InvalidInputError, match="batches were moved"):
+        hm.build_atlas(moved)
+
+
+def test_other_units_are_told():
+    points, labels = fresh()
+    assert atlas().map(points, labels).warnings == ()
+    (large,) = atlas().map(points * [1, 1000, 1], labels).warnings
+    assert "1 of 3 features ('CD4'" in large
+    assert "check the units" in large
+    (small,) = atlas().map(points / 100, labels).warnings
+    assert "less than 20% as much as the reference's in 3 of 3 features" in small
+
+
+def test_nearest_and_predictions_follow_the_distances():
+    mapped = atlas().map(*fresh())
+    distances, indices = mapped.nearest(5)
+    assert (np.diff(distances, axis=1) >= 0).all()
+    np.testing.assert_array_equal(indices[:, 0], mapped.distances.argmin(axis=1))
+    found = mapped.predict("group", k=5)
+    assert mapped.names == ("new even", "new odd")
+    assert found.values == ("even", "odd")
+    assert found.accuracy > 0.9
+    assert ((found.chances > 0.5) & (found.chances < 1)).all()
+    tied = mapped.predict("group", k=5, blocks="patient")
+    assert tied.values == found.values
+    age = mapped.predict("age", k=3)
+    assert age.is_number
+    np.testing.assert_allclose(age.values, [40, 41])
+    assert np.isnan(age.votes).all()
+    with pytest.raises(InvalidInputError, match=r"found 'grup' \(did you mean 'group'\?\)"):
+        mapped.predict("grup")
+    with pytest.raises(InvalidInputError, match="more than k=19 reference samples"):
+        mapped.predict("age", k=19)
+    with pytest.raises(InvalidInputError, match="k to be at most 20"):
+        mapped.nearest(21)
+
+
+def test_votes_by_hand():
+    from heatmover.atlas.mapped import _calibrated, _votes
+
+    codes = np.array([0, 1, 1, 0])
+    winners, votes = _votes(codes, np.array([[1.0, 2, 3, 4], [4, 3, 2, 1], [2, 1, np.inf, np.inf]]), 2, 2)
+    # 0 and 1 tie, and the nearer wins; 0 and 1 again; 1 before 0.
+    assert winners.tolist() == [0, 0, 1]
+    assert votes.tolist() == [0.5, 0.5, 0.5]
+    votes, right = np.array([0.5, 0.5, 1, 1, 1, 1]), np.array([True, False, True, True, True, True])
+    # Held at (5 + 1) / (6 + 2) = 3/4 by two: (1 + 3/2) / 4, and (4 + 3/2) / 6, which is above the most of (6 + 1) / 8.
+    np.testing.assert_allclose(_calibrated(votes, right, np.array([0.5, 0.75, 1])), [5 / 8, 3 / 4, 7 / 8])
+
+
+def test_intervals_and_explanations():
+    mapped = atlas().map(*fresh())
+    lower, upper, apart = mapped.intervals(n_bootstrap=20)
+    assert lower.shape == upper.shape == apart.shape == (2, N_SAMPLES)
+    assert (lower <= upper).all()
+    nearest = mapped.explain("new odd")
+    assert nearest.witness.shape == (atlas().nodes.n_landmarks,)
+    group = mapped.explain("new odd", "even", variable="group")
+    # Odd samples have more cells of the population around zero than even ones.
+    near_zero = np.linalg.norm(atlas().nodes.centers, axis=1) < 2
+    assert group.contributions[near_zero].sum() > 0
+    assert (group.masses[0] - group.masses[1])[near_zero].sum() > 0.2
+    with pytest.raises(InvalidInputError, match="reference samples with group=none"):
+        mapped.explain("new odd", "none", variable="group")
+    with pytest.raises(InvalidInputError, match="a mapped sample"):
+        mapped.explain("s01")
+
+
+def test_samples_are_added_and_everything_else_stays():
+    mapped = atlas().map(*fresh())
+    larger = atlas().add(mapped, {"group": ["even", "odd"]})
+    assert len(larger.names) == N_SAMPLES + 2
+    np.testing.assert_array_equal(larger.embedding[:N_SAMPLES], atlas().embedding)
+    np.testing.assert_array_equal(larger.map(*fresh()).distances.min(axis=1), 0)
+    assert larger.sizes[-1] == CELLS
+    assert larger.variables["group"][-2:] == ("even", "odd")
+    assert larger.variables["age"][-2:] == (None, None)
+    with pytest.raises(InvalidInputError, match="does not have yet, found 'new even', 'new odd'"):
+        larger.add(larger.map(*fresh()))
+    with pytest.raises(InvalidInputError, match="mapped onto another"):
+        larger.add(mapped)
+    with pytest.raises(InvalidInputError, match="variables of the atlas"):
+        atlas().add(mapped, {"colour": [1, 2]})
+    with pytest.raises(InvalidInputError, match="for each of the 2 samples"):
+        atlas().add(mapped, {"group": ["even"]})
+
+
+def test_units_are_kept(tmp_path):
+    pytest.importorskip("ot")
+    points, labels = cells()
+    found = hm.build_atlas(points, labels, n_neighbors=15, units="euclidean", model=hm.DiffusionEMD(max_scale=4))
+    exact = hm.compare(points, labels, n_neighbors=15, units="euclidean", model=hm.DiffusionEMD(max_scale=4))
+    np.testing.assert_allclose(found.reference.distances, exact.distances, rtol=1e-12)
+    found.save(tmp_path / "it.atlas")
+    np.testing.assert_array_equal(hm.load(tmp_path / "it.atlas").map(*fresh()).distances, found.map(*fresh()).distances)
+
+
+@pytest.mark.parametrize(
+    ("points", "labels", "match"),
+    [
+        (np.ones((3, 2)), "x", "3 features of the atlas"),
+        (np.full((2, 3), np.nan), "x", "NaN"),
+        (np.empty((0, 3)), "x", "at least one row"),
+        (np.ones((3, 3)), ["a", "b"], "one label for each of the 3 points"),
+        (np.ones((3, 3)), None, "no labels"),
+        ("nowhere.csv", None, "a file that exists"),
+    ],
+)
+def test_bad_queries_are_refused(points, labels, match):
+    with pytest.raises(InvalidInputError, match=match):
+        atlas().map(points, labels)
+
+
+def test_a_single_cell_can_be_mapped():
+    mapped = atlas().map(np.zeros((1, 3)), "one")
+    assert mapped.sizes.tolist() == [1]
+    assert mapped.coverage.covered == (True,)
+
+
+def test_bad_references_are_refused():
+    points, labels = cells()
+    with pytest.raises(InvalidInputError, match="at least two reference samples"):
+        hm.build_atlas(points[:30], labels[:30])
+    with pytest.raises(InvalidInputError, match="points and labels"):
+        hm.build_atlas(points)
+    with pytest.raises(InvalidInputError, match="a name for each of the 3 features"):
+        hm.build_atlas(points, labels, features=["a"])
+    with pytest.raises(InvalidInputError, match="distinct names of features"):
+        hm.build_atlas(points, labels, features=["a", "a", "b"])
+    with pytest.raises(InvalidInputError, match="for each of the 20 samples"):
+        hm.build_atlas(points, labels, variables={"group": ["a"]})
+    unnamed = hm.build_atlas(points, labels, n_neighbors=15, model=hm.DiffusionEMD(max_scale=5))
+    with pytest.raises(InvalidInputError, match="build the atlas with features"):
+        unnamed.map("cells.csv")
+
+
+def test_parts_that_do_not_belong_together_are_refused(tmp_path):
+    record, other = atlas().to_record(), atlas(100).to_record()
+    for number, name in enumerate(["model", "nodes", "counts", "names"]):
+        part = texts_record(["twice"] * N_SAMPLES) if name == "names" else other.parts[name]
+        path = tmp_path / str(number)
+        write_store(path, replace(record, parts={**record.parts, name: part}), schema=ATLAS_SCHEMA, version=1)
+        with pytest.raises(InvalidInputError, match="stored"):
+            hm.load(path)

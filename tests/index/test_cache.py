@@ -1,0 +1,125 @@
+"""The graph beside the shards: read if it is whole and of these rows, made again if not, and never trusted before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import heatmover as hm
+from heatmover.index import cache
+from heatmover.index import index as module
+from heatmover.index.cache import read_cache, write_cache
+from heatmover.index.shortlist import Shortlist
+from heatmover.storage import Shards, sealed, unsealed, writing
+
+pytest.importorskip("faiss")
+
+RNG = np.random.default_rng(0)
+ROWS = np.cos(RNG.normal(size=(1500, 2)) @ RNG.normal(size=(2, 40))).astype(np.float32)
+
+
+@pytest.fixture
+def place(tmp_path):
+    index = hm.MeasureIndex.from_embedding(ROWS, path=tmp_path / "i")
+    index.build()
+    return tmp_path / "i"
+
+
+def found(index: hm.MeasureIndex) -> list:
+    return index.nearest(ROWS[:20] + 0.01, 5, method="approximate").rows.tolist()
+
+
+def no_build(monkeypatch) -> None:
+    def build(*args):
+        raise AssertionError("was built again")
+
+    monkeypatch.setattr(Shortlist, "build", build)
+
+
+def test_what_was_built_is_read(place, monkeypatch):
+    expected = found(hm.MeasureIndex.open(place))
+    no_build(monkeypatch)
+    assert found(hm.MeasureIndex.open(place)) == expected
+    more = hm.MeasureIndex.open(place)
+    more.add(ROWS[:3] + 1, names="xyz")
+    assert more.nearest(ROWS[:3] + 1, 1, method="approximate").names == (("x",), ("y",), ("z",))
+    assert hm.MeasureIndex.open(place).nearest(ROWS[:1] + 1, 1, method="approximate").names == (("x",),)
+
+
+def test_it_is_written_again_when_it_lacks_much(place):
+    index = hm.MeasureIndex.open(place)
+    index.add(ROWS[:200] + 1, names=[f"x{row}" for row in range(200)])
+    found(index)
+    again = hm.MeasureIndex.open(place)
+    found(again)
+    assert read_cache(Shards.open(place)).n_rows == 1700
+    assert unsealed((place / "search.json").read_bytes())["n_rows"] == 1700
+    assert len(list((place / "search").iterdir())) == 1
+
+
+def test_damage_is_noticed_before_faiss_reads_it(place, monkeypatch):
+    rng = np.random.default_rng(1)
+    files = sorted(path for path in [*(place / "search").rglob("*.npy"), place / "search.json"])
+    assert len(files) == 10
+    monkeypatch.setattr(cache.Shortlist, "restored", lambda arrays: pytest.fail("was trusted"))
+    for path in files:
+        whole = path.read_bytes()
+        flipped = bytearray(whole)
+        flipped[rng.integers(len(whole))] ^= 1 << int(rng.integers(8))
+        for damaged in (bytes(flipped), whole[: len(whole) // 2], b"", files[0].read_bytes(), None):
+            if damaged == whole:
+                continue
+            path.unlink(missing_ok=True)
+            if damaged is not None:
+                path.write_bytes(damaged)
+            assert read_cache(Shards.open(place)) is None
+        path.write_bytes(whole)
+
+
+def test_damage_is_mended_by_building_again(place):
+    expected = found(hm.MeasureIndex.open(place))
+    for path in (place / "search").rglob("graph.npy"):
+        path.write_bytes(b"nonsense")
+    assert found(hm.MeasureIndex.open(place)) == expected
+    assert read_cache(Shards.open(place)) is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"place": "../../elsewhere"}, {"version": 2}, {"format": "x"}, {"n_rows": 10**9}, {"lineage": "0"}, {"sha256": 3}],
+)
+def test_what_it_says_of_itself_is_checked(place, change):
+    path = place / "search.json"
+    path.write_bytes(sealed(unsealed(path.read_bytes()) | change))
+    assert read_cache(Shards.open(place)) is None
+
+
+def test_the_graph_of_other_rows_is_not_used(place, tmp_path):
+    other = hm.MeasureIndex.from_embedding(ROWS[::-1], path=tmp_path / "o")
+    other.build()
+    (tmp_path / "o" / "search.json").replace(place / "search.json")
+    (tmp_path / "o" / "search").rename(place / "more")
+    for path in (place / "more").iterdir():
+        path.rename(place / "search" / path.name)
+    assert read_cache(Shards.open(place)) is None
+
+
+def test_what_cannot_be_written_is_left_out(place):
+    shards = Shards.open(place)
+    made = read_cache(shards)
+    before = (place / "search.json").read_bytes()
+    with writing(place):  # by another
+        assert not write_cache(shards, made)
+    assert (place / "search.json").read_bytes() == before
+
+
+def test_an_interrupted_extension_leaves_no_half_graph(place, monkeypatch):
+    index = hm.MeasureIndex.open(place)
+    expected = found(index)
+    index.add(ROWS[:2] + 1, names="xy")
+    with monkeypatch.context() as patch:
+        patch.setattr(module.Shortlist, "extend", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            found(index)
+    assert found(index) == expected
+    assert index.nearest(ROWS[:1] + 1, 1, method="approximate").names == (("x",),)

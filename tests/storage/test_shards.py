@@ -1,0 +1,414 @@
+"""Shards: what was appended is there, to the bit, or an error says what is wrong with it."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heatmover.errors import InvalidInputError
+from heatmover.storage import Schema, Shards, Table, sealed, shards, unsealed
+
+ROWS = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+NAMES = ["a", "b", "ä ☃", "../../etc", "e" * 1000, "line\nbreak", "0"]
+VARIABLES = {"age": [1, 2.5, None, float("nan"), -3, 0, 2**40], "sex": ["m", None, "", "f", "☃", "m", "m"]}
+
+
+def table(part: slice = slice(None)) -> Table:
+    columns = {name: values[part] for name, values in VARIABLES.items()}
+    return Table.checked(ROWS[part], NAMES[part], columns)
+
+
+@pytest.fixture(autouse=True)
+def without_waiting(monkeypatch):
+    """Do not wait for the disk: what a dead process has written is there for others all the same."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def store(tmp_path) -> Shards:
+    """Two generations of four and three samples."""
+    first = table(slice(0, 4))
+    return Shards.create(tmp_path / "s", Schema(3, "float32", first.kinds, "model"), first).append(table(slice(4, 7)))
+
+
+def all_rows(found: Shards, memory: int = 2**20) -> np.ndarray:
+    return np.vstack([block for _, block in found.blocks(memory)])
+
+
+def everything(found: Shards) -> tuple:
+    """All that a reader can see, in values that compare."""
+    columns = {name: [None if v != v else v for v in values] for name, values in found.variables().items()}
+    return found.schema, found.generation, list(found.names), columns, all_rows(found).tobytes()
+
+
+def test_what_was_written_is_read(store):
+    found = Shards.open(store.folder)
+    assert (found.n_rows, found.generation, found.schema.model) == (7, 2, "model")
+    assert list(found.names) == NAMES
+    assert [found.row(name) for name in NAMES] == list(range(7))
+    np.testing.assert_array_equal(found.variables()["age"], [1, 2.5, np.nan, np.nan, -3, 0, 2**40])
+    assert found.variables()["sex"] == VARIABLES["sex"]
+    for memory in (1, 24, 2**20):
+        assert all_rows(found, memory).tobytes() == ROWS.tobytes()
+    np.testing.assert_array_equal(found.take(np.array([6, 0, 4, 0])), ROWS[[6, 0, 4, 0]])
+    assert [first for first, _ in found.blocks(start=4)] == [4]
+    found.verify()
+
+
+def test_double_precision_keeps_its_bits(tmp_path):
+    rows = np.random.default_rng(1).normal(size=(4, 2))
+    Shards.create(tmp_path / "s", Schema(2, "float64"), Table.checked(rows, "abcd"))
+    assert all_rows(Shards.open(tmp_path / "s")).tobytes() == rows.tobytes()
+
+
+def test_any_reader_of_zarr_reads_it(store):
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(store.folder, mode="r")
+    np.testing.assert_array_equal(group["shards/s00000000/rows"][:], ROWS[:4])
+    ends = group["shards/s00000001/name_ends"][:]
+    texts = group["shards/s00000001/names"][:].tobytes()
+    assert [texts[i:j].decode() for i, j in zip([0, *ends], ends, strict=False)] == NAMES[4:]
+    np.testing.assert_array_equal(group["shards/s00000000/variable0"][:], [1, 2.5, np.nan, np.nan])
+
+
+def test_many_rows_make_several_shards_and_one_generation(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "SHARD_BYTES", 24)  # two rows
+    made = Shards.create(tmp_path / "s", Schema(3, "float32", table().kinds), table())
+    assert made.generation == 1
+    assert len(list((tmp_path / "s" / "shards").glob("s0*"))) == 4
+    assert all_rows(made).tobytes() == ROWS.tobytes()
+    assert list(made.names) == NAMES
+
+
+def test_a_snapshot_does_not_see_what_came_later(tmp_path):
+    one = Shards.create(tmp_path / "s", Schema(3, "float32", table().kinds), table(slice(0, 4)))
+    two = one.append(table(slice(4, 7)))
+    assert (one.n_rows, two.n_rows) == (4, 7)
+    assert list(one.names) == NAMES[:4]
+    assert all_rows(one).tobytes() == ROWS[:4].tobytes()
+    with pytest.raises(InvalidInputError, match="name of a stored sample"):
+        one.row("line\nbreak")
+    assert one.refresh().n_rows == 7
+    assert two.refresh() is two
+
+
+def test_an_older_handle_appends_to_the_latest(tmp_path):
+    one = Shards.create(tmp_path / "s", Schema(3, "float32", table().kinds), table(slice(0, 2)))
+    other = Shards.open(tmp_path / "s")
+    one.append(table(slice(2, 4)))
+    assert list(other.append(table(slice(4, 7))).names) == NAMES
+
+
+def test_what_does_not_fit_is_refused_and_nothing_changes(store):
+    before = everything(Shards.open(store.folder))
+    wrong = [
+        ("distinct names", lambda: Table.checked(ROWS[:2], ["x", "x"], {"age": [1, 2], "sex": [None, "m"]})),
+        ("names that are not taken", lambda: table(slice(0, 1))),
+        ("one name per row", lambda: Table.checked(ROWS[:2], ["x"])),
+        ("1 to 1,000 characters, found 0", lambda: Table.checked(ROWS[:1], [""])),
+        ("1 to 1,000 characters, found 1,001", lambda: Table.checked(ROWS[:1], ["x" * 1001])),
+        ("without NUL", lambda: Table.checked(ROWS[:1], ["x\0"])),
+        ("half characters", lambda: Table.checked(ROWS[:1], ["\ud800"])),
+        ("half characters", lambda: Table.checked(ROWS[:1], ["x"], {"age": [1], "sex": ["\ud800"]})),
+        ("3 features", lambda: Table.checked(ROWS[:1, :2], ["x"], {"age": [1], "sex": ["m"]})),
+        ("variables that are stored", lambda: Table.checked(ROWS[:1], ["x"], {"age": [1]})),
+        ("variables that are stored", lambda: Table.checked(ROWS[:1], ["x"], {"age": ["old"], "sex": ["m"]})),
+        ("one value of 'age' per sample", lambda: Table.checked(ROWS[:1], ["x"], {"age": [1, 2], "sex": ["m"]})),
+        ("NaN", lambda: Table.checked(ROWS[:1] * np.nan, ["x"], {"age": [1], "sex": ["m"]})),
+    ]
+    for said, made in wrong:
+        with pytest.raises(InvalidInputError, match=said):
+            store.append(made())
+    assert everything(Shards.open(store.folder)) == before
+    assert len(list((store.folder / "shards").iterdir())) == 3
+
+
+def test_a_variable_without_values_has_the_kind_that_is_stored(store):
+    more = store.append(Table.checked(ROWS[:1], ["x"], {"age": [None], "sex": [None]}))
+    assert np.isnan(more.variables()["age"][-1])
+    assert more.variables()["sex"][-1] is None
+
+
+def test_whole_numbers_that_floats_do_not_hold_stay_text():
+    assert Table.checked(ROWS[:1], ["x"], {"id": [2**53 + 1]}).variables["id"] == [str(2**53 + 1)]
+
+
+def test_a_place_that_is_taken(tmp_path, store):
+    with pytest.raises(InvalidInputError, match="a new or empty folder"):
+        Shards.create(store.folder, store.schema, table())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInputError, match="a new or empty folder"):
+        Shards.create(tmp_path / "file", store.schema, table())
+    (tmp_path / "empty").mkdir()
+    assert Shards.create(tmp_path / "empty", store.schema, table()).n_rows == 7
+
+
+def test_no_store_there(tmp_path):
+    with pytest.raises(InvalidInputError, match=r"a folder of samples, found no manifest\.json"):
+        Shards.open(tmp_path)
+
+
+def test_another_store_in_its_place(store):
+    shutil.rmtree(store.folder)
+    Shards.create(store.folder, store.schema, table(slice(1, 7)))
+    with pytest.raises(InvalidInputError, match="another store in its place"):
+        store.refresh()
+
+
+class Killed(BaseException):
+    """Ends everything, as SIGKILL does."""
+
+
+def die_at(call: int, patch: pytest.MonkeyPatch) -> None:
+    """Let the process end before the call-th step on the disk, after which nothing is cleared up."""
+    steps = 0
+
+    def dying(work):
+        def step(*args, **options):
+            nonlocal steps
+            steps += 1
+            if steps > call:
+                raise Killed
+            return work(*args, **options)
+
+        return step
+
+    def living(work):
+        return lambda *args, **options: None if steps > call else work(*args, **options)
+
+    patch.setattr(os, "fsync", dying(os.fsync))
+    for name in ("replace", "mkdir"):
+        patch.setattr(Path, name, dying(getattr(Path, name)))
+    patch.setattr(shutil, "rmtree", living(shutil.rmtree))
+    patch.setattr(Path, "unlink", living(Path.unlink))
+
+
+def test_a_death_at_any_step_of_an_append_loses_nothing(tmp_path):
+    first = Shards.create(tmp_path / "s", Schema(3, "float32", table().kinds), table(slice(0, 4)))
+    before, deaths = everything(first), 0
+    while Shards.open(first.folder).generation == 1:
+        with pytest.MonkeyPatch.context() as patch:
+            die_at(deaths, patch)
+            with pytest.raises(Killed):
+                first.append(table(slice(4, 7)))
+        deaths += 1
+        found = Shards.open(first.folder)
+        found.verify()
+        if found.generation == 1:
+            assert everything(found) == before
+    # It died after the manifest had taken its place: the append is there, all of it.
+    assert deaths > 20
+    assert list(found.names) == NAMES
+    assert all_rows(found).tobytes() == ROWS.tobytes()
+    found.append(Table.checked(ROWS[:1], ["next"], {"age": [1], "sex": ["m"]}))
+    left = sorted(path.name for path in (first.folder / "shards").iterdir())
+    assert left == ["s00000000", "s00000001", "s00000002", "zarr.json"]  # the next writer cleared up
+
+
+APPEND = """
+import pathlib, sys
+import numpy as np
+from heatmover.storage import Shards, Table
+store = Shards.open(pathlib.Path(sys.argv[1]))
+while True:
+    first = store.n_rows
+    names = [f"n{row}" for row in range(first, first + 5)]
+    store = store.append(Table.checked(np.full((5, 2), first, dtype=np.float32), names))
+    print(store.n_rows, flush=True)
+"""
+
+
+def test_killed_processes_lose_nothing_that_was_committed(tmp_path):
+    rows = np.zeros((5, 2), dtype=np.float32)
+    Shards.create(tmp_path / "s", Schema(2, "float32"), Table.checked(rows, [f"n{row}" for row in range(5)]))
+    for kill in range(5):
+        child = subprocess.Popen([sys.executable, "-c", APPEND, str(tmp_path / "s")], stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        told = [int(child.stdout.readline()) for _ in range(1 + kill % 2)]
+        child.send_signal(signal.SIGKILL)
+        rest, _ = child.communicate()
+        told += [int(line) for line in rest.splitlines()]
+        found = Shards.open(tmp_path / "s")
+        found.verify()
+        assert found.n_rows >= told[-1]
+        assert list(found.names) == [f"n{row}" for row in range(found.n_rows)]
+        expected = np.repeat(np.arange(0, found.n_rows, 5), 5).astype(np.float32)
+        np.testing.assert_array_equal(all_rows(found), np.column_stack([expected, expected]))
+
+
+def test_a_full_disk_changes_nothing(store, monkeypatch):
+    before = everything(Shards.open(store.folder))
+    left = [7]
+
+    def full(descriptor):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InvalidInputError, match=r"space to write to .*what was committed before is kept"):
+        store.append(Table.checked(ROWS[:1], ["x"], {"age": [1], "sex": ["m"]}))
+    with pytest.raises(InvalidInputError, match="no space left"):
+        Shards.create(store.folder.with_name("t"), store.schema, table())
+    assert everything(Shards.open(store.folder)) == before
+    assert sorted(path.name for path in (store.folder / "shards").iterdir()) == ["s00000000", "s00000001", "zarr.json"]
+    assert sorted(path.name for path in store.folder.parent.iterdir()) == ["s"]
+
+
+def test_a_read_only_store_is_read_and_not_written(store, monkeypatch):
+    real = os.open
+
+    def read_only(path, flags, *args, **options):
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+        return real(path, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", read_only)
+    found = Shards.open(store.folder)
+    assert everything(found)[2] == NAMES
+    with pytest.raises(InvalidInputError, match="a folder that can be written"):
+        found.append(Table.checked(ROWS[:1], ["x"], {"age": [1], "sex": ["m"]}))
+
+
+def damaged_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (".lock", "zarr.json"))
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "longer", "delete", "swap", "link", "folder", "empty"])
+def test_no_damage_is_read_silently(store, how):
+    rng = np.random.default_rng(2)
+    before, files = everything(Shards.open(store.folder)), damaged_files(store.folder)
+    elsewhere = store.folder.with_name("elsewhere")
+    elsewhere.write_bytes(b"secret")
+    for path in files:
+        whole = path.read_bytes()
+        damaged = damage(path, whole, how, files, rng, elsewhere)
+        if damaged == whole:
+            continue
+        with pytest.raises(InvalidInputError, match=r"complete|a folder of samples"):
+            everything(Shards.open(store.folder))
+        with pytest.raises(InvalidInputError, match=r"complete|a folder of samples"):
+            Shards.open(store.folder).verify()
+        if path.is_dir():
+            path.rmdir()
+        path.unlink(missing_ok=True)
+        path.write_bytes(whole)
+    assert everything(Shards.open(store.folder)) == before
+
+
+def damage(path, whole, how, files, rng, elsewhere) -> bytes:
+    new = bytearray(whole)
+    if how == "flip":
+        new[rng.integers(len(new))] ^= 1 << int(rng.integers(8))
+    elif how == "cut":
+        new = new[: rng.integers(len(new))]
+    elif how == "longer":
+        new += b"\0"
+    elif how == "swap":
+        new = bytearray(files[rng.integers(len(files))].read_bytes())
+    path.unlink()
+    if how == "folder":
+        path.mkdir()
+    elif how == "link":
+        path.symlink_to(elsewhere)
+    elif how == "empty":
+        path.touch()
+    elif how != "delete":
+        path.write_bytes(bytes(new))
+    return bytes(new) if how in ("flip", "cut", "longer", "swap") else b""
+
+
+def test_a_pipe_in_place_of_a_file_does_not_wait(store):
+    path = store.folder / "shards" / "s00000000" / "rows" / "c" / "0" / "0"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InvalidInputError, match="no plain file"):
+        all_rows(Shards.open(store.folder))
+
+
+def test_metadata_of_zarr_is_verified(store):
+    path = store.folder / "shards" / "s00000001" / "rows" / "zarr.json"
+    path.write_text(path.read_text().replace("float32", "int32"))
+    assert all_rows(Shards.open(store.folder)).tobytes() == ROWS.tobytes()  # which heatmover does not need
+    with pytest.raises(InvalidInputError, match="differs from what was written"):
+        Shards.open(store.folder).verify()
+
+
+def rewritten(store: Shards, change) -> None:
+    """Put a manifest of bad content but with a right checksum in place."""
+    path = store.folder / "manifest.json"
+    content = json.loads(path.read_text())["content"]
+    change(content)
+    path.write_bytes(sealed(content))
+
+
+HOSTILE = {
+    "newer": (lambda c: c.update(version=2), "version 2 .* update heatmover"),
+    "another format": (lambda c: c.update(format="x"), "not of the format"),
+    "no version": (lambda c: c.pop("version"), "not of the format"),
+    "a path as array": (lambda c: c["shards"][0]["bytes"].update({"../../x": 1}), "other arrays"),
+    "a number as path": (lambda c: c["shards"][0].update(bytes="../.."), "a field holds str"),
+    "endless": (lambda c: c["shards"][0].update(n_rows=10**30), "no whole number"),
+    "more rows than bytes": (lambda c: c["shards"][0].update(n_rows=5), "does not fit its rows"),
+    "negative": (lambda c: c["shards"][0]["bytes"].update(names=-1), "no whole number"),
+    "true": (lambda c: c.update(n_features=True), "no whole number"),
+    "no list": (lambda c: c.update(shards={}), "no list"),
+    "a type": (lambda c: c.update(dtype="object"), "none of float32"),
+    "a kind": (lambda c: c["variables"][0].update(kind="pickle"), "none of number"),
+    "a field more": (lambda c: c["variables"][0].update(code="x"), "other fields"),
+    "one name twice": (lambda c: c["variables"].append(c["variables"][0]), "two variables"),
+    "a checksum": (lambda c: c["shards"][0]["sha256"].update(rows="../x"), "checksum is none"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_manifest_is_refused(store, case):
+    change, said = HOSTILE[case]
+    rewritten(store, change)
+    with pytest.raises(InvalidInputError, match=said):
+        Shards.open(store.folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "null", '{"content": 1, "sha256": 2}', "\xff"])
+def test_what_is_no_manifest(store, text):
+    (store.folder / "manifest.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(InvalidInputError, match="complete manifest"):
+        Shards.open(store.folder)
+
+
+def test_texts_that_lie_about_their_ends_are_refused(store):
+    ends = store.folder / "shards" / "s00000000" / "name_ends" / "c" / "0"
+    values = np.frombuffer(ends.read_bytes(), dtype="<i8").copy()
+    values[0] = 10**15
+    ends.write_bytes(values.tobytes())
+    checksum = hashlib.sha256(values.tobytes()).hexdigest()
+    rewritten(store, lambda content: content["shards"][0]["sha256"].update(name_ends=checksum))
+    with pytest.raises(InvalidInputError, match="ends of its texts"):
+        _ = Shards.open(store.folder).names
+
+
+def test_a_sealed_document_is_itself_or_nothing():
+    content = {"a": [1, "☃"], "b": None}
+    data = sealed(content)
+    assert unsealed(data) == content
+    for place in range(len(data)):
+        with pytest.raises(ValueError):
+            unsealed(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+
+
+def test_lineage_tells_rows_apart(store):
+    one = Shards.open(store.folder)
+    more = one.append(Table.checked(ROWS[:1], ["x"], {"age": [1], "sex": ["m"]}))
+    assert more.lineage(7) == one.lineage(7)
+    assert more.lineage(8) != one.lineage(7)
+    assert one.lineage(4) != one.lineage(5)
