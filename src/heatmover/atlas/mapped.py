@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,6 +22,7 @@ from heatmover.embedding import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Landmarks
+from heatmover.index import MeasureIndex
 from heatmover.manifold import classical_scaling
 from heatmover.measures import Measures, measures_from_weights
 from heatmover.noise import uncertainty
@@ -32,6 +33,9 @@ __all__ = ["Mapped", "Prediction", "Reference"]
 # Pseudo-samples that hold a chance at the overall share of right answers: where two neighbours in the reference had
 # such a vote, both right, the chance is not 1.
 PRIOR = 2.0
+
+
+Method = Literal["auto", "exact", "approximate"]
 
 
 class Prediction(NamedTuple):
@@ -77,6 +81,16 @@ class Reference(ReadOnlyArrays):
     def distances(self) -> Float64:
         """``(n_samples, n_samples)``: between the reference samples."""
         return self.in_units(pairwise_distances(self.embedding, n_jobs=self.model.n_jobs))
+
+    @cached_property
+    def _index(self) -> MeasureIndex:
+        # By place in the list, not by name: only the places of the nearest are asked for.
+        return MeasureIndex.from_embedding(self.embedding)
+
+    def nearest(self, rows: FloatArray, k: int, method: Method) -> tuple[Float64, Int64]:
+        """Return distances to, and places of, the k nearest reference samples of rows of the embedding."""
+        found = self._index.nearest(rows, k, method=method, n_jobs=self.model.n_jobs)
+        return self.in_units(found.distances), found.rows
 
     def in_units(self, distances: FloatArray) -> Float64:
         """Return distances of the embedding in real units, if the atlas has them."""
@@ -143,13 +157,15 @@ class Mapped(ReadOnlyArrays):
         found = pairwise_distances(self.embedding, reference.embedding, n_jobs=reference.model.n_jobs)
         return reference.in_units(found)
 
-    def nearest(self, k: int = 10) -> tuple[Float64, Int64]:
+    def nearest(self, k: int = 10, *, method: Method = "auto") -> tuple[Float64, Int64]:
         """Return the k nearest reference samples of each sample.
 
         Parameters
         ----------
         k
             How many; at most as many as there are reference samples.
+        method
+            As in `heatmover.MeasureIndex.nearest`: ``"auto"`` is exact below 10,000 reference samples.
 
         Returns
         -------
@@ -159,8 +175,7 @@ class Mapped(ReadOnlyArrays):
             Into the names of the reference. Of equal distances the smaller index comes first.
         """
         k = check_integer("k", k, minimum=1, maximum=len(self.reference.names))
-        order = np.argsort(self.distances, axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(self.distances, order, axis=1), order.astype(np.int64)
+        return self.reference.nearest(self.embedding, k, method)
 
     def predict(self, variable: str, k: int = 10, *, blocks: str | None = None) -> Prediction:
         """Tell a variable of the new samples from their nearest reference samples, and how far that is to be trusted.
@@ -274,6 +289,12 @@ class Mapped(ReadOnlyArrays):
             )
             yield f"{quoted(name)}, {counted(int(self.sizes[row]), 'cell')}: nearest {near}; {self._covered(row)}"
         yield from self.warnings
+
+    def uncovered(self) -> Iterator[str]:
+        """Yield a line for each sample that the atlas does not cover."""
+        for row, name in enumerate(self.names):
+            if self.coverage is not None and self.coverage.covered[row] is False:
+                yield f"{quoted(name)}: {self._covered(row)}"
 
     def to_csv(self, path: str | os.PathLike[str], k: int = 10, predict: Sequence[str] = ()) -> None:
         """Write what was found as CSV, one row for each sample, complete or not at all.

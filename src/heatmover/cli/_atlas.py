@@ -143,20 +143,14 @@ def add(
     """Add the samples of a file to the reference samples of an atlas; its model and its nodes stay as they are."""
     load_late("scipy.stats")
     with plain_errors():
-        from heatmover._files import guarded
-
-        # One writer at a time: the others wait, then read what it has written.
-        with guarded(Path(atlas).absolute().parent):
-            reference = _load(atlas)
-            cohort = reference.features.open(file, sample_key, sample_sheet)
-            mapped = reference.map(
-                file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads)
-            )
-            known = {name: cohort.samples[name].tolist() for name in cohort.samples if name in reference.variables}
-            larger = reference.add(mapped, known)
-            larger.save(atlas, overwrite=True)
+        reference = _load(atlas)
+        cohort = reference.features.open(file, sample_key, sample_sheet)
+        mapped = reference.map(file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads))
+        known = {name: cohort.samples[name].tolist() for name in cohort.samples if name in reference.variables}
+        larger = reference.add(mapped, known, path=atlas)
     if not quiet:
-        output().print(clean(f"{larger} in {atlas}"), soft_wrap=True)
+        for line in (f"{larger} in {atlas}", *_grown(larger), *mapped.uncovered(), *mapped.warnings):
+            output().print(clean(line), soft_wrap=True)
 
 
 @app.command()
@@ -171,6 +165,7 @@ def info(atlas: AtlasFolder) -> None:
             str(reference),
             f"format {head.schema}, version {head.version}, written by heatmover {head.writer}, sha256 {head.digest}",
             f"features: {', '.join(reference.features.names[:SHOWN])}",
+            *_grown(reference),
             *reference.model.prepared_.describe().splitlines(),
         ]
         for row, (name, size) in enumerate(zip(reference.names[:SHOWN], reference.sizes, strict=False)):
@@ -186,10 +181,19 @@ def info(atlas: AtlasFolder) -> None:
 def check(atlas: AtlasFolder) -> None:
     """Verify every checksum of an atlas or a saved model, in little memory; exit code 0 if every bit is right."""
     with plain_errors():
-        from heatmover.storage import verify_store
+        from heatmover.atlas import verify
 
-        arrays = dict(verify_store(atlas))
+        arrays = verify(atlas)
     output().print(clean(f"{len(arrays)} arrays, {sum(arrays.values()):,} bytes: every checksum is right"))
+
+
+def _grown(atlas: Atlas) -> list[str]:
+    """Say by which samples an atlas judges coverage, if it has others too."""
+    built_of = len(atlas.names) if atlas.support is None else atlas.support.n_cells.size
+    added = len(atlas.names) - built_of
+    if not added:
+        return []
+    return [f"{added} samples were added; coverage is judged by the {built_of} that the atlas was built of"]
 
 
 def _check_free(out: str, force: bool) -> None:
