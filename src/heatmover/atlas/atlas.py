@@ -109,7 +109,15 @@ class Atlas(ReadOnlyArrays):
     def reference(self) -> Reference:
         """What answers about new samples are made of."""
         return Reference(
-            self.names, self.sizes, self.measures, self.embedding, self.variables, self.model, self.nodes, self.curve
+            self.names,
+            self.sizes,
+            self.measures,
+            self.embedding,
+            self.variables,
+            self.model,
+            self.nodes,
+            self.features,
+            self.curve,
         )
 
     @cached_property

@@ -11,11 +11,13 @@ from typing import Any, Literal, NamedTuple, final
 import numpy as np
 import scipy.sparse as sp
 
+from heatmover._handed import handed
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Bool, Float64, FloatArray, Int64, Intp
 from heatmover._validation import check_integer
 from heatmover._words import counted, find, percent, quoted
 from heatmover.atlas.coverage import Coverage
+from heatmover.atlas.features import Features
 from heatmover.attribution import explain
 from heatmover.calibration import Curve
 from heatmover.embedding import pairwise_distances
@@ -75,6 +77,7 @@ class Reference(ReadOnlyArrays):
     variables: Mapping[str, tuple[Any, ...]]
     model: DiffusionEMD
     nodes: Landmarks
+    features: Features
     curve: Curve | None = None
 
     @cached_property
@@ -101,6 +104,13 @@ class Reference(ReadOnlyArrays):
     def coordinates(self) -> Float64:
         """``(n_samples, 2)``: the map of the reference samples, classical scaling of their distances."""
         return classical_scaling(self.distances, 2)[0]
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Names of the columns of the nodes: those of the features, or of principal components."""
+        if self.features.projection.components is None:
+            return self.features.names
+        return tuple(f"component {number}" for number in range(1, self.nodes.centers.shape[1] + 1))
 
     def variable(self, name: str) -> tuple[Any, ...]:
         """Return the values of a variable, or raise with the nearest name."""
@@ -319,6 +329,38 @@ class Mapped(ReadOnlyArrays):
         header += [column for name, _ in answers for column in (name, f"{name} vote", f"{name} chance")]
         header += [column for i in range(1, count + 1) for column in (f"nearest {i}", f"distance {i}")]
         write_table(path, header, (self._row(i, answers, distances[i], indices[i]) for i in range(len(self.names))))
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        predict: Sequence[str] | None = None,
+        k: int = 10,
+        title: str | None = None,
+        n_bootstrap: int = 100,
+        random_state: int = 0,
+    ) -> None:
+        """Write what was found as one HTML page that opens offline in any browser; needs jinja2 (extra ``cohort``).
+
+        Coverage, place on the map, predictions with vote and chance, nearest reference samples with their variables
+        and intervals, and which cells differ.
+
+        Parameters
+        ----------
+        path
+            Where to; a file that is there already is replaced. The new one appears complete or not at all.
+        predict
+            Variables of the reference to predict; the first colours the map. None: all that groups of samples share.
+        k
+            Nearest reference samples to show, and to vote.
+        title
+            Heading of the page.
+        n_bootstrap, random_state
+            Of the intervals, see `intervals`; ``n_bootstrap=0`` leaves them out.
+        """
+        handed("report_mapped")(
+            self, path, predict=predict, k=k, title=title, n_bootstrap=n_bootstrap, random_state=random_state
+        )
 
     def _row(
         self, row: int, answers: Sequence[tuple[str, Prediction]], distances: Float64, indices: Int64
