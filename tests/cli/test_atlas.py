@@ -133,3 +133,18 @@ def test_damage_is_found(built, cli, place, sentence):
             cli.fails_with(cli.run("atlas", command, built), sentence)
     finally:
         chunk.write_bytes(content)
+
+
+def test_a_folder_holds_the_page_and_the_table(files, built, cli):
+    out = files / "found"
+    result = cli.run("atlas", "map", built, files / "new.csv", "-k", 3, "-o", out, "--title", "Today <1>")
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in out.iterdir()) == ["mapped.csv", "report.html"]
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "<h1>Today &lt;1&gt;</h1>" in page
+    assert "s20" in page
+    cli.fails_with(cli.run("atlas", "map", built, files / "odd.csv", "-k", 3, "-o", out), "--force to replace them")
+    assert (out / "report.html").read_text(encoding="utf-8") == page
+    again = cli.run("atlas", "map", built, files / "odd.csv", "-k", 3, "-o", out, "--force")
+    assert again.exit_code == 1
+    assert "NOT COVERED" in (out / "report.html").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 
 import heatmover as hm
 from heatmover.errors import InvalidInputError
-from heatmover.report.mapped import render_mapped
+from heatmover.report.mapped import _differences, render_mapped
 
 HOSTILE = ['<script>alert("x")</script>', '"><img src=x onerror=alert(1)>', "a & b {{ 7*7 }} </title>"]
 
@@ -110,3 +110,25 @@ def test_one_reference_variable_and_none():
     bare = hm.build_atlas(data.points, data.labels, n_neighbors=8, model=hm.DiffusionEMD(max_scale=3))
     page = render_mapped(bare.map(data.points[:10], "x"), n_bootstrap=0)
     assert "What their neighbours say" not in page
+
+
+def test_the_cells_that_differ_are_those_that_do():
+    rng = np.random.default_rng(0)
+
+    def cells(share: float) -> np.ndarray:
+        points = rng.normal(size=(40, 2))
+        points[: round(40 * share), 0] += 8
+        return points
+
+    points = np.vstack([cells(0.25) for _ in range(8)])
+    labels = np.repeat([f"s{i}" for i in range(8)], 40)
+    with pytest.warns(hm.GraphWarning):  # two populations that nothing joins
+        atlas = hm.build_atlas(
+            points, labels, features=["up", "same"], n_neighbors=8, model=hm.DiffusionEMD(max_scale=5)
+        )
+    (found,) = _differences(atlas.map(cells(0.75), "x"), [])
+    more, less = found["parts"]
+    assert (more["own"], more["theirs"]) == ("75 %", "25 %")
+    assert (less["own"], less["theirs"]) == ("25 %", "75 %")
+    assert (more["features"][0]["name"], more["features"][0]["size"][0]) == ("up", "+")
+    assert (less["features"][0]["name"], less["features"][0]["size"][0]) == ("up", "\u2212")

@@ -11,12 +11,14 @@ from typing import Any, final
 import numpy as np
 
 from heatmover._files import replacing
-from heatmover._typing import Float64
+from heatmover._typing import Bool, Float64
 from heatmover._validation import check_integer
 from heatmover._version import __version__
 from heatmover._words import counted, percent
 from heatmover.atlas import Mapped
-from heatmover.drawing.style import COLOURS, MISSING, NEAR_TO_FAR
+from heatmover.drawing.map import MOST_NAMES
+from heatmover.drawing.names import place_names
+from heatmover.drawing.style import COLOURS, MISSING, NAME_LETTERS, NEAR_TO_FAR
 from heatmover.drawing.variables import Variable, read_variable
 from heatmover.report.markup import fill, shortened, static
 
@@ -27,6 +29,8 @@ WIDTH, HEIGHT, EDGE = 800.0, 520.0, 42.0
 # Half the width of a marker, of new samples and of the reference's; beyond so many samples these shrink with the root
 # of their number, as those of `drawing.map`.
 NEW, OLD, ROOMY = 8.0, 5.0, 60
+# Of the names on the map: height of a line, and the width of a letter, of which few are wider in bold.
+LINE, LETTER = 16.0, 8.6
 # Outlines around the origin, from -1 to 1: a circle is drawn as such. Colour and shape say the same.
 SHAPES = (
     "",
@@ -37,7 +41,7 @@ SHAPES = (
 )
 # A table that a reader still reads.
 MOST_SAMPLES, MOST_VARIABLES, MOST_FEATURES = 200, 12, 5
-VERDICTS = {True: ("yes", "covered"), False: ("maybe", "NOT COVERED"), None: ("no", "no verdict")}
+VERDICTS = {True: ("yes", "covered"), False: ("missed", "NOT COVERED"), None: ("no", "no verdict")}
 
 
 @final
@@ -242,21 +246,17 @@ def _differences(mapped: Mapped, answers: Sequence[tuple[str, Any]]) -> Iterator
             variable, answer = label
             found = mapped.explain(name, answer.values[row], variable=variable)
             other = f"the samples with {shortened(variable, 40)} {shortened(answer.values[row], 40)}"
-        change = found.masses[0] - found.masses[1]
-        parts = [
-            _part(
-                mapped,
-                word,
-                np.where(side, np.maximum(found.contributions, 0.0), 0.0),
-                float(np.abs(change[side]).sum()),
-            )
-            for word, side in (("more", change > 0), ("less", change < 0))
-        ]
+        # The witness is higher where the sample is denser than the others, looked at over all scales.
+        both = found.masses.sum(axis=0)
+        denser = found.witness > float(found.witness @ both) / float(both.sum())
+        parts = [_part(mapped, found, word, side) for word, side in (("more", denser), ("less", ~denser))]
         yield {"name": name, "other": other, "parts": parts}
 
 
-def _part(mapped: Mapped, word: str, weights: Float64, moved: float) -> dict[str, Any]:
-    """Return in which features the cells that a sample has more of, or less, differ from the average cell."""
+def _part(mapped: Mapped, found: Any, word: str, side: Bool) -> dict[str, Any]:
+    """Return how many cells lie on a side, and in which features those that make the distance differ from others."""
+    weights = np.where(side, np.maximum(found.contributions, 0.0), 0.0)
+    own, theirs = (percent(float(masses[side].sum() / masses.sum())) for masses in found.masses)
     reference = mapped.reference
     centers = np.asarray(reference.nodes.centers, dtype=np.float64)
     usual = np.asarray(reference.measures.masses.mean(axis=0), dtype=np.float64).ravel()
@@ -269,12 +269,8 @@ def _part(mapped: Mapped, word: str, weights: Float64, moved: float) -> dict[str
         names = reference.dimensions
         furthest = np.argsort(-np.abs(away), kind="stable")[:MOST_FEATURES].tolist()
         features = [{"name": names[i], "size": f"{away[i]:+.1f}".replace("-", "\u2212")} for i in furthest]
-    return {
-        "word": word,
-        "mark": "\u25b2" if word == "more" else "\u25bc",
-        "moved": percent(moved),
-        "features": features,
-    }
+    mark = "\u25b2" if word == "more" else "\u25bc"
+    return {"word": word, "mark": mark, "own": own, "theirs": theirs, "features": features}
 
 
 def _picture(mapped: Mapped, variable: str | None) -> dict[str, Any]:
@@ -294,15 +290,29 @@ def _picture(mapped: Mapped, variable: str | None) -> dict[str, Any]:
         {"x": f"{x[i]:.1f}", "y": f"{y[i]:.1f}", "name": name, "colour": colours[i][0], "shape": SHAPES[colours[i][1]]}
         for i, name in enumerate(reference.names)
     ]
+    shown = mapped.names[:MOST_SAMPLES]
     stars = [
-        {"x": f"{x[len(old) + i]:.1f}", "y": f"{y[len(old) + i]:.1f}", "name": name,
-         "left": bool(x[len(old) + i] > 0.75 * WIDTH)}
-        for i, name in enumerate(mapped.names[:MOST_SAMPLES])
-    ]  # fmt: skip
+        {"x": f"{x[i]:.1f}", "y": f"{y[i]:.1f}", "name": name, "label": label}
+        for i, (name, label) in enumerate(zip(shown, _labels(shown, x, y, len(old)), strict=True), start=len(old))
+    ]
     return {
         "width": WIDTH, "height": HEIGHT, "dots": dots, "stars": stars, "variable": variable, "legend": legend,
         "size": f"{size:.2f}", "star": f"{NEW:.2f}", "diamond": SHAPES[4],
     }  # fmt: skip
+
+
+def _labels(names: Sequence[str], x: Float64, y: Float64, n_old: int) -> list[tuple[str, str] | None]:
+    """Return where the name of each new sample stands beside it; None where there is no room."""
+    places = np.column_stack([x, y])
+    places = np.vstack([places[n_old : n_old + len(names)], places[:n_old]])
+    if len(places) > MOST_NAMES:
+        return [None] * len(names)
+    # Names of reference samples are too wide for any room: their points are in the way, and that is all.
+    sizes = np.full((len(places), 2), [2 * WIDTH, LINE])
+    sizes[: len(names), 0] = [LETTER * len(shortened(name, NAME_LETTERS)) for name in names]
+    offsets = place_names(places, sizes, radius=NEW, gap=NEW + 4, frame=(0, 0, WIDTH, HEIGHT))[: len(names)]
+    # The baseline lies a third of a line below the middle.
+    return [None if np.isnan(dx) else (f"{dx:.1f}", f"{dy + LINE / 3:.1f}") for dx, dy in offsets.tolist()]
 
 
 def _coloured(variable: Variable | None, n_samples: int) -> tuple[list[tuple[str, int]], list[dict[str, str]]]:
