@@ -61,7 +61,7 @@ def verify(path: str | os.PathLike[str]) -> dict[str, int]:
     >>> import heatmover as hm
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "line.model"
     >>> hm.DiffusionEMD(hm.Graph.from_grid((30,))).fit().save(path)
-    >>> verify(path)["graph/affinity/data"]
-    464
+    >>> verify(path)["prepared/operator/degree"]
+    240
     """
     return verify_atlas(path) if peek_store(path).schema == ATLAS_SCHEMA else dict(verify_store(path))
