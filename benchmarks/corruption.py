@@ -1,8 +1,8 @@
 """Random corruptions of a saved atlas: none may load silently wrong, none may crash the process.
 
-An atlas is saved and a sample added to it; then, again and again, something of it is damaged at random, it is loaded, and the damage is undone.
-Damages flip a bit, change, drop, insert, repeat or swap bytes, cut a file, empty it, delete it, swap two files, copy
-one over another, add one, or put a link in the place of one. Verdicts:
+An atlas is saved and a sample added to it; then, again and again, something of it is damaged at random, it is loaded,
+and the damage is undone. Damages flip a bit, change, drop, insert, repeat or swap bytes, cut a file, empty it, delete
+it, swap two files, copy one over another, add one, or put a link in the place of one. Verdicts:
 
 - refused: `InvalidInputError`, one sentence;
 - same: the damage changed nothing (equal bytes), and the atlas answers as before;

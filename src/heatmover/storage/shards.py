@@ -767,6 +767,10 @@ class Shards:
         for name, content in expected.items():
             _compare_metadata(place / name, content)
         chunks = {self._file(number, array) for array in self.schema.arrays if shard.bytes[array]}
+        for array in self.schema.arrays:
+            if shard.bytes[array]:
+                with self._opened(number, array):  # raises if its size is another: who reads it asks for so much memory
+                    pass
         further = sorted(set(_below(place)) - {place / name for name in expected} - chunks)
         if further:
             raise _bad_manifest(further[0], "it does not belong there")
