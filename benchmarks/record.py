@@ -79,6 +79,7 @@ ENTRIES = (
     Entry("atlas.py --data {data} --record", ("atlas",), 2, times=True),
     Entry("covered.py --data {data} --record", ("covered",), 5),
     Entry("corruption.py --record", ("corruption",), 6),
+    Entry("kills.py --record", ("kills",), 7),
     Entry("limits.py --record", ("limits", "limits_machine"), 3, times=True, rests=("distances", "statistics")),
     Entry("search.py kills --record", ("search_kills",), 3),
     Entry("search.py damage --record", ("search_damage",), 3),

@@ -119,8 +119,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _FORMER = {"landmark_loss": "landmark_agreement"}
 
 
-# A comparison writes its report, which it must not know.
+# Comparisons and mapped samples write their reports, which they must not know.
 hand_in("report_comparison", lambda: import_module("heatmover.report").report_comparison)
+hand_in("report_mapped", lambda: import_module("heatmover.report.mapped").report_mapped)
 
 
 def __getattr__(name: str) -> Any:

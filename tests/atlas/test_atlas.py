@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from functools import cache
 
@@ -12,7 +13,6 @@ import heatmover as hm
 from heatmover.atlas.atlas import ATLAS_SCHEMA
 from heatmover.errors import InvalidInputError
 from heatmover.storage import write_store
-from heatmover.storage.record import texts_record
 
 pandas = pytest.importorskip("pandas")
 
@@ -302,11 +302,46 @@ def test_bad_references_are_refused():
         unnamed.map("cells.csv")
 
 
-def test_parts_that_do_not_belong_together_are_refused(tmp_path):
-    record, other = atlas().to_record(), atlas(100).to_record()
-    for number, name in enumerate(["model", "nodes", "counts", "names"]):
-        part = texts_record(["twice"] * N_SAMPLES) if name == "names" else other.parts[name]
-        path = tmp_path / str(number)
-        write_store(path, replace(record, parts={**record.parts, name: part}), schema=ATLAS_SCHEMA, version=1)
-        with pytest.raises(InvalidInputError, match="stored"):
-            hm.load(path)
+@pytest.mark.parametrize("name", ["model", "nodes"])
+def test_parts_that_do_not_belong_together_are_refused(tmp_path, name):
+    mine, other = atlas(), atlas(100)
+    record = mine.to_record()
+    mixed = replace(record, parts={**record.parts, name: other.to_record().parts[name]})
+    mine.save(tmp_path / "mine")
+    shutil.copytree(tmp_path / "mine" / "samples", tmp_path / "samples")
+    write_store(
+        tmp_path / "it", mixed, schema=ATLAS_SCHEMA, version=1,
+        fill=lambda folder: shutil.copytree(tmp_path / "samples", folder / "samples") and None,
+    )  # fmt: skip
+    with pytest.raises(InvalidInputError, match="stored"):
+        hm.load(tmp_path / "it")
+
+
+def test_samples_of_another_atlas_are_refused(tmp_path):
+    for number in (None, 100):
+        atlas(number).save(tmp_path / str(number))
+    shutil.rmtree(tmp_path / "None" / "samples")
+    for look in (hm.load, hm.atlas.verify):
+        with pytest.raises(InvalidInputError, match=r"'samples' .*found no such folder; the atlas is damaged"):
+            look(tmp_path / "None")
+    shutil.copytree(tmp_path / "100" / "samples", tmp_path / "None" / "samples")
+    for look in (hm.load, hm.atlas.verify):
+        with pytest.raises(InvalidInputError, match="samples that belong to the stored model, found those of another"):
+            look(tmp_path / "None")
+    shutil.rmtree(tmp_path / "None" / "samples")
+    (tmp_path / "None" / "samples").symlink_to(tmp_path / "100" / "samples")
+    with pytest.raises(InvalidInputError, match="found a link"):
+        hm.load(tmp_path / "None")
+
+
+def test_the_nearest_come_from_an_index():
+    mapped = atlas().map(*fresh())
+    distances, indices = mapped.nearest(7)
+    order = np.argsort(mapped.distances, axis=1, kind="stable")[:, :7]
+    np.testing.assert_array_equal(indices, order)
+    np.testing.assert_array_equal(distances, np.take_along_axis(mapped.distances, order, axis=1))
+    found = atlas().index.nearest(mapped.measures, k=7)
+    np.testing.assert_array_equal(found.rows, indices)
+    assert atlas().index.variables(found.rows[0, :1])["group"][0] == atlas().variables["group"][indices[0, 0]]
+    atlas().index.add(mapped.embedding, names=mapped.names, variables=dict.fromkeys(atlas().variables, [None] * 2))
+    assert atlas().map(*fresh()).nearest(20)[1].max() < N_SAMPLES

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import heatmover as hm
+from heatmover.storage import writing
 
 FEATURES = ["CD3", "CD4", "CD8"]
 
@@ -74,9 +75,16 @@ def test_samples_are_added_once(files, built, cli):
     assert (result.exit_code, result.stdout) == (0, "")
     result = cli.run("atlas", "add", files / "grown.atlas", files / "new.csv")
     assert result.exit_code == 0, result.output
+    assert "coverage is judged by the 10 that the atlas was built of" in result.stdout
+    assert "2 samples were added" in cli.run("atlas", "info", files / "grown.atlas").stdout
+    checked = cli.run("atlas", "check", files / "grown.atlas")
+    assert "every checksum is right" in checked.stdout
     grown = hm.load(files / "grown.atlas")
     assert grown.names[-2:] == ("s20", "s21")
     assert grown.variables["group"][-2:] == ("a", "b")
+    with writing(files / "grown.atlas" / "samples"):
+        table(1, 2, first=30).to_csv(files / "third.csv", index=False)
+        cli.fails_with(cli.run("atlas", "add", files / "grown.atlas", files / "third.csv"), "one writer at a time")
     again = cli.run("atlas", "add", files / "grown.atlas", files / "new.csv")
     cli.fails_with(again, "names that the atlas does not have yet, found 's20', 's21'")
     assert hm.load(files / "grown.atlas").names == grown.names
@@ -109,12 +117,34 @@ def test_what_is_wrong_is_one_sentence(files, built, cli):
     cli.fails_with(cli.run("atlas", "info", model), "Expected an atlas, found a saved DiffusionEMD")
 
 
-def test_damage_is_found(files, built, cli):
-    chunk = built / "counts" / "data" / "c" / "0"
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ("nodes/centers/c/0/0", "SHA-256 of the array 'nodes/centers'"),
+        ("samples/shards/s00000000/count_cells/c/0", r"a complete shard of samples \(count_cells\)"),
+    ],
+)
+def test_damage_is_found(built, cli, place, sentence):
+    chunk = built / place
     content = chunk.read_bytes()
     chunk.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     try:
         for command in ("check", "info"):
-            cli.fails_with(cli.run("atlas", command, built), "SHA-256 of the array 'counts/data'")
+            cli.fails_with(cli.run("atlas", command, built), sentence)
     finally:
         chunk.write_bytes(content)
+
+
+def test_a_folder_holds_the_page_and_the_table(files, built, cli):
+    out = files / "found"
+    result = cli.run("atlas", "map", built, files / "new.csv", "-k", 3, "-o", out, "--title", "Today <1>")
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in out.iterdir()) == ["mapped.csv", "report.html"]
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "<h1>Today &lt;1&gt;</h1>" in page
+    assert "s20" in page
+    cli.fails_with(cli.run("atlas", "map", built, files / "odd.csv", "-k", 3, "-o", out), "--force to replace them")
+    assert (out / "report.html").read_text(encoding="utf-8") == page
+    again = cli.run("atlas", "map", built, files / "odd.csv", "-k", 3, "-o", out, "--force")
+    assert again.exit_code == 1
+    assert "NOT COVERED" in (out / "report.html").read_text(encoding="utf-8")

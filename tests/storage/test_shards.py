@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from heatmover.errors import InvalidInputError
 from heatmover.storage import Schema, Shards, Table, sealed, shards, unsealed
@@ -141,6 +142,52 @@ def test_a_variable_without_values_has_the_kind_that_is_stored(store):
 
 def test_whole_numbers_that_floats_do_not_hold_stay_text():
     assert Table.checked(ROWS[:1], ["x"], {"id": [2**53 + 1]}).variables["id"] == [str(2**53 + 1)]
+
+
+def test_values_and_counts_come_back_as_they_were(tmp_path):
+    dense = np.array([[0, 2, 0, 1], [3, 0, 0, 0], [1, 1, 1, 2**52]], dtype=float)
+    given = {"mixed": [True, 1, None], "odd": ["1", 1.0, "\u2603"]}
+    tables = [
+        Table.checked(
+            ROWS[part], NAMES[part], {name: values[part] for name, values in given.items()},
+            counts=sp.csr_array(dense[part]), as_given=True,
+        )
+        for part in (slice(0, 2), slice(2, 3))
+    ]  # fmt: skip
+    schema = Schema(3, "float32", tables[0].kinds, None, 4)
+    made = Shards.create(tmp_path / "s", schema, tables[0]).append(tables[1])
+    for found in (made, Shards.open(tmp_path / "s")):
+        assert repr(found.variables()) == repr(given)  # a truth is a truth, and 1.0 is not 1
+        np.testing.assert_array_equal(found.counts().toarray(), dense)
+    sizes = made.verify()
+    assert sizes["shards/s00000000/count_cells"] == 8 * 3
+
+
+@pytest.mark.parametrize(
+    ("values", "counts", "said"),
+    [
+        ([[1]], [[1, 0]], "truths, finite numbers and text"),
+        ([float("inf")], [[1, 0]], "truths, finite numbers and text"),
+        (["a", "b"], [[1, 0]], "one value of 'x' per sample"),
+        (["\ud800"], [[1, 0]], "half characters"),
+        ([1], [[0, 0]], "in whole numbers"),
+        ([1], [[0.5, 1]], "in whole numbers"),
+        ([1], [[-1, 1]], "in whole numbers"),
+        ([1], [[1, np.nan]], "in whole numbers"),
+        ([1], [[1, 0], [1, 0]], "in whole numbers"),
+    ],
+)
+def test_what_is_no_value_or_count_is_refused(values, counts, said):
+    with pytest.raises(InvalidInputError, match=said):
+        Table.checked(ROWS[:1], ["a"], {"x": values}, counts=sp.csr_array(np.array(counts, dtype=float)), as_given=True)
+
+
+def test_counts_belong_to_a_store_of_counts(store, tmp_path):
+    counts = sp.csr_array(np.ones((1, 2)))
+    with pytest.raises(InvalidInputError, match="samples alone, as the store keeps them, found 2 nodes"):
+        store.append(Table.checked(ROWS[:1], ["x"], {"age": [1], "sex": ["m"]}, counts=counts))
+    with pytest.raises(InvalidInputError, match="their cells at 3 nodes, as the store keeps them, found 2 nodes"):
+        Shards.create(tmp_path / "t", Schema(3, "float32", n_nodes=3), Table.checked(ROWS[:1], ["x"], counts=counts))
 
 
 def test_a_place_that_is_taken(tmp_path, store):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
@@ -16,8 +18,8 @@ from heatmover._files import plain
 from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import FloatArray, Int64, IntArray
-from heatmover._validation import LabelNames, check_matrix, check_random_state
-from heatmover._words import distinct, listed
+from heatmover._validation import LabelNames, check_finite, check_matrix, check_random_state
+from heatmover._words import listed, quoted, quoted_path
 from heatmover.analysis.comparison import check_model
 from heatmover.analysis.landmarking import place_landmarks
 from heatmover.analysis.units import Units, calibrated, check_units
@@ -30,14 +32,18 @@ from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Landmarks
 from heatmover.graphs.distinct import distinct_points
+from heatmover.index import MeasureIndex
+from heatmover.index.fingerprint import fingerprint
 from heatmover.measures import Measures, measures_from_weights
-from heatmover.storage import Record, read_store, write_store
-from heatmover.storage.record import matrix_record, texts_record
+from heatmover.storage import Record, Schema, Shards, Table, peek_store, read_store, verify_store, write_store, writing
 
-__all__ = ["ATLAS_SCHEMA", "ATLAS_VERSION", "Atlas", "build_atlas"]
+__all__ = ["ATLAS_SCHEMA", "ATLAS_VERSION", "Atlas", "build_atlas", "verify_atlas"]
 
 # Of the records of atlases; `docs/atlas_format.md` describes them.
 ATLAS_SCHEMA, ATLAS_VERSION = "heatmover-atlas", 1
+DAMAGED = "the atlas is damaged: take it from a copy, or build it anew"
+# The folder of the reference samples, which only grows, beside what never changes.
+SAMPLES = "samples"
 
 
 @final
@@ -103,8 +109,33 @@ class Atlas(ReadOnlyArrays):
     def reference(self) -> Reference:
         """What answers about new samples are made of."""
         return Reference(
-            self.names, self.sizes, self.measures, self.embedding, self.variables, self.model, self.nodes, self.curve
+            self.names,
+            self.sizes,
+            self.measures,
+            self.embedding,
+            self.variables,
+            self.model,
+            self.nodes,
+            self.features,
+            self.curve,
         )
+
+    @cached_property
+    def index(self) -> MeasureIndex:
+        """The reference samples as an index: the nearest of a sample, of measures on the nodes or of rows.
+
+        It is in memory and a copy: what is added to it does not change the atlas. `MeasureIndex.open` opens the folder
+        ``samples`` of a saved atlas itself, beside which it keeps the graph of an approximate search.
+
+        Examples
+        --------
+        >>> import heatmover as hm
+        >>> data = hm.datasets.cohort(6, cells_per_sample=40)
+        >>> atlas = hm.build_atlas(data.points, data.labels)
+        >>> atlas.index.nearest("case-01", k=2).distances.shape
+        (1, 2)
+        """
+        return MeasureIndex.from_embedding(self.embedding, names=self.names, variables=self.variables, model=self.model)
 
     def map(
         self,
@@ -175,8 +206,16 @@ class Atlas(ReadOnlyArrays):
         remarks = (*warnings, *self.features.remarks(ranges))
         return Mapped(names, sizes, measures, embedding, coverage, remarks, self.reference)
 
-    def add(self, mapped: Mapped, variables: Mapping[str, Sequence[Any]] | None = None) -> Atlas:
-        """Return an atlas with further reference samples; nodes, model, coverage and all earlier rows stay.
+    def add(
+        self,
+        mapped: Mapped,
+        variables: Mapping[str, Sequence[Any]] | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+    ) -> Atlas:
+        """Return an atlas with further reference samples; nodes, model and all earlier rows stay.
+
+        What counts as covered stays too: it is judged by the samples that the atlas was built of.
 
         Parameters
         ----------
@@ -184,6 +223,26 @@ class Atlas(ReadOnlyArrays):
             From `map` of this atlas.
         variables
             Values of the new samples by name of the variable; one that is not given is missing.
+        path
+            Where this atlas was saved, to append the samples there: completely or not at all, whenever the process
+            ends; when this returns they are on the disk. One process writes at a time, readers need not wait. None: in
+            memory alone.
+
+        Returns
+        -------
+        Atlas
+            With ``path``, all samples that are there now, those that others have added since included.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> import heatmover as hm
+        >>> data = hm.datasets.cohort(6, cells_per_sample=40)
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "it.atlas"
+        >>> atlas = hm.build_atlas(data.points, data.labels)
+        >>> atlas.save(path)
+        >>> len(atlas.add(atlas.map(data.points[:50], "new"), path=path).names), hm.load(path).names[-1]
+        (7, 'new')
         """
         if mapped.reference is not self.reference:
             raise InvalidInputError("samples mapped onto this atlas", "samples mapped onto another", "map them again")
@@ -195,13 +254,34 @@ class Atlas(ReadOnlyArrays):
         if unknown:
             raise InvalidInputError(f"variables of the atlas ({listed(self.variables)})", listed(unknown))
         missing = (None,) * len(mapped.names)
-        together = {name: values + given.get(name, missing) for name, values in self.variables.items()}
-        counts = sp.csr_array(sp.vstack([self.counts, _whole(mapped)], format="csr"))
-        embedding = np.concatenate([self.embedding, mapped.embedding])
-        return replace(self, names=self.names + mapped.names, counts=counts, embedding=embedding, variables=together)
+        values = {name: given.get(name, missing) for name in self.variables}
+        # Checked in memory too: what was added can be saved.
+        table = Table.checked(mapped.embedding, mapped.names, values, counts=_whole(mapped), as_given=True)
+        if path is not None:
+            return self._holding(self._shards_at(Path(path)).append(table))
+        return replace(
+            self,
+            names=self.names + table.names,
+            counts=sp.csr_array(sp.vstack([self.counts, table.counts], format="csr")),
+            embedding=np.concatenate([self.embedding, table.rows]),
+            variables={name: column + table.variables[name] for name, column in self.variables.items()},
+        )
+
+    def _shards_at(self, place: Path) -> Shards:
+        """Return the samples of this atlas where it was saved, or raise if another one is there."""
+        stored = peek_store(place, {ATLAS_SCHEMA: ATLAS_VERSION})
+        if stored.record.text("fingerprint") != fingerprint(self.model):
+            raise InvalidInputError(
+                f"this atlas, as it was saved, at {quoted_path(str(place))}",
+                "another one",
+                "load the one that is there, and map the samples onto it",
+            )
+        return _open_samples(place)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the atlas as a folder that `heatmover.load` reads, to the same bits; see `DiffusionEMD.save`.
+
+        To add samples to an atlas that is there, `add` with ``path``: it writes these alone.
 
         Parameters
         ----------
@@ -210,19 +290,41 @@ class Atlas(ReadOnlyArrays):
         overwrite
             Replace a store of heatmover that is there; anything else is never replaced.
         """
-        write_store(path, self.to_record(), schema=ATLAS_SCHEMA, version=ATLAS_VERSION, overwrite=overwrite)
+        there = Path(path) / SAMPLES
+        # Whoever is appending to what is to be replaced would append to nothing.
+        alone = writing(there) if overwrite and (there / "manifest.json").is_file() else nullcontext()
+        record = self.to_record()
+        with alone:
+            write_store(
+                path, record, schema=ATLAS_SCHEMA, version=ATLAS_VERSION, overwrite=overwrite, fill=self._write_samples
+            )
+
+    def _write_samples(self, folder: Path) -> None:
+        table = Table.checked(self.embedding, self.names, self.variables, counts=self.counts, as_given=True)
+        rows = self.embedding
+        schema = Schema(
+            rows.shape[1],
+            "float32" if rows.dtype == np.float32 else "float64",
+            table.kinds,
+            fingerprint(self.model),
+            self.nodes.n_landmarks,
+        )
+        Shards.write(folder / SAMPLES, schema, table)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Atlas:
-        """Read an atlas that `save` wrote, or raise if any bit of it has changed."""
-        return cls.from_record(read_store(path, {ATLAS_SCHEMA: ATLAS_VERSION}).record)
+        """Read an atlas that `save` wrote, or raise if any bit of it has changed.
+
+        What another process appends meanwhile is there completely or not at all.
+        """
+        record = read_store(path, {ATLAS_SCHEMA: ATLAS_VERSION}, beside=(SAMPLES,)).record
+        shards = _open_samples(Path(path))
+        shards.check_form()
+        return cls.from_record(record, shards)
 
     def to_record(self) -> Record:
-        """Return the atlas as a record that a store can hold."""
-        variables = [[name, list(values)] for name, values in self.variables.items()]
+        """Return what of the atlas never changes, all but the reference samples, as a record that a store can hold."""
         parts = {
-            "names": texts_record(self.names),
-            "counts": matrix_record(self.counts),
             "model": self.model.to_record(),
             "nodes": self.nodes.to_record(),
             "features": self.features.to_record(),
@@ -231,31 +333,42 @@ class Atlas(ReadOnlyArrays):
             parts["support"] = self.support.to_record(self.nodes.centers)
         if self.curve is not None:
             parts["curve"] = self.curve.to_record()
-        return Record({"variables": variables, "ground": self.ground}, {"embedding": self.embedding}, parts)
+        return Record({"ground": self.ground, "fingerprint": fingerprint(self.model)}, {}, parts)
 
     @classmethod
-    def from_record(cls, record: Record) -> Atlas:
-        """Return the atlas of a record, or raise if it is none."""
-        names, model = record.texts("names"), DiffusionEMD.from_record(record.part("model"))
-        distinct(names, "stored names of samples")
+    def from_record(cls, record: Record, samples: Shards) -> Atlas:
+        """Return the atlas of a record and its reference samples, or raise if it is none."""
+        model = DiffusionEMD.from_record(record.part("model"))
         nodes, features = Landmarks.from_record(record.part("nodes")), Features.from_record(record.part("features"))
         if nodes.n_landmarks != model.n_features_in_:
             raise InvalidInputError(f"{model.n_features_in_} stored nodes, as the model has", f"{nodes.n_landmarks}")
-        counts = record.matrix("counts", (len(names), nodes.n_landmarks))
-        if counts.dtype != np.float64 or np.any(counts.data < 1) or np.any(np.diff(counts.indptr) == 0):
-            raise InvalidInputError("stored counts of cells, some of every sample", "others")
-        embedding = record.floats("embedding", (len(names), model.prepared_.layout.n_features))
-        return cls(
-            names,
-            counts,
-            embedding,
-            _stored_variables(record, len(names)),
+        schema, own = samples.schema, fingerprint(model)
+        expected = (own, own, nodes.n_landmarks, model.prepared_.layout.n_features)
+        if (record.text("fingerprint"), schema.model, schema.n_nodes, schema.n_features) != expected:
+            raise InvalidInputError("stored samples that belong to the stored model", "those of another one", DAMAGED)
+        empty = cls(
+            (),
+            sp.csr_array((0, nodes.n_landmarks)),
+            np.empty((0, schema.n_features), dtype=schema.dtype),
+            {},
             model,
             nodes,
             features,
             Support.from_record(record.part("support"), nodes.centers) if "support" in record.parts else None,
             Curve.from_record(record.part("curve")) if "curve" in record.parts else None,
             record.optional_text("ground"),
+        )
+        return empty._holding(samples)
+
+    def _holding(self, samples: Shards) -> Atlas:
+        """Return the same atlas with the samples of some shards, all of them."""
+        embedding = np.empty((samples.n_rows, samples.schema.n_features), dtype=samples.schema.dtype)
+        for first, block in samples.blocks():
+            embedding[first : first + len(block)] = block
+        check_finite("the stored embedding", embedding)
+        columns = {name: tuple(values) for name, values in samples.variables().items()}
+        return replace(
+            self, names=tuple(samples.names), counts=samples.counts(), embedding=embedding, variables=columns
         )
 
     def __repr__(self) -> str:
@@ -316,6 +429,8 @@ def build_atlas(
     if len(names) < 2:
         raise InvalidInputError("at least two reference samples", f"one, {names[0]!r}")
     values = _check_variables(table if variables is None else variables, names)
+    # What cannot be saved is refused before anything is computed.
+    Table.checked(np.empty((len(names), 0)), names, values, as_given=True)
     rows = sp.csr_array((np.ones(codes.size), (codes, np.arange(codes.size))), shape=(len(names), codes.size))
     placed = place_landmarks(
         points, measures_from_weights(rows, names=names), landmarks, random_state=random_state, n_jobs=copy.n_jobs,
@@ -383,22 +498,39 @@ def _check_variables(variables: Mapping[str, Sequence[Any]], names: Sequence[str
 def _plain_value(value: Any) -> Any:
     """Return a value as JSON keeps it; whatever is missing, such as pandas' NA, is None."""
     value = plain(value)
+    value = str(value) if isinstance(value, list | dict) else value
     return None if isinstance(value, str) and value in ("nan", "NaT", "<NA>") else value
 
 
-def _stored_variables(record: Record, n_samples: int) -> dict[str, tuple[Any, ...]]:
-    pairs = record.values.get("variables")
-    fits = isinstance(pairs, list) and all(
-        isinstance(pair, list)
-        and len(pair) == 2
-        and isinstance(pair[0], str)
-        and isinstance(pair[1], list)
-        and len(pair[1]) == n_samples
-        for pair in pairs
-    )
-    if not fits:
-        raise InvalidInputError(f"stored variables of {n_samples} samples", "something else")
-    return {name: tuple(values) for name, values in pairs}  # type: ignore[union-attr]
+def _open_samples(place: Path) -> Shards:
+    """Open the samples of an atlas, which lie in its own folder and nowhere else."""
+    there = place / SAMPLES
+    if there.is_symlink() or not there.is_dir():
+        found = "a link" if there.is_symlink() else "no such folder"
+        raise InvalidInputError(
+            f"the folder {quoted(SAMPLES)} with the samples of the atlas {quoted_path(str(place))}", found, DAMAGED
+        )
+    return Shards.open(there)
+
+
+def verify_atlas(path: str | os.PathLike[str]) -> dict[str, int]:
+    """Check every bit of an atlas, what never changes and the samples, in little memory, or raise.
+
+    Parameters
+    ----------
+    path
+        Of the atlas.
+
+    Returns
+    -------
+    dict
+        Bytes of each array by its place in the folder.
+    """
+    sizes = dict(verify_store(path, beside=(SAMPLES,)))
+    samples = _open_samples(Path(path))
+    if samples.schema.model != peek_store(path).record.text("fingerprint"):
+        raise InvalidInputError("stored samples that belong to the stored model", "those of another one", DAMAGED)
+    return sizes | {f"{SAMPLES}/{name}": size for name, size in samples.verify().items()}
 
 
 def _own_nodes(points: FloatArray) -> Landmarks:

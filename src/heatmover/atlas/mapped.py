@@ -6,22 +6,25 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 import scipy.sparse as sp
 
+from heatmover._handed import handed
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Bool, Float64, FloatArray, Int64, Intp
 from heatmover._validation import check_integer
 from heatmover._words import counted, find, percent, quoted
 from heatmover.atlas.coverage import Coverage
+from heatmover.atlas.features import Features
 from heatmover.attribution import explain
 from heatmover.calibration import Curve
 from heatmover.embedding import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Landmarks
+from heatmover.index import MeasureIndex
 from heatmover.manifold import classical_scaling
 from heatmover.measures import Measures, measures_from_weights
 from heatmover.noise import uncertainty
@@ -32,6 +35,9 @@ __all__ = ["Mapped", "Prediction", "Reference"]
 # Pseudo-samples that hold a chance at the overall share of right answers: where two neighbours in the reference had
 # such a vote, both right, the chance is not 1.
 PRIOR = 2.0
+
+
+Method = Literal["auto", "exact", "approximate"]
 
 
 class Prediction(NamedTuple):
@@ -71,12 +77,23 @@ class Reference(ReadOnlyArrays):
     variables: Mapping[str, tuple[Any, ...]]
     model: DiffusionEMD
     nodes: Landmarks
+    features: Features
     curve: Curve | None = None
 
     @cached_property
     def distances(self) -> Float64:
         """``(n_samples, n_samples)``: between the reference samples."""
         return self.in_units(pairwise_distances(self.embedding, n_jobs=self.model.n_jobs))
+
+    @cached_property
+    def _index(self) -> MeasureIndex:
+        # By place in the list, not by name: only the places of the nearest are asked for.
+        return MeasureIndex.from_embedding(self.embedding)
+
+    def nearest(self, rows: FloatArray, k: int, method: Method) -> tuple[Float64, Int64]:
+        """Return distances to, and places of, the k nearest reference samples of rows of the embedding."""
+        found = self._index.nearest(rows, k, method=method, n_jobs=self.model.n_jobs)
+        return self.in_units(found.distances), found.rows
 
     def in_units(self, distances: FloatArray) -> Float64:
         """Return distances of the embedding in real units, if the atlas has them."""
@@ -87,6 +104,13 @@ class Reference(ReadOnlyArrays):
     def coordinates(self) -> Float64:
         """``(n_samples, 2)``: the map of the reference samples, classical scaling of their distances."""
         return classical_scaling(self.distances, 2)[0]
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Names of the columns of the nodes: those of the features, or of principal components."""
+        if self.features.projection.components is None:
+            return self.features.names
+        return tuple(f"component {number}" for number in range(1, self.nodes.centers.shape[1] + 1))
 
     def variable(self, name: str) -> tuple[Any, ...]:
         """Return the values of a variable, or raise with the nearest name."""
@@ -143,13 +167,15 @@ class Mapped(ReadOnlyArrays):
         found = pairwise_distances(self.embedding, reference.embedding, n_jobs=reference.model.n_jobs)
         return reference.in_units(found)
 
-    def nearest(self, k: int = 10) -> tuple[Float64, Int64]:
+    def nearest(self, k: int = 10, *, method: Method = "auto") -> tuple[Float64, Int64]:
         """Return the k nearest reference samples of each sample.
 
         Parameters
         ----------
         k
             How many; at most as many as there are reference samples.
+        method
+            As in `heatmover.MeasureIndex.nearest`: ``"auto"`` is exact below 10,000 reference samples.
 
         Returns
         -------
@@ -159,8 +185,7 @@ class Mapped(ReadOnlyArrays):
             Into the names of the reference. Of equal distances the smaller index comes first.
         """
         k = check_integer("k", k, minimum=1, maximum=len(self.reference.names))
-        order = np.argsort(self.distances, axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(self.distances, order, axis=1), order.astype(np.int64)
+        return self.reference.nearest(self.embedding, k, method)
 
     def predict(self, variable: str, k: int = 10, *, blocks: str | None = None) -> Prediction:
         """Tell a variable of the new samples from their nearest reference samples, and how far that is to be trusted.
@@ -275,6 +300,12 @@ class Mapped(ReadOnlyArrays):
             yield f"{quoted(name)}, {counted(int(self.sizes[row]), 'cell')}: nearest {near}; {self._covered(row)}"
         yield from self.warnings
 
+    def uncovered(self) -> Iterator[str]:
+        """Yield a line for each sample that the atlas does not cover."""
+        for row, name in enumerate(self.names):
+            if self.coverage is not None and self.coverage.covered[row] is False:
+                yield f"{quoted(name)}: {self._covered(row)}"
+
     def to_csv(self, path: str | os.PathLike[str], k: int = 10, predict: Sequence[str] = ()) -> None:
         """Write what was found as CSV, one row for each sample, complete or not at all.
 
@@ -298,6 +329,38 @@ class Mapped(ReadOnlyArrays):
         header += [column for name, _ in answers for column in (name, f"{name} vote", f"{name} chance")]
         header += [column for i in range(1, count + 1) for column in (f"nearest {i}", f"distance {i}")]
         write_table(path, header, (self._row(i, answers, distances[i], indices[i]) for i in range(len(self.names))))
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        predict: Sequence[str] | None = None,
+        k: int = 10,
+        title: str | None = None,
+        n_bootstrap: int = 100,
+        random_state: int = 0,
+    ) -> None:
+        """Write what was found as one HTML page that opens offline in any browser; needs jinja2 (extra ``cohort``).
+
+        Coverage, place on the map, predictions with vote and chance, nearest reference samples with their variables
+        and intervals, and which cells differ.
+
+        Parameters
+        ----------
+        path
+            Where to; a file that is there already is replaced. The new one appears complete or not at all.
+        predict
+            Variables of the reference to predict; the first colours the map. None: all that groups of samples share.
+        k
+            Nearest reference samples to show, and to vote.
+        title
+            Heading of the page.
+        n_bootstrap, random_state
+            Of the intervals, see `intervals`; ``n_bootstrap=0`` leaves them out.
+        """
+        handed("report_mapped")(
+            self, path, predict=predict, k=k, title=title, n_bootstrap=n_bootstrap, random_state=random_state
+        )
 
     def _row(
         self, row: int, answers: Sequence[tuple[str, Prediction]], distances: Float64, indices: Int64

@@ -36,7 +36,14 @@ Predict = Annotated[
     list[str] | None,
     typer.Option("--predict", metavar="VARIABLE", help="Variable of the reference to predict; may be given again."),
 ]
-Table = Annotated[str | None, typer.Option("--out", "-o", metavar="FILE", help="Write what was found as CSV.")]
+Found = Annotated[
+    str | None,
+    typer.Option(
+        "--out", "-o", metavar="DIR",
+        help="Folder for the report and the table; a name that ends in .csv is the table alone.",
+    ),
+]  # fmt: skip
+MAPPED = "mapped.csv"
 # How many reference samples a terminal shows.
 SHOWN = 20
 
@@ -102,7 +109,9 @@ def map_(
     sample_sheet: options.SampleSheet = None,
     nearest: Nearest = None,
     predict: Predict = None,
-    out: Table = None,
+    out: Found = None,
+    title: options.Title = None,
+    force: options.Force = False,
     threads: options.Threads = None,
     quiet: options.Quiet = False,
 ) -> None:
@@ -112,13 +121,14 @@ def map_(
     """
     load_late("scipy.stats")
     with plain_errors():
+        _check_found(out)
         reference = _load(atlas)
         mapped = reference.map(file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads))
         k = min(10, len(reference.names) - 1) if nearest is None else nearest
         mapped.nearest(k)  # refuses more than there are
         answers = [(name, mapped.predict(name, k)) for name in predict or ()]
         if out is not None:
-            mapped.to_csv(out, k, [name for name, _ in answers])
+            _write_found(mapped, out, k, predict, title, force)
     if not quiet:
         for line in mapped.lines(min(k, 3)):
             output().print(clean(line), soft_wrap=True)
@@ -143,20 +153,14 @@ def add(
     """Add the samples of a file to the reference samples of an atlas; its model and its nodes stay as they are."""
     load_late("scipy.stats")
     with plain_errors():
-        from heatmover._files import guarded
-
-        # One writer at a time: the others wait, then read what it has written.
-        with guarded(Path(atlas).absolute().parent):
-            reference = _load(atlas)
-            cohort = reference.features.open(file, sample_key, sample_sheet)
-            mapped = reference.map(
-                file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads)
-            )
-            known = {name: cohort.samples[name].tolist() for name in cohort.samples if name in reference.variables}
-            larger = reference.add(mapped, known)
-            larger.save(atlas, overwrite=True)
+        reference = _load(atlas)
+        cohort = reference.features.open(file, sample_key, sample_sheet)
+        mapped = reference.map(file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads))
+        known = {name: cohort.samples[name].tolist() for name in cohort.samples if name in reference.variables}
+        larger = reference.add(mapped, known, path=atlas)
     if not quiet:
-        output().print(clean(f"{larger} in {atlas}"), soft_wrap=True)
+        for line in (f"{larger} in {atlas}", *_grown(larger), *mapped.uncovered(), *mapped.warnings):
+            output().print(clean(line), soft_wrap=True)
 
 
 @app.command()
@@ -171,6 +175,7 @@ def info(atlas: AtlasFolder) -> None:
             str(reference),
             f"format {head.schema}, version {head.version}, written by heatmover {head.writer}, sha256 {head.digest}",
             f"features: {', '.join(reference.features.names[:SHOWN])}",
+            *_grown(reference),
             *reference.model.prepared_.describe().splitlines(),
         ]
         for row, (name, size) in enumerate(zip(reference.names[:SHOWN], reference.sizes, strict=False)):
@@ -186,10 +191,46 @@ def info(atlas: AtlasFolder) -> None:
 def check(atlas: AtlasFolder) -> None:
     """Verify every checksum of an atlas or a saved model, in little memory; exit code 0 if every bit is right."""
     with plain_errors():
-        from heatmover.storage import verify_store
+        from heatmover.atlas import verify
 
-        arrays = dict(verify_store(atlas))
+        arrays = verify(atlas)
     output().print(clean(f"{len(arrays)} arrays, {sum(arrays.values()):,} bytes: every checksum is right"))
+
+
+def _check_found(out: str | None) -> None:
+    """Raise if what was found cannot be written, before it is looked for."""
+    if out is not None:
+        from heatmover._validation import check_extra
+        from heatmover.cli._settings import check_named
+
+        check_named(out=out)
+        if not _is_table(out):
+            check_extra("jinja2", package="jinja2", extra="cohort")
+
+
+def _is_table(out: str) -> bool:
+    return Path(out).suffix.lower() == ".csv"
+
+
+def _write_found(mapped: Any, out: str, k: int, predict: list[str] | None, title: str | None, force: bool) -> None:
+    """Write the table, or a folder with the report and the table, complete or not at all."""
+    if _is_table(out):
+        mapped.to_csv(out, k, predict or ())
+        return
+    from heatmover.report.folder import EVERY, result_folder
+
+    with result_folder(Path(out), force=force, names=(*EVERY, MAPPED)) as folder:
+        mapped.to_csv(folder / MAPPED, k, predict or ())
+        mapped.report(folder / "report.html", predict=predict, k=k, title=title)
+
+
+def _grown(atlas: Atlas) -> list[str]:
+    """Say by which samples an atlas judges coverage, if it has others too."""
+    built_of = len(atlas.names) if atlas.support is None else atlas.support.n_cells.size
+    added = len(atlas.names) - built_of
+    if not added:
+        return []
+    return [f"{added} samples were added; coverage is judged by the {built_of} that the atlas was built of"]
 
 
 def _check_free(out: str, force: bool) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -92,7 +92,7 @@ def check_extras(*, picture: bool = False, extra: str = "cohort") -> None:
 
 
 @contextmanager
-def result_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
+def result_folder(out: Path, *, force: bool = False, names: Sequence[str] = EVERY) -> Iterator[Path]:
     """Give a temporary folder; if all goes well its files appear in ``out`` at once, else nothing is left of it.
 
     At any moment, also after a ``kill -9``, the files in ``out`` are those of one run. What a killed run leaves behind
@@ -104,6 +104,8 @@ def result_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
         Where the results are to be; folders above it are made.
     force
         Replace the results of an earlier run, all of them together. Other files in the folder stay.
+    names
+        All files that a run may write there: of an earlier run none stays beside those of a later one.
 
     Examples
     --------
@@ -116,15 +118,15 @@ def result_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
     >>> [path.name for path in out.iterdir()]
     ['run.json']
     """
-    run = _begin(out, force)
+    run = _begin(out, force, names)
     try:
         yield run.new
-        _deliver(run, out, force)
+        _deliver(run, out, force, names)
     finally:
         run.end()
 
 
-def _begin(out: Path, force: bool) -> Run:
+def _begin(out: Path, force: bool, names: Sequence[str]) -> Run:
     """Return a new run, or raise if its results cannot be put there or another run is about to put its own."""
     standing = _standing(out)
     purpose = os.path.realpath(out)
@@ -138,7 +140,7 @@ def _begin(out: Path, force: bool) -> Run:
             if standing == out:
                 settle(out)
             _check_alone(standing, out, purpose, force)
-            _check_free(out, force)
+            _check_free(out, force, names)
             return Run(standing, purpose)
 
 
@@ -151,14 +153,14 @@ def _check_alone(place: Path, out: Path, purpose: str, force: bool) -> None:
         )
 
 
-def _deliver(run: Run, out: Path, force: bool) -> None:
+def _deliver(run: Run, out: Path, force: bool, names: Sequence[str]) -> None:
     """Put the files of a run in their place, in one step."""
     with _told(out):
-        while not _deliver_once(run, out, force):
+        while not _deliver_once(run, out, force, names):
             pass  # the folder came or went while one waited for it
 
 
-def _deliver_once(run: Run, out: Path, force: bool) -> bool:
+def _deliver_once(run: Run, out: Path, force: bool, names: Sequence[str]) -> bool:
     stands = out.is_dir()
     if not stands:
         out.absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -167,9 +169,9 @@ def _deliver_once(run: Run, out: Path, force: bool) -> bool:
             return False
         if stands:
             settle(out)
-        _check_free(out, force)
+        _check_free(out, force, names)
         if stands:
-            exchange(run, out, EVERY)
+            exchange(run, out, names)
         else:
             for path in (*run.new.iterdir(), run.new):
                 sync(path)
@@ -212,9 +214,9 @@ def _standing(out: Path) -> Path:
     return standing
 
 
-def _check_free(out: Path, force: bool) -> None:
+def _check_free(out: Path, force: bool, names: Sequence[str]) -> None:
     """Raise if results are in a folder that is guarded and must not, or cannot, be replaced."""
-    modes = {name: mode for name in EVERY if (mode := _mode(out / name))}
+    modes = {name: mode for name in names if (mode := _mode(out / name))}
     if modes and not force:
         raise InvalidInputError(
             f"no results in {quoted_path(str(out))} yet",

@@ -28,6 +28,7 @@ from typing import Any, BinaryIO, Literal, final
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from heatmover._files import replacing, sync
 from heatmover._typing import FloatArray, Int64
@@ -41,7 +42,14 @@ __all__ = ["Schema", "Shards", "Table", "Variable", "sealed", "unsealed"]
 FORMAT, VERSION = "heatmover shards", 1
 MANIFEST, METADATA, FOLDER, UNFINISHED = "manifest.json", "zarr.json", "shards", ".unfinished-"
 TYPES = ("float32", "float64")
-KINDS = ("number", "text")
+KINDS = ("number", "text", "value")
+# What may lie in the folder beside the manifest: the lock, the cache of the search, and what `replacing` leaves behind
+# when its process is killed.
+BESIDE = re.compile(r"\.lock|search|search\.json|\.heatmover-[0-9a-f]{32}\.tmp")
+# What a killed writer may have left among the shards; the next one removes it.
+LEFT = re.compile(r"\.unfinished-[0-9a-f]{32}|s[0-9]{8}")
+# Cells at a node: above, float64 does not tell whole numbers apart.
+MOST_CELLS = 2**53
 DAMAGED = "it is damaged or incomplete: take it from a copy, or make it anew"
 HEXADECIMAL = re.compile(r"[0-9a-f]{64}")
 # A record of a shard takes some 500 bytes of the manifest.
@@ -57,10 +65,13 @@ AT_ONCE = 2**24
 @final
 @dataclass(frozen=True)
 class Variable:
-    """A variable of the samples: its name, and whether it holds numbers (NaN where missing) or text (None)."""
+    """A variable of the samples: its name, and whether it holds numbers (NaN where missing), text (None), or values.
+
+    Values are each of their own type, as they were given: truths, whole numbers, numbers, text, None.
+    """
 
     name: str
-    kind: Literal["number", "text"]
+    kind: Literal["number", "text", "value"]
 
 
 @final
@@ -78,12 +89,15 @@ class Schema:
         Of the samples, in order.
     model
         Fingerprint of the model that made the rows, or None.
+    n_nodes
+        Number of nodes, if the cells of each sample at each node are kept too, else None.
     """
 
     n_features: int
     dtype: Literal["float32", "float64"]
     variables: tuple[Variable, ...] = ()
     model: str | None = None
+    n_nodes: int | None = None
 
     @property
     def arrays(self) -> dict[str, str]:
@@ -95,12 +109,16 @@ class Schema:
             else:
                 found |= {f"variable{number}": "uint8", f"variable{number}_ends": "int64"}
                 found[f"variable{number}_known"] = "uint8"
+        if self.n_nodes is not None:
+            found |= dict.fromkeys(("count_ends", "count_nodes", "count_cells"), "int64")
         return found
 
     def shape(self, array: str, n_rows: int, n_bytes: int) -> tuple[int, ...]:
-        """Return the shape of an array of a shard; that of text depends on its length."""
+        """Return the shape of an array of a shard; that of text and of counts depends on its length."""
         if array == "rows":
             return n_rows, self.n_features
+        if array in ("count_nodes", "count_cells"):
+            return (n_bytes // 8,)
         is_text = self.arrays[array] == "uint8" and not array.endswith("_known")
         return (n_bytes if is_text else n_rows,)
 
@@ -117,31 +135,52 @@ class Table:
     names
         One per row, distinct.
     variables
-        Per variable one value per row: float64 array or list of text and None.
+        Per variable one value per row: float64 array, list of text and None, or tuple of values of any plain type.
+    counts
+        ``(n_rows, n_nodes)``, CSR: cells of each sample at each node, if they are to be kept.
     """
 
     rows: FloatArray
     names: tuple[str, ...]
     variables: Mapping[str, Any] = field(default_factory=dict)
+    counts: sp.csr_array | None = None
 
     @classmethod
-    def checked(cls, rows: FloatArray, names: Sequence[object], variables: Mapping[str, Any] | None = None) -> Table:
-        """Check the names and variables of rows, and bring them into the types that are stored."""
+    def checked(
+        cls,
+        rows: FloatArray,
+        names: Sequence[object],
+        variables: Mapping[str, Any] | None = None,
+        *,
+        counts: sp.csr_array | None = None,
+        as_given: bool = False,
+    ) -> Table:
+        """Check the names and variables of rows, and bring them into the types that are stored.
+
+        Parameters
+        ----------
+        rows, names, variables, counts
+            As the attributes; variables as any sequences.
+        as_given
+            Keep every value as it is, a truth a truth and a whole number whole; else a variable of numbers becomes
+            float64, and any other one text.
+        """
         texts = tuple(_check_name(name) for name in names)
         if len(texts) != len(rows):
             raise InvalidInputError(f"one name per row ({len(rows):,})", counted(len(texts), "name"))
         distinct(texts, "names of samples", "give every sample a name of its own")
+        column = _values if as_given else _column
         columns = {
-            _check_name(name, "a variable"): _column(str(name), values, len(texts))
+            _check_name(name, "a variable"): column(str(name), values, len(texts))
             for name, values in (variables or {}).items()
         }
-        return cls(rows, texts, columns)
+        return cls(rows, texts, columns, None if counts is None else _check_counts(counts, len(texts)))
 
     @property
     def kinds(self) -> tuple[Variable, ...]:
         """The variables and their kinds."""
         return tuple(
-            Variable(name, "number" if isinstance(values, np.ndarray) else "text")
+            Variable(name, "number" if isinstance(values, np.ndarray) else "value" if type(values) is tuple else "text")
             for name, values in self.variables.items()
         )
 
@@ -154,6 +193,13 @@ class Table:
             raise InvalidInputError(
                 counted(schema.n_features, "feature"), f"rows of {self.rows.shape[1]:,}", "use the same model"
             )
+        n_nodes = None if self.counts is None else self.counts.shape[1]
+        if n_nodes != schema.n_nodes:
+            told = ("no cells", "an atlas adds samples itself") if n_nodes is None else (f"{n_nodes:,} nodes", "")
+            kept = (
+                "samples alone" if schema.n_nodes is None else f"samples with their cells at {schema.n_nodes:,} nodes"
+            )
+            raise InvalidInputError(f"{kept}, as the store keeps them", *told)
         numbers = {each.name for each in schema.variables if each.kind == "number"}
         columns = {
             name: np.full(len(values), math.nan) if name in numbers and not any(_known(values)) else values
@@ -171,7 +217,7 @@ class Table:
     def part(self, rows: slice) -> Table:
         """Return some of the samples."""
         columns = {name: values[rows] for name, values in self.variables.items()}
-        return Table(self.rows[rows], self.names[rows], columns)
+        return Table(self.rows[rows], self.names[rows], columns, None if self.counts is None else self.counts[rows])
 
 
 def _check_name(name: object, what: str = "a sample") -> str:
@@ -205,6 +251,35 @@ def _column(name: str, values: Any, n_rows: int) -> Any:
         if not changed:
             return column
     return [None if none else _check_text(name, value) for value, none in zip(listed_values, missing, strict=True)]
+
+
+def _values(name: str, values: Any, n_rows: int) -> tuple[Any, ...]:
+    """Return a variable with every value as it is."""
+    found = tuple(None if _is_missing(value) else value for value in values)
+    if len(found) != n_rows:
+        raise InvalidInputError(f"one value of {quoted(name)} per sample ({n_rows:,})", counted(len(found), "value"))
+    for value in found:
+        if not _is_plain(value):
+            raise InvalidInputError(
+                f"truths, finite numbers and text as values of {quoted(name)}", quoted(repr(value)), "give them as text"
+            )
+        if isinstance(value, str):
+            _check_text(name, value)
+    return found
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
+
+
+def _check_counts(counts: sp.csr_array, n_rows: int) -> sp.csr_array:
+    """Return counts with their nodes in order, or raise unless every sample has cells, in whole numbers."""
+    found = sp.csr_array(counts)
+    found.sort_indices()
+    whole = np.all((found.data >= 1) & (found.data < MOST_CELLS) & (found.data == np.floor(found.data)))
+    if found.shape[0] != n_rows or not whole or np.any(np.diff(found.indptr) == 0):
+        raise InvalidInputError(f"cells of each of the {n_rows:,} samples at nodes, in whole numbers", "others")
+    return found
 
 
 def _known(values: Any) -> list[bool]:
@@ -261,6 +336,7 @@ class _Manifest:
             "n_features": schema.n_features,
             "dtype": schema.dtype,
             "model": schema.model,
+            "n_nodes": schema.n_nodes,
             "variables": [{"name": each.name, "kind": each.kind} for each in schema.variables],
             "shards": [
                 {"n_rows": each.n_rows, "bytes": dict(each.bytes), "sha256": dict(each.sha256)} for each in self.shards
@@ -352,16 +428,21 @@ class Shards:
             folder.parent.mkdir(parents=True, exist_ok=True)
             aside = folder.with_name(f"{UNFINISHED}{uuid.uuid4().hex}")
             try:
-                (aside / FOLDER).mkdir(parents=True)
-                for place in (aside, aside / FOLDER):
-                    _write_file(place / METADATA, _group())
-                empty = cls(aside, _Manifest(schema, 0, ()), _Names())
-                empty._commit(empty._write_shards(table), known=0)
+                cls.write(aside, schema, table)
                 aside.replace(folder)
                 sync(folder.parent)
             finally:
                 shutil.rmtree(aside, ignore_errors=True)
         return cls.open(folder)
+
+    @classmethod
+    def write(cls, folder: Path, schema: Schema, table: Table) -> None:
+        """Write a new store into a folder that somebody else then puts into its place; an OSError comes as it is."""
+        (folder / FOLDER).mkdir(parents=True)
+        for place in (folder, folder / FOLDER):
+            _write_file(place / METADATA, _group())
+        empty = cls(folder, _Manifest(schema, 0, ()), _Names())
+        empty._commit(empty._write_shards(table.fitted(schema)), known=0)
 
     @classmethod
     def open(cls, folder: Path) -> Shards:
@@ -477,7 +558,7 @@ class Shards:
                 self._names.add(texts, self._place(number))
 
     def variables(self) -> dict[str, Any]:
-        """Return every variable: float64 array ``(n_rows,)``, or list of text and None."""
+        """Return every variable: float64 array ``(n_rows,)``, list of text and None, or list of values."""
         columns: dict[str, Any] = {}
         for place, variable in enumerate(self.schema.variables):
             parts = [self._variable(number, place, variable.kind) for number in range(len(self._manifest.shards))]
@@ -492,7 +573,43 @@ class Shards:
             return self._small(number, array)
         known = self._small(number, f"{array}_known")
         texts = self._text(number, array, f"{array}_ends")
-        return [text if there else None for text, there in zip(texts, known, strict=True)]
+        read = self._value if kind == "value" else _same
+        return [read(text, number, array) if there else None for text, there in zip(texts, known, strict=True)]
+
+    def _value(self, text: str, number: int, array: str) -> Any:
+        """Return a value that was written as JSON, which may hold anything: its checksum does not tell who wrote it."""
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = [text]
+        if value is None or not _is_plain(value):
+            raise self._broken(number, array, "it holds something else than plain values")
+        return value
+
+    def counts(self) -> sp.csr_array:
+        """Return the cells of each sample at each node, ``(n_rows, n_nodes)``, CSR of float64."""
+        assert self.schema.n_nodes is not None
+        parts = [self._counts(number) for number in range(len(self._manifest.shards))]
+        lengths, nodes, cells = (np.concatenate(each) for each in zip(*parts, strict=True))
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        return sp.csr_array((cells.astype(np.float64), nodes, starts), shape=(self.n_rows, self.schema.n_nodes))
+
+    def _counts(self, number: int) -> tuple[Int64, Int64, Int64]:
+        """Return how many nodes each sample of a shard has, which, and the cells there, all in their ranges."""
+        ends, nodes, cells = (self._small(number, f"count_{name}") for name in ("ends", "nodes", "cells"))
+        # The ends lie within the array before differences are taken, which could overflow else.
+        inside = nodes.size == cells.size > 0 and ends.min() > 0 and ends[-1] == ends.max() == nodes.size
+        lengths: Int64 = np.diff(ends, prepend=0) if inside else np.zeros(1, dtype=np.int64)
+        if lengths.min() < 1:
+            raise self._broken(number, "count_ends", "its rows do not follow each other")
+        assert self.schema.n_nodes is not None
+        rising = np.diff(nodes) > 0
+        rising[ends[:-1] - 1] = True
+        if nodes.min() < 0 or nodes.max() >= self.schema.n_nodes or not rising.all():
+            raise self._broken(number, "count_nodes", "its nodes are out of range or order")
+        if cells.min() < 1 or cells.max() >= MOST_CELLS:
+            raise self._broken(number, "count_cells", "it holds numbers that no cells have")
+        return lengths, nodes, cells
 
     def _text(self, number: int, array: str, ends: str) -> list[str]:
         """Return the texts of an array; its checksum holds, but whoever made it may have meant harm."""
@@ -604,18 +721,59 @@ class Shards:
                 self._compare(number, "rows", _digest(file))
             self._names.checked.add(number)
 
-    def verify(self) -> None:
-        """Compare every file of the store with its checksum, or raise for the first that differs."""
-        for place in (self.folder, self.folder / FOLDER):
-            _compare_metadata(place / METADATA, _group())
+    def verify(self) -> dict[str, int]:
+        """Compare every file of the store with its checksum, or raise for the first that differs.
+
+        Returns
+        -------
+        dict
+            Bytes of each array by its place in the folder.
+        """
+        self.check_form()
+        sizes = {}
         for number, shard in enumerate(self._manifest.shards):
-            _compare_metadata(self._place(number) / METADATA, _group())
-            for array, dtype in self.schema.arrays.items():
-                shape = self.schema.shape(array, shard.n_rows, shard.bytes[array])
-                _compare_metadata(self._place(number) / array / METADATA, _array(shape, dtype))
+            for array in self.schema.arrays:
                 if shard.bytes[array]:
                     with self._opened(number, array) as file:
                         self._compare(number, array, _digest(file))
+                sizes[f"{FOLDER}/{_shard_name(number)}/{array}"] = shard.bytes[array]
+        return sizes
+
+    def check_form(self) -> None:
+        """Raise unless every file but the arrays is as it was written, none is missing, and none is there besides.
+
+        What a killed writer left is no damage. Who reads all arrays after this has compared every bit.
+        """
+        for place in (self.folder, self.folder / FOLDER):
+            _compare_metadata(place / METADATA, _group())
+        known = {METADATA, *(_shard_name(number) for number in range(len(self._manifest.shards)))}
+        for place, usual, allowed in (
+            (self.folder, {MANIFEST, METADATA, FOLDER}, BESIDE),
+            (self.folder / FOLDER, known, LEFT),
+        ):
+            for entry in _entries(place):
+                if entry.is_symlink() or not (entry.name in usual or allowed.fullmatch(entry.name)):
+                    raise _bad_manifest(Path(entry.path), "it does not belong there")
+        for number in range(len(self._manifest.shards)):
+            self._check_shard(number)
+
+    def _check_shard(self, number: int) -> None:
+        """Raise unless the folder of a shard holds its files and nothing else."""
+        shard, place = self._manifest.shards[number], self._place(number)
+        expected = {METADATA: _group()}
+        for array, dtype in self.schema.arrays.items():
+            shape = self.schema.shape(array, shard.n_rows, shard.bytes[array])
+            expected[f"{array}/{METADATA}"] = _array(shape, dtype)
+        for name, content in expected.items():
+            _compare_metadata(place / name, content)
+        chunks = {self._file(number, array) for array in self.schema.arrays if shard.bytes[array]}
+        for array in self.schema.arrays:
+            if shard.bytes[array]:
+                with self._opened(number, array):  # raises if its size is another: who reads it asks for so much memory
+                    pass
+        further = sorted(set(_below(place)) - {place / name for name in expected} - chunks)
+        if further:
+            raise _bad_manifest(further[0], "it does not belong there")
 
     def lineage(self, n_rows: int) -> str:
         """Return a fingerprint of the first rows: of all shards that hold them, whatever was appended since."""
@@ -625,6 +783,28 @@ class Shards:
                 break
             total.update(f"{shard.n_rows} {shard.sha256['rows']}\n".encode())
         return total.hexdigest()
+
+
+def _same(text: str, *_: object) -> str:
+    return text
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Return what is in a folder, by name."""
+    try:
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda entry: entry.name)
+    except OSError as error:
+        raise _bad_manifest(folder, error.strerror or str(error)) from error
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield all files below a folder, and links, which are not followed."""
+    for entry in _entries(folder):
+        if entry.is_dir(follow_symlinks=False):
+            yield from _below(Path(entry.path))
+        else:
+            yield Path(entry.path)
 
 
 def _told(variables: Sequence[Variable]) -> str:
@@ -717,6 +897,7 @@ def _manifest(content: dict[str, Any]) -> _Manifest:
         _one_of(content.get("dtype"), TYPES),
         variables,
         None if model is None else _checked(model, str),
+        None if content.get("n_nodes") is None else _count(content["n_nodes"], 1),
     )
     if len({each.name for each in variables}) != len(variables):
         raise ValueError("two variables have one name")
@@ -805,19 +986,24 @@ def _arrays(schema: Schema, table: Table, first_row: int) -> Iterator[tuple[str,
     rows = np.ascontiguousarray(table.rows, dtype=np.dtype(schema.dtype).newbyteorder("<"))
     check_finite(argument("rows") if first_row == 0 else f"rows from {first_row:,} on", rows)
     yield "rows", rows
-    yield from zip(("names", "name_ends"), _texts(table.names), strict=True)
+    yield from zip(("names", "name_ends"), _joined([name.encode() for name in table.names]), strict=True)
     for number, variable in enumerate(schema.variables):
         values, array = table.variables[variable.name], f"variable{number}"
         if variable.kind == "number":
             yield array, np.asarray(values, dtype="<f8")
-        else:
-            yield from zip((array, f"{array}_ends"), _texts([text or "" for text in values]), strict=True)
-            yield f"{array}_known", np.array([text is not None for text in values], dtype=np.uint8)
+            continue
+        spelled = _canonical if variable.kind == "value" else str.encode
+        encoded = [b"" if value is None else spelled(value) for value in values]
+        yield from zip((array, f"{array}_ends"), _joined(encoded), strict=True)
+        yield f"{array}_known", np.array([value is not None for value in values], dtype=np.uint8)
+    if table.counts is not None:
+        yield "count_ends", table.counts.indptr[1:].astype("<i8")
+        yield "count_nodes", table.counts.indices.astype("<i8")
+        yield "count_cells", table.counts.data.astype("<i8")
 
 
-def _texts(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint8], Int64]:
-    """Return texts as UTF-8, one after the other, and where each ends."""
-    encoded = [text.encode() for text in texts]
+def _joined(encoded: Sequence[bytes]) -> tuple[npt.NDArray[np.uint8], Int64]:
+    """Return texts one after the other, and where each ends."""
     ends = np.cumsum([len(each) for each in encoded], dtype=np.int64)
     return np.frombuffer(b"".join(encoded), dtype=np.uint8), ends.astype("<i8")
 

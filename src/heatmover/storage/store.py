@@ -16,7 +16,7 @@ import re
 import shutil
 import stat
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +74,13 @@ class Stored:
 
 
 def write_store(
-    path: str | os.PathLike[str], record: Record, *, schema: str, version: int, overwrite: bool = False
+    path: str | os.PathLike[str],
+    record: Record,
+    *,
+    schema: str,
+    version: int,
+    overwrite: bool = False,
+    fill: Callable[[Path], None] | None = None,
 ) -> str:
     """Write a record; the store appears complete or not at all.
 
@@ -88,6 +94,9 @@ def write_store(
         What it is; `read_store` asks for both.
     overwrite
         Replace a store that is there; nothing else is ever replaced.
+    fill
+        Is given the folder before it takes its place, and writes there what is to lie beside the record: see ``beside``
+        in `read_store`.
 
     Returns
     -------
@@ -112,6 +121,9 @@ def write_store(
         try:
             aside.mkdir()
             digest = _write(aside, _document_of(record), arrays, schema, version)
+            if fill is not None:
+                fill(aside)
+                sync(aside)
             _put(aside, place, overwrite)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -145,11 +157,21 @@ def read_store(path: str | os.PathLike[str], schemas: Mapping[str, int], *, besi
     return Stored(head["schema"], head["version"], record, head["writer"], head["sha256"])
 
 
-def peek_store(path: str | os.PathLike[str]) -> Stored:
-    """Read the document of a store and none of its arrays, whatever its schema is."""
+def peek_store(path: str | os.PathLike[str], schemas: Mapping[str, int] | None = None) -> Stored:
+    """Read the document of a store and none of its arrays.
+
+    Parameters
+    ----------
+    path
+        Of the store.
+    schemas
+        As in `read_store`. None: whatever its schema is.
+    """
     place = _check_path(path)
     with _told(place, reading=True):
         head = _read_head(place)
+        if schemas is not None:
+            _check_schema(place, head, schemas)
     return Stored(head["schema"], head["version"], _record_of(head["document"], {}), head["writer"], head["sha256"])
 
 

@@ -1,0 +1,351 @@
+"""The page on samples that were mapped onto an atlas: where they landed, and how far that is to be trusted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, final
+
+import numpy as np
+
+from heatmover._files import replacing
+from heatmover._typing import Bool, Float64
+from heatmover._validation import check_integer
+from heatmover._version import __version__
+from heatmover._words import counted, percent
+from heatmover.atlas import Mapped
+from heatmover.drawing.map import MOST_NAMES
+from heatmover.drawing.names import place_names
+from heatmover.drawing.style import COLOURS, MISSING, NAME_LETTERS, NEAR_TO_FAR
+from heatmover.drawing.variables import Variable, read_variable
+from heatmover.report.markup import fill, shortened, static
+
+__all__ = ["render_mapped", "report_mapped"]
+
+# The picture of the map, in its own units, and the room at its edges.
+WIDTH, HEIGHT, EDGE = 800.0, 520.0, 42.0
+# Half the width of a marker, of new samples and of the reference's; beyond so many samples these shrink with the root
+# of their number, as those of `drawing.map`.
+NEW, OLD, ROOMY = 8.0, 5.0, 60
+# Of the names on the map: height of a line, and the width of a letter, of which few are wider in bold.
+LINE, LETTER = 16.0, 8.6
+# Outlines around the origin, from -1 to 1: a circle is drawn as such. Colour and shape say the same.
+SHAPES = (
+    "",
+    "M0,-1.15L1.1,0.9L-1.1,0.9Z",
+    "M-0.9,-0.9L0.9,-0.9L0.9,0.9L-0.9,0.9Z",
+    "M0,1.15L1.1,-0.9L-1.1,-0.9Z",
+    "M0,-1.25L1.25,0L0,1.25L-1.25,0Z",
+)
+# A table that a reader still reads.
+MOST_SAMPLES, MOST_VARIABLES, MOST_FEATURES = 200, 12, 5
+VERDICTS = {True: ("yes", "covered"), False: ("missed", "NOT COVERED"), None: ("no", "no verdict")}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What the page is to show."""
+
+    predict: tuple[str, ...]
+    k: int
+    n_bootstrap: int
+    random_state: int
+
+
+def report_mapped(
+    mapped: Mapped,
+    path: str | os.PathLike[str],
+    *,
+    predict: Sequence[str] | None = None,
+    k: int = 10,
+    title: str | None = None,
+    n_bootstrap: int = 100,
+    random_state: int = 0,
+) -> None:
+    """Write the page on mapped samples; `Mapped.report` calls it. Needs jinja2 (extra ``cohort``).
+
+    Parameters
+    ----------
+    mapped
+        From `Atlas.map`.
+    path
+        Where to; a file that is there already is replaced. The new one appears complete or not at all.
+    predict, k, title, n_bootstrap, random_state
+        As in `render_mapped`.
+    """
+    page = render_mapped(mapped, predict=predict, k=k, title=title, n_bootstrap=n_bootstrap, random_state=random_state)
+    with replacing(path, encoding="utf-8", newline="") as file:
+        file.write(page)
+
+
+def render_mapped(
+    mapped: Mapped,
+    *,
+    predict: Sequence[str] | None = None,
+    k: int = 10,
+    title: str | None = None,
+    n_bootstrap: int = 100,
+    random_state: int = 0,
+) -> str:
+    """Return the page on mapped samples as HTML.
+
+    It holds everything it needs, loads nothing, runs no script, and its security policy forbids it to try.
+
+    Parameters
+    ----------
+    mapped
+        From `Atlas.map`.
+    predict
+        Variables of the reference to predict; the first colours the map. None: all that groups of samples share.
+    k
+        Nearest reference samples to show, and to vote.
+    title
+        Heading of the page.
+    n_bootstrap
+        Resamplings for the intervals of the distances; 0 leaves them out.
+    random_state
+        Of the resamplings.
+
+    Returns
+    -------
+    str
+        HTML, to be written as UTF-8.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(12, cells_per_sample=40, effect=4.0)
+    >>> atlas = hm.build_atlas(data.points, data.labels, variables={"condition": data.annotations["condition"]})
+    >>> page = render_mapped(atlas.map(data.points[:60], "<today>"), n_bootstrap=20)
+    >>> "&lt;today&gt;" in page, "<today>" in page
+    (True, False)
+    """
+    n_reference = len(mapped.reference.names)
+    count = min(check_integer("k", k, minimum=1), max(n_reference - 1, 1))
+    chosen = tuple(_predictable(mapped, count)) if predict is None else tuple(predict)
+    asked = _Asked(chosen, count, check_integer("n_bootstrap", n_bootstrap, minimum=0), random_state)
+    answers = [(name, mapped.predict(name, count)) for name in chosen]
+    page = fill(
+        "mapped.html",
+        title=title or f"{counted(len(mapped.names), 'sample')} on an atlas of {n_reference:,}",
+        headline=_headline(mapped),
+        version=__version__,
+        date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        style=static("report.css"),
+        mapped=mapped,
+        n_shown=min(len(mapped.names), MOST_SAMPLES),
+        n_cells=int(mapped.sizes.sum()),
+        n_reference=n_reference,
+        coverage=list(_coverage(mapped)),
+        expected=None if mapped.coverage is None else percent(mapped.coverage.expected),
+        picture=_picture(mapped, chosen[0] if chosen else None),
+        neighbours=list(_neighbours(mapped, asked)),
+        variables=_shown_variables(mapped),
+        intervals=asked.n_bootstrap > 0,
+        k=count,
+        predictions=[_prediction(mapped, name, answer) for name, answer in answers],
+        differences=list(_differences(mapped, answers)),
+        number=_number,
+    )
+    # A lone surrogate, as a badly decoded file name has it, cannot be written as UTF-8.
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _predictable(mapped: Mapped, k: int) -> Iterator[str]:
+    """Yield the variables of which neighbours can tell something: known of more than k, and not a name for each."""
+    for name, values in mapped.reference.variables.items():
+        known = [value for value in values if value is not None]
+        different = {str(value) for value in known}
+        if len(known) > k and len(different) > 1 and (_are_numbers(known) or 2 * len(different) <= len(known)):
+            yield name
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
+def _headline(mapped: Mapped) -> str:
+    covered = () if mapped.coverage is None else mapped.coverage.covered
+    if not covered or None in covered:
+        return "The atlas has too few reference samples to tell whether it covers these."
+    missed = [name for name, verdict in zip(mapped.names, covered, strict=True) if not verdict]
+    if not missed:
+        return f"The atlas covers {'the sample' if len(covered) == 1 else f'all {len(covered):,} samples'}."
+    named = ", ".join(shortened(name, 40) for name in missed[:3])
+    more = f" and {len(missed) - 3:,} more" if len(missed) > 3 else ""
+    return f"NOT COVERED: {named}{more}. What the atlas says of {'it' if len(missed) == 1 else 'them'} may be wrong."
+
+
+def _coverage(mapped: Mapped) -> Iterator[dict[str, Any]]:
+    found = mapped.coverage
+    for row, name in enumerate(mapped.names[:MOST_SAMPLES]):
+        style, words = VERDICTS[None if found is None else found.covered[row]]
+        yield {
+            "name": name,
+            "cells": int(mapped.sizes[row]),
+            "style": style,
+            "verdict": words,
+            "far": None if found is None else percent(float(found.shares[row])),
+            "n_far": None if found is None else int(found.n_far[row]),
+            "p": None if found is None else float(found.p_values[row]),
+        }
+
+
+def _shown_variables(mapped: Mapped) -> list[str]:
+    return list(mapped.reference.variables)[:MOST_VARIABLES]
+
+
+def _neighbours(mapped: Mapped, asked: _Asked) -> Iterator[dict[str, Any]]:
+    """Yield each sample with its nearest reference samples, their variables, and how sure the distances are."""
+    reference, columns = mapped.reference, _shown_variables(mapped)
+    distances, indices = mapped.nearest(asked.k)
+    sure = (
+        mapped.intervals(n_bootstrap=asked.n_bootstrap, random_state=asked.random_state) if asked.n_bootstrap else None
+    )
+    for row, name in enumerate(mapped.names[:MOST_SAMPLES]):
+        near = []
+        for distance, i in zip(distances[row].tolist(), indices[row].tolist(), strict=True):
+            about = None
+            if sure is not None:
+                lower, upper, apart = (float(each[row, i]) for each in sure)
+                about = {"lower": lower, "upper": upper, "apart": bool(apart)}
+            values = [reference.variables[column][i] for column in columns]
+            near.append({"name": reference.names[i], "distance": distance, "interval": about, "known": values})
+        yield {"name": name, "near": near}
+
+
+def _prediction(mapped: Mapped, variable: str, answer: Any) -> dict[str, Any]:
+    rows = [
+        {
+            "name": name,
+            "value": _number(value) if answer.is_number else value,
+            "vote": None if answer.is_number else percent(float(answer.votes[row])),
+            "chance": None if answer.is_number else percent(float(answer.chances[row])),
+        }
+        for row, (name, value) in enumerate(zip(mapped.names[:MOST_SAMPLES], answer.values[:MOST_SAMPLES], strict=True))
+    ]
+    told = _number(answer.accuracy) if answer.is_number else percent(answer.accuracy)
+    return {"variable": variable, "is_number": answer.is_number, "accuracy": told, "rows": rows}
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}".replace("-", "\u2212")
+
+
+def _differences(mapped: Mapped, answers: Sequence[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield for each sample where it has more and fewer cells than its nearest group, or its nearest sample."""
+    label = next(((name, answer) for name, answer in answers if not answer.is_number), None)
+    for row, name in enumerate(mapped.names[:MOST_SAMPLES]):
+        if label is None:
+            nearest = mapped.reference.names[int(mapped.nearest(1)[1][row, 0])]
+            found, other = mapped.explain(name), f"its nearest sample, {shortened(nearest, 40)}"
+        else:
+            variable, answer = label
+            found = mapped.explain(name, answer.values[row], variable=variable)
+            other = f"the samples with {shortened(variable, 40)} {shortened(answer.values[row], 40)}"
+        # The witness is higher where the sample is denser than the others, looked at over all scales.
+        both = found.masses.sum(axis=0)
+        denser = found.witness > float(found.witness @ both) / float(both.sum())
+        parts = [_part(mapped, found, word, side) for word, side in (("more", denser), ("less", ~denser))]
+        yield {"name": name, "other": other, "parts": parts}
+
+
+def _part(mapped: Mapped, found: Any, word: str, side: Bool) -> dict[str, Any]:
+    """Return how many cells lie on a side, and in which features those that make the distance differ from others."""
+    weights = np.where(side, np.maximum(found.contributions, 0.0), 0.0)
+    own, theirs = (percent(float(masses[side].sum() / masses.sum())) for masses in found.masses)
+    reference = mapped.reference
+    centers = np.asarray(reference.nodes.centers, dtype=np.float64)
+    usual = np.asarray(reference.measures.masses.mean(axis=0), dtype=np.float64).ravel()
+    total = weights.sum()
+    features: list[dict[str, str]] = []
+    if total > 0:
+        mean = usual @ centers / usual.sum()
+        spread = np.sqrt(np.maximum(usual @ (centers - mean) ** 2 / usual.sum(), 0.0))
+        away = np.divide(weights @ centers / total - mean, spread, out=np.zeros_like(mean), where=spread > 0)
+        names = reference.dimensions
+        furthest = np.argsort(-np.abs(away), kind="stable")[:MOST_FEATURES].tolist()
+        features = [{"name": names[i], "size": f"{away[i]:+.1f}".replace("-", "\u2212")} for i in furthest]
+    mark = "\u25b2" if word == "more" else "\u25bc"
+    return {"word": word, "mark": mark, "own": own, "theirs": theirs, "features": features}
+
+
+def _picture(mapped: Mapped, variable: str | None) -> dict[str, Any]:
+    """Return the map: places, colours and shapes of the reference's samples and of the new ones, in picture units."""
+    reference = mapped.reference
+    old, new = reference.coordinates, mapped.coordinates()
+    every = np.vstack([old, new])
+    low, high = every.min(axis=0), every.max(axis=0)
+    # One unit is as long in both directions.
+    unit = float(max((high[0] - low[0]) / (WIDTH - 2 * EDGE), (high[1] - low[1]) / (HEIGHT - 2 * EDGE))) or 1.0
+    middle = (low + high) / 2
+    x, y = WIDTH / 2 + (every[:, 0] - middle[0]) / unit, HEIGHT / 2 - (every[:, 1] - middle[1]) / unit
+    about = None if variable is None else read_variable(list(reference.variable(variable)), reference.names, variable)
+    colours, legend = _coloured(about, len(old))
+    size = OLD * min(1.0, float(np.sqrt(ROOMY / len(old))) if len(old) else 1.0)
+    dots = [
+        {"x": f"{x[i]:.1f}", "y": f"{y[i]:.1f}", "name": name, "colour": colours[i][0], "shape": SHAPES[colours[i][1]]}
+        for i, name in enumerate(reference.names)
+    ]
+    shown = mapped.names[:MOST_SAMPLES]
+    stars = [
+        {"x": f"{x[i]:.1f}", "y": f"{y[i]:.1f}", "name": name, "label": label}
+        for i, (name, label) in enumerate(zip(shown, _labels(shown, x, y, len(old)), strict=True), start=len(old))
+    ]
+    return {
+        "width": WIDTH, "height": HEIGHT, "dots": dots, "stars": stars, "variable": variable, "legend": legend,
+        "size": f"{size:.2f}", "star": f"{NEW:.2f}", "diamond": SHAPES[4],
+    }  # fmt: skip
+
+
+def _labels(names: Sequence[str], x: Float64, y: Float64, n_old: int) -> list[tuple[str, str] | None]:
+    """Return where the name of each new sample stands beside it; None where there is no room."""
+    places = np.column_stack([x, y])
+    places = np.vstack([places[n_old : n_old + len(names)], places[:n_old]])
+    if len(places) > MOST_NAMES:
+        return [None] * len(names)
+    # Names of reference samples are too wide for any room: their points are in the way, and that is all.
+    sizes = np.full((len(places), 2), [2 * WIDTH, LINE])
+    sizes[: len(names), 0] = [LETTER * len(shortened(name, NAME_LETTERS)) for name in names]
+    offsets = place_names(places, sizes, radius=NEW, gap=NEW + 4, frame=(0, 0, WIDTH, HEIGHT))[: len(names)]
+    # The baseline lies a third of a line below the middle.
+    return [None if np.isnan(dx) else (f"{dx:.1f}", f"{dy + LINE / 3:.1f}") for dx, dy in offsets.tolist()]
+
+
+def _coloured(variable: Variable | None, n_samples: int) -> tuple[list[tuple[str, int]], list[dict[str, str]]]:
+    """Return colour and shape of each sample, and the legend."""
+    if variable is None:
+        return [(COLOURS[0], 0)] * n_samples, []
+    if variable.numbers is not None:
+        return _shaded(variable.numbers)
+    looks = [(COLOURS[code], code % (len(SHAPES) - 1)) for code in range(len(COLOURS) - 1)]
+    grey = (MISSING, 0)
+    # With more groups no eye tells the colours apart: the largest have one each.
+    largest = np.argsort(-variable.sizes, kind="stable")[: len(looks)].tolist()
+    look_of = {code: looks[place] for place, code in enumerate(sorted(largest))}
+    legend = [
+        {"colour": look_of[code][0], "shape": SHAPES[look_of[code][1]], "label": variable.groups[code]}
+        for code in sorted(largest)
+    ]
+    if len(variable.groups) > len(looks) or variable.missing.any():
+        legend.append({"colour": grey[0], "shape": SHAPES[0], "label": "another, or missing"})
+    return [look_of.get(code, grey) for code in variable.codes.tolist()], legend
+
+
+def _shaded(numbers: Float64) -> tuple[list[tuple[str, int]], list[dict[str, str]]]:
+    known = ~np.isnan(numbers)
+    low, high = float(numbers[known].min()), float(numbers[known].max())
+    shades = NEAR_TO_FAR[-2::-1]  # from light to dark; the lightest of all is hardly one on white
+    step = (high - low) / len(shades) or 1.0
+    places = np.clip((np.where(known, numbers, low) - low) / step, 0, len(shades) - 1).astype(int)
+    looks = [(shades[place], 0) if there else (MISSING, 0) for place, there in zip(places.tolist(), known, strict=True)]
+    legend = [
+        {"colour": shades[0], "shape": SHAPES[0], "label": f"from {_number(low)}"},
+        {"colour": shades[-1], "shape": SHAPES[0], "label": f"to {_number(high)}"},
+    ]
+    if not known.all():
+        legend.append({"colour": MISSING, "shape": SHAPES[0], "label": "missing"})
+    return looks, legend

@@ -1,0 +1,379 @@
+"""Samples that are appended to a saved atlas: all of them or none, whatever happens on the way."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import heatmover as hm
+from heatmover.errors import InvalidInputError
+from heatmover.storage import Shards, sealed, write_store, writing
+
+CELLS = 20
+# Each value keeps its own type.
+VARIABLES = {"group": ["a", "b", None, "\u2603", ""], "mixed": [1, 2.5, True, "1", None], "patient": [1, 2, 3, 4, 5]}
+
+
+def drawn(n_samples: int, seed: int, prefix: str = "s") -> tuple[np.ndarray, np.ndarray]:
+    points = np.random.default_rng(seed).normal(size=(n_samples * CELLS, 2))
+    return points, np.repeat([f"{prefix}{number}" for number in range(n_samples)], CELLS)
+
+
+@cache
+def built() -> hm.Atlas:
+    return hm.build_atlas(*drawn(5, 0), variables=VARIABLES, n_neighbors=8, model=hm.DiffusionEMD(max_scale=3))
+
+
+@cache
+def more() -> hm.atlas.Mapped:
+    return built().map(*drawn(3, 1, "new"))
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    built().save(tmp_path / "it.atlas")
+    return tmp_path / "it.atlas"
+
+
+def same(one: hm.Atlas, other: hm.Atlas) -> bool:
+    counts = [
+        (each.counts.data.tolist(), each.counts.indices.tolist(), each.counts.indptr.tolist()) for each in (one, other)
+    ]
+    return (
+        one.names == other.names
+        and repr(one.variables) == repr(other.variables)
+        and one.embedding.tobytes() == other.embedding.tobytes()
+        and counts[0] == counts[1]
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+
+
+def test_what_is_added_is_what_is_loaded_and_nothing_else_is_written(path):
+    before = contents(path)
+    larger = built().add(more(), {"mixed": [False, 3, None]}, path=path)
+    assert same(larger, built().add(more(), {"mixed": [False, 3, None]}))
+    assert same(larger, hm.load(path))
+    assert larger.variables["mixed"][-3:] == (False, 3, None)
+    assert [type(value) for value in larger.variables["mixed"][:3]] == [int, float, bool]
+    after = contents(path)
+    assert {name for name in before if before[name] != after[name]} == {"samples/manifest.json"}
+    sizes = hm.atlas.verify(path)
+    assert (
+        sum(name.startswith("samples/shards/s00000001/") for name in sizes)
+        == len(list((path / "samples" / "shards" / "s00000001").iterdir())) - 1
+    )
+    assert hm.MeasureIndex.open(path / "samples", model=larger.model).variables([1])["group"].tolist() == ["b"]
+
+
+def test_all_writers_samples_are_there(path):
+    first, second = hm.load(path), hm.load(path)
+    first.add(first.map(*drawn(1, 2, "x")), path=path)
+    both = second.add(second.map(*drawn(2, 3, "y")), path=path)
+    assert both.names == (*built().names, "x0", "y0", "y1")
+    assert first.names == built().names  # a value
+    with pytest.raises(InvalidInputError, match="names that are not taken, found 'x0'"):
+        second.add(second.map(*drawn(1, 2, "x")), path=path)
+    assert same(hm.load(path), both)
+
+
+def test_a_new_sample_takes_a_shard_and_an_overwrite_makes_them_one(path):
+    built().add(more(), path=path)
+    grown = hm.load(path)
+    grown.save(path, overwrite=True)
+    assert sorted(each.name for each in (path / "samples" / "shards").iterdir()) == ["s00000000", "zarr.json"]
+    assert same(hm.load(path), grown)
+
+
+def test_a_second_writer_is_refused_at_once(path):
+    with writing(path / "samples"):
+        for write in (lambda: built().add(more(), path=path), lambda: built().save(path, overwrite=True)):
+            with pytest.raises(InvalidInputError, match="one writer at a time"):
+                write()
+        assert same(hm.load(path), built())  # readers do not wait
+
+
+def test_a_full_disk_changes_nothing(path, monkeypatch):
+    left = [9]
+
+    def full(descriptor):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(InvalidInputError, match=r"space to write to .*what was committed before is kept"):
+            built().add(more(), path=path)
+        with pytest.raises(InvalidInputError, match=r"No space left on device; free some space"):
+            built().save(path.with_name("other"))
+    assert same(hm.load(path), built())
+    assert [each.name for each in path.parent.iterdir()] == ["it.atlas"]
+    assert sorted(each.name for each in (path / "samples" / "shards").iterdir()) == ["s00000000", "zarr.json"]
+
+
+def test_a_read_only_atlas_is_read_and_not_added_to(path, monkeypatch):
+    real = os.open
+
+    def read_only(place, flags, *args, **options):
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, "Read-only file system", place)
+        return real(place, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", read_only)
+    assert same(hm.load(path), built())
+    with pytest.raises(InvalidInputError, match="a folder that can be written, found that writing is not allowed"):
+        built().add(more(), path=path)
+
+
+def test_a_newer_version_is_refused(path):
+    manifest = path / "samples" / "manifest.json"
+    content = json.loads(manifest.read_text())["content"]
+    manifest.write_bytes(sealed({**content, "version": 2}))
+    for look in (hm.load, hm.atlas.verify, lambda place: built().add(more(), path=place)):
+        with pytest.raises(InvalidInputError, match=r"version 2 in .*update heatmover"):
+            look(path)
+    write_store(path, built().to_record(), schema="heatmover-atlas", version=2, overwrite=True)
+    with pytest.raises(InvalidInputError, match=r"version 2, written by heatmover .*install a newer"):
+        hm.load(path)
+    with pytest.raises(InvalidInputError, match=r"version 2, written by heatmover .*install a newer"):
+        built().add(more(), path=path)
+
+
+def test_another_atlas_at_the_place_is_refused(path):
+    other = hm.build_atlas(*drawn(5, 7), variables=VARIABLES, n_neighbors=8, model=hm.DiffusionEMD(max_scale=3))
+    with pytest.raises(InvalidInputError, match=r"this atlas, as it was saved, .*found another one"):
+        other.add(other.map(*drawn(1, 8, "x")), path=path)
+    built().model.save(path, overwrite=True)
+    with pytest.raises(InvalidInputError, match=r"a store of kind heatmover-atlas .*found 'heatmover-model'"):
+        built().add(more(), path=path)
+    with pytest.raises(InvalidInputError, match="nothing there"):
+        built().add(more(), path=path.with_name("nowhere"))
+
+
+def test_an_index_on_the_folder_does_not_add_samples_without_cells(path):
+    index = hm.MeasureIndex.open(path / "samples", model=built().model)
+    # Where an index keeps its graph.
+    (path / "samples" / "search").mkdir()
+    (path / "samples" / "search.json").touch()
+    assert same(hm.load(path), built())
+    assert index.nearest("s0", k=1, method="exact").names == built().index.nearest("s0", k=1).names
+    with pytest.raises(
+        InvalidInputError, match=r"samples with their cells at 100 nodes, .*found no cells; an atlas adds"
+    ):
+        index.add(more().embedding, names=more().names, variables=dict.fromkeys(VARIABLES, [None] * 3))
+
+
+@pytest.mark.parametrize("name", ["no" * 501, "half \ud800"])
+def test_what_cannot_be_saved_is_not_built(name):
+    points, labels = drawn(3, 0)
+    with pytest.raises(InvalidInputError, match=r"the name of a sample|half characters"):
+        hm.build_atlas(points, np.where(labels == "s0", name, labels.astype(object)), n_neighbors=8)
+    with pytest.raises(InvalidInputError, match="half characters"):
+        hm.build_atlas(points, labels, variables={"group": ["a", "b", "\ud800"]}, n_neighbors=8)
+
+
+def test_damage_among_the_samples_is_found(path):
+    built().add(more(), path=path)
+    whole = contents(path / "samples")
+    for number, (name, content) in enumerate(whole.items()):
+        if name == ".lock":
+            continue
+        (path / "samples" / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        for look in (hm.atlas.verify, hm.load)[: 1 if number % 3 else 2]:
+            with pytest.raises(InvalidInputError, match="complete"):
+                look(path)
+        (path / "samples" / name).write_bytes(content)
+    for name in ("extra", "shards/extra", "shards/s00000001/extra", "shards/s00000000/rows/c/0/1"):
+        (path / "samples" / name).write_bytes(b"")
+        for look in (hm.load, hm.atlas.verify):
+            with pytest.raises(InvalidInputError, match="does not belong there"):
+                look(path)
+        (path / "samples" / name).unlink()
+    assert len(hm.load(path).names) == 8
+
+
+def test_a_forged_size_asks_for_no_memory(path):
+    """All that describes the arrays agrees on terabytes, which the files do not have."""
+    manifest = path / "samples" / "manifest.json"
+    content = json.loads(manifest.read_text())["content"]
+    shard, n_rows = content["shards"][0], 2**34
+    shard["n_rows"] = n_rows
+    for array in shard["bytes"]:
+        if array == "rows" or array.endswith(("_ends", "_known")):
+            shard["bytes"][array] = n_rows * (shard["bytes"][array] // 5)
+            about = path / "samples" / "shards" / "s00000000" / array / "zarr.json"
+            told = json.loads(about.read_text())
+            told["shape"][0] = told["chunk_grid"]["configuration"]["chunk_shape"][0] = n_rows
+            about.write_text(json.dumps(told, sort_keys=True, separators=(",", ":")))
+    manifest.write_bytes(sealed(content))
+    with pytest.raises(InvalidInputError, match=r"bytes where [0-9,]+ were written"):
+        hm.load(path)
+
+
+BAD_COUNTS = {
+    "out of range": ("count_nodes", lambda values: values.__setitem__(0, 10**9)),
+    "before the first": ("count_nodes", lambda values: values.__setitem__(0, -1)),
+    "twice": ("count_nodes", lambda values: values.__setitem__(1, values[0])),
+    "none": ("count_cells", lambda values: values.__setitem__(0, 0)),
+    "beyond": ("count_ends", lambda values: values.__setitem__(0, 2**62)),
+    "backwards": ("count_ends", lambda values: values.__setitem__(0, values[1])),
+    "short": ("count_ends", lambda values: values.__setitem__(-1, values[-1] - 1)),
+}
+
+
+@pytest.mark.parametrize("case", BAD_COUNTS)
+def test_forged_counts_are_refused(path, case):
+    array, change = BAD_COUNTS[case]
+    chunk = path / "samples" / "shards" / "s00000000" / array / "c" / "0"
+    values = np.frombuffer(chunk.read_bytes(), dtype="<i8").copy()
+    change(values)
+    chunk.write_bytes(values.tobytes())
+    manifest = path / "samples" / "manifest.json"
+    content = json.loads(manifest.read_text())["content"]
+    content["shards"][0]["sha256"][array] = hashlib.sha256(values.tobytes()).hexdigest()
+    manifest.write_bytes(sealed(content))
+    with pytest.raises(InvalidInputError, match=f"a complete shard of samples .{array}"):
+        hm.load(path)
+
+
+@pytest.mark.parametrize(
+    "forged", [b"[1]", b"{}", b"null", b"NaN", b"1e999", b"\xff", b"", b"[" * 10_000, b"9" * 5_000]
+)
+def test_forged_values_are_refused(path, forged):
+    """The only value of a variable is what no writer wrote; all checksums are right."""
+    place = path / "samples" / "shards" / "s00000000"
+    manifest = path / "samples" / "manifest.json"
+    content = json.loads(manifest.read_text())["content"]
+    for array, data in (
+        ("variable2", forged),
+        ("variable2_ends", np.full(5, len(forged), dtype="<i8").tobytes()),
+    ):
+        (place / array / "c" / "0").write_bytes(data)
+        content["shards"][0]["bytes"][array] = len(data)
+        content["shards"][0]["sha256"][array] = hashlib.sha256(data).hexdigest()
+    manifest.write_bytes(sealed(content))
+    with pytest.raises(InvalidInputError, match=r"something else than plain values|not UTF-8"):
+        _ = Shards.open(path / "samples").variables()
+
+
+class Killed(BaseException):
+    """Ends everything, as SIGKILL does."""
+
+
+def die_at(call: int, patch: pytest.MonkeyPatch) -> None:
+    """Let the process end before the call-th step on the disk, after which nothing is cleared up."""
+    steps = 0
+
+    def dying(work):
+        def step(*args, **options):
+            nonlocal steps
+            steps += 1
+            if steps > call:
+                raise Killed
+            return work(*args, **options)
+
+        return step
+
+    def living(work):
+        return lambda *args, **options: None if steps > call else work(*args, **options)
+
+    for name in ("replace", "mkdir"):
+        patch.setattr(Path, name, dying(getattr(Path, name)))
+    patch.setattr(shutil, "rmtree", living(shutil.rmtree))
+    patch.setattr(Path, "unlink", living(Path.unlink))
+
+
+def test_a_death_at_any_step_of_an_addition_loses_nothing(path):
+    larger, deaths = built().add(more()), 0
+    while True:
+        with pytest.MonkeyPatch.context() as patch:
+            # Every third step: tests/storage takes every one.
+            die_at(3 * deaths, patch)
+            try:
+                built().add(more(), path=path)
+                break
+            except Killed:
+                deaths += 1
+        assert same(hm.load(path), built())
+    assert deaths > 5
+    assert same(hm.load(path), larger)
+    hm.atlas.verify(path)
+
+
+APPEND = """
+import os, pathlib, signal, sys
+import numpy as np, scipy.sparse as sp
+from heatmover.storage import Shards, Table, shards
+
+step, folder, given = sys.argv[1], pathlib.Path(sys.argv[2]), np.load(sys.argv[3])
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+real, number = pathlib.Path.replace, [0]
+
+def replace(self, target):
+    name = pathlib.Path(target).name
+    moved = "shard" if name.startswith("s0") else "manifest"
+    if step == f"{moved} complete aside":
+        die()
+    found = real(self, target)
+    if step == f"{moved} in its place":
+        die()
+    return found
+
+def fsync(descriptor):
+    number[0] += 1
+    if step == "in the middle of the arrays" and number[0] == 8:
+        die()
+
+pathlib.Path.replace, os.fsync = replace, fsync
+counts = sp.csr_array((given["data"], given["indices"], given["indptr"]), shape=tuple(given["shape"]))
+variables = dict.fromkeys(("group", "mixed", "patient"), [None] * 3)
+Shards.open(folder).append(Table.checked(given["rows"], list(given["names"]), variables, counts=counts, as_given=True))
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "committed"),
+    [
+        ("in the middle of the arrays", False),
+        ("shard complete aside", False),
+        ("shard in its place", False),
+        ("manifest complete aside", False),
+        ("manifest in its place", True),
+    ],
+)
+def test_a_killed_process_leaves_an_atlas_that_loads(path, tmp_path, step, committed):
+    larger = built().add(more())
+    counts = larger.counts[-3:]
+    np.savez(
+        tmp_path / "new.npz", rows=more().embedding, names=np.array(more().names), data=counts.data,
+        indices=counts.indices, indptr=counts.indptr, shape=counts.shape,
+    )  # fmt: skip
+    arguments = [sys.executable, "-c", APPEND, step, str(path / "samples"), str(tmp_path / "new.npz")]
+    killed = subprocess.run(arguments, check=False, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    hm.atlas.verify(path)
+    assert same(hm.load(path), larger if committed else built())
+    if not committed:  # nobody is locked out, and what was left is cleared up
+        assert same(built().add(more(), path=path), larger)
+        assert sorted(each.name for each in (path / "samples" / "shards").iterdir()) == [
+            "s00000000",
+            "s00000001",
+            "zarr.json",
+        ]
