@@ -35,14 +35,16 @@ def test_scores_are_distances_from_other_samples_over_what_is_usual():
     distances, nearest = elsewhere.min(axis=1), elsewhere.argmin(axis=1)
     # A graph joins two cells if either is among the other's 30 nearest.
     near = between.argsort(axis=1).argsort(axis=1) <= coverage.AROUND
-    usual = np.array([distances[row].mean() for row in near | near.T])
+    around = near | near.T
+    usual = np.array([distances[row].mean() for row in around])
     found = support_of(cells)
     np.testing.assert_allclose(found.widths, usual)
-    scores = distances / usual[nearest]
+    # A cell of the reference is judged as if the rest of its sample were not there.
+    without = [distances[around[j] & (codes != codes[i])].mean() for i, j in enumerate(nearest)]
+    scores = distances / without
     np.testing.assert_allclose(found.scores, np.sort(scores))
-    far = (1 + (scores[:, None] <= scores[None]).sum(axis=1)) / (1 + scores.size) <= coverage.FAR
-    assert found.n_far.tolist() == np.bincount(codes[far], minlength=4).tolist()
-    own = (1 + (scores[:, None] <= scores[None]).sum(axis=1)) / (1 + scores.size)
+    own = np.array([(1 + (scores[codes != codes[i]] >= scores[i]).sum()) / 37 for i in range(48)])
+    assert found.n_far.tolist() == np.bincount(codes[own <= coverage.FAR], minlength=4).tolist()
     evidence = np.maximum(np.log(0.05 / own), 0).reshape(4, 12)
     np.testing.assert_allclose(found.evidence, evidence.mean(axis=1))
     within = ((evidence - evidence.mean(axis=1, keepdims=True)) ** 2).sum() / 44

@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
+import scipy.sparse as sp
 
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, FloatArray, Int64, IntArray, Intp
@@ -32,7 +33,7 @@ from heatmover.graphs.distinct import distinct_points
 from heatmover.graphs.search.assign import CenterSearch
 from heatmover.storage import Record
 
-__all__ = ["SUPPORT", "Coverage", "Support", "find_support"]
+__all__ = ["RANKED", "SUPPORT", "Coverage", "Support", "find_support"]
 
 # Cells of the reference that are kept to compare with: 20,000 of 50 dimensions are 8 MB.
 SUPPORT = 20_000
@@ -238,12 +239,11 @@ def find_support(
     rows = _drawn(codes, n_samples, rng)
     cells, own = np.asarray(points[rows], dtype=np.float64), codes[rows]
     nearest, distances = _from_others(cells, own, n_samples, check_threads(n_jobs))
-    widths = _usual(cells, distances, n_jobs)
-    scores = _scores(distances, widths[nearest])
+    graph = Graph.from_points(cells, min(AROUND, len(cells) - 1), kernel="box", n_jobs=n_jobs)
+    widths = graph.spread(_usual(graph, graph.node_affinity, distances, np.ones(len(cells))))
+    scores = _scores(distances, _without_own(graph, distances, own, nearest, n_samples))
+    chances = _left_out(scores, own, n_samples)
     ordered = np.sort(scores)
-    above = ordered.size - np.searchsorted(ordered, scores, side="left")
-    # As a new cell is ranked; its own score is one of those at least as large, the new cell's is the 1.
-    chances = (1 + above) / (1 + ordered.size)
     n_cells, n_far = (np.bincount(part, minlength=n_samples).astype(np.int64) for part in (own, own[chances <= FAR]))
     evidence = _evidence(chances, own, n_cells)
     return Support(cells, widths, ordered, n_cells, n_far, evidence, _spread(chances, own, n_cells, evidence))
@@ -271,12 +271,48 @@ def _from_others(cells: Float64, own: IntArray, n_samples: int, n_threads: int) 
     return nearest, distances
 
 
-def _usual(cells: Float64, distances: Float64, n_jobs: int | None) -> Float64:
-    """Return the mean distance of the cells around each cell, itself included."""
-    graph = Graph.from_points(cells, min(AROUND, len(cells) - 1), kernel="box", n_jobs=n_jobs)
-    sums = graph.gather(np.vstack([distances, np.ones(len(cells))]))
-    around = graph.node_affinity @ sums.T
-    return np.asarray(graph.spread(around[:, 0] / around[:, 1]))
+def _usual(graph: Graph, rows: sp.csr_array, distances: Float64, kept: Float64) -> Float64:
+    """Return the mean distance of the cells around some nodes, themselves included, of those cells that are kept.
+
+    Parameters
+    ----------
+    graph
+        Of all cells.
+    rows
+        Affinities of the nodes to all nodes.
+    distances, kept
+        ``(n_cells,)``; ``kept`` is 1 or 0.
+    """
+    around = rows @ graph.gather(np.vstack([distances * kept, kept])).T
+    return np.asarray(around[:, 0] / around[:, 1])
+
+
+def _without_own(graph: Graph, distances: Float64, own: IntArray, nearest: Intp, n_samples: int) -> Float64:
+    """Return the distance that is usual around the nearest cell of each cell, as if its sample were not there.
+
+    A strange sample would else widen what is usual around its own cells, which a new sample cannot: on melanoma samples
+    more fresh ones than the level allows were called not covered.
+    """
+    widths, node = np.empty(len(own)), graph.spread(np.arange(graph.n_nodes))
+    for sample in range(n_samples):
+        inside = np.flatnonzero(own == sample)
+        nodes, place = np.unique(node[nearest[inside]], return_inverse=True)
+        kept = (own != sample).astype(np.float64)
+        widths[inside] = _usual(graph, graph.node_affinity[nodes], distances, kept)[place]
+    return widths
+
+
+def _left_out(scores: Float64, own: IntArray, n_samples: int) -> Float64:
+    """Return the p-value of each cell among the cells of all other samples, as a new cell is ranked."""
+    ordered = np.sort(scores)
+    above = ordered.size - np.searchsorted(ordered, scores, side="left")
+    others = np.empty(scores.size)
+    for sample in range(n_samples):
+        inside = np.flatnonzero(own == sample)
+        mine = np.sort(scores[inside])
+        above[inside] -= mine.size - np.searchsorted(mine, scores[inside], side="left")
+        others[inside] = ordered.size - mine.size
+    return np.asarray((1 + above) / (1 + others))
 
 
 def _scores(distances: Float64, widths: Float64) -> Float64:
