@@ -33,6 +33,8 @@ def values():
         features=data.points, feature_names=[f"x{i}" for i in range(data.points.shape[1])],
     )  # fmt: skip
     design = Design.from_columns({"condition": condition})
+    atlas = hm.build_atlas(data.points, data.labels, variables={"condition": condition})
+    mapped = atlas.map(data.points, data.labels)
     return [
         contrast, design, permanova_design(whole.distances, design, n_permutations=19),
         data, measures, whole, comparison, explanation, explanation.by(branch), groups,
@@ -42,6 +44,7 @@ def values():
         hm.uncertainty(whole.model, measures, n_bootstrap=5),
         hm.calibrate(whole.model, measures, points=data.points, n_pairs=28),
         hm.compare(data.points, data.labels, equal_cells=20),
+        atlas, mapped, hm.MeasureIndex.from_embedding(whole.embedding).nearest(whole.embedding[:2], k=2),
     ]  # fmt: skip
 
 

@@ -85,3 +85,19 @@ def test_degree_reports_the_number_of_products():
     diffuser = ChebyshevDiffuser(operator, adjoint=True, tol=1e-3)
     assert diffuser.degree(0) == 1
     assert diffuser.degree(10) > diffuser.degree(8) > diffuser.degree(4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("adjoint", [True, False])
+def test_a_column_alone_has_the_bits_that_it_has_among_others(dtype, adjoint):
+    # More points than are added to the sums together, and rows of unequal length.
+    points = np.random.default_rng(5).gamma(1.0, size=(1300, 2))
+    operator = DiffusionOperator.from_graph(Graph.from_points(points, n_neighbors=7))
+    diffuser = ChebyshevDiffuser(operator, adjoint=adjoint, tol=1e-3, dtype=dtype)
+    masses = np.random.default_rng(6).dirichlet(np.full(1300, 0.1), size=11).T
+    together = list(diffuser.diffuse(masses, range(6)))
+    for column in (0, 7, 10):
+        alone = diffuser.diffuse(masses[:, [column]], range(6))
+        for density, whole in zip(alone, together, strict=True):
+            assert density.shape == (1300, 1)
+            np.testing.assert_array_equal(density[:, 0], whole[:, column])

@@ -15,6 +15,10 @@ __all__ = ["TERMS", "add_known", "advance", "advance_groups", "known_parts", "mu
 ROWS = 16
 
 
+# Numbers of a term whose rows are added to the sums together where a block is narrow, in place of ROWS rows.
+NUMBERS = 1024
+
+
 # Terms that are kept, and added to the sums together. The sums are larger than the caches, and every addition reads and
 # writes all of them: two terms at a time took a tenth longer (swiss roll of 10,000 points, 56 columns, eleven sums).
 TERMS = 4
@@ -48,13 +52,18 @@ def advance(rows, indptr, indices, data, terms, degree, slope, offset, shares, f
     new, current, previous = terms[degree % TERMS], terms[(degree - 1) % TERMS], terms[(degree - 2) % TERMS]
     width = current.shape[1]
     row = np.empty(width, current.dtype)
-    for start in range(rows[0], rows[1], ROWS):
-        stop = min(start + ROWS, rows[1])
-        for i in range(start, stop):
-            _weighted_sum(indptr[i], indptr[i + 1], data, indices, current, row)
-            here, there, result = current[i], previous[i], new[i]
-            for k in range(width):
-                result[k] = slope * row[k] + offset * here[k] - there[k]
+    together = max(ROWS, NUMBERS // max(width, 1))
+    for start in range(rows[0], rows[1], together):
+        stop = min(start + together, rows[1])
+        if width == 1:
+            columns = current.reshape(-1), previous.reshape(-1), new.reshape(-1)
+            _advance_column(start, stop, indptr, indices, data, *columns, slope, offset)
+        else:
+            for i in range(start, stop):
+                _weighted_sum(indptr[i], indptr[i + 1], data, indices, current, row)
+                here, there, result = current[i], previous[i], new[i]
+                for k in range(width):
+                    result[k] = slope * row[k] + offset * here[k] - there[k]
         for s in range(n_fine):
             _add_terms(fine[s, start:stop].reshape(-1), shares[s], terms, start, stop)
         for s in range(coarse.shape[0]):
@@ -88,6 +97,20 @@ def _weighted_sum(first, last, data, indices, block, row):  # type: ignore[no-un
         for entry in range(first, last):
             total += data[entry] * block[indices[entry], k]
         row[k] = total
+
+
+@inner({"contract"})
+def _advance_column(start, stop, indptr, indices, data, current, previous, new, slope, offset):  # type: ignore[no-untyped-def]
+    """Take the rows from ``start`` to ``stop`` of a step of `advance` on a single column, to the same bits.
+
+    Places without a sign: the look whether one counts from the end takes half of the time. Four rows side by side, so
+    that one sum need not wait for its last product, are no faster: the processor looks ahead as far.
+    """
+    for i in range(start, stop):
+        total = current.dtype.type(0)
+        for entry in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            total += data[entry] * current[np.uint32(indices[entry])]
+        new[i] = slope * total + offset * current[i] - previous[i]
 
 
 @inner({"contract"})

@@ -177,8 +177,9 @@ class Atlas(ReadOnlyArrays):
         values = self.features.values_of(source)
         if labels is None:
             raise InvalidInputError("the sample of each point, or one name for all", f"no {argument('labels')}")
-        given = np.full(len(values), labels, dtype=object) if isinstance(labels, str) else labels
-        names, codes = code_labels(given)
+        names, codes = code_labels([labels] if isinstance(labels, str) else labels)
+        if isinstance(labels, str):
+            codes = np.zeros(len(values), dtype=np.int32)
         if codes.size != len(values):
             raise InvalidInputError(f"one label for each of the {len(values)} points", f"{codes.size} labels")
         return self._mapped(names, [(values, codes)], (), n_jobs)

@@ -4,9 +4,14 @@ Each cell of the reference is compared with the cells of all OTHER samples: how 
 what is usual around there. Held out like this it stands where a new sample's cell stands, so that the rank of a new
 cell among them is a p-value (conformal), whatever the distribution. A cell is far if its p-value is at most 1 %.
 
-Samples vary, in the reference too: the share of far cells is more uneven than coins would have it. A beta-binomial law
-fitted to the reference's own shares says how many far cells a sample of so many cells may have. Beside it the share
-must rank among the highest of the reference's own, which holds false alarms at 5 % for any law.
+A sample's evidence is the truncated product of its cells' p-values (Zaykin et al. 2002): the mean over its cells of
+log(5 % / p), of those cells whose p is below 5 %. It counts cells as the share of far ones does, and a cell the more
+the further it is.
+
+Samples vary, in the reference too, by more than chance. A gamma law says how much evidence a sample of so many cells
+may have: its mean and the variance between samples are those of the reference's own samples, each left out in turn,
+and the variance from the cells falls with their number. Beside it the chance by this law must rank among the lowest
+of the reference's own, which holds false alarms at 5 % for any law, or at 1 in n + 1 with n < 19 samples.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
+import scipy.sparse as sp
 
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, FloatArray, Int64, IntArray, Intp
@@ -27,7 +33,7 @@ from heatmover.graphs.distinct import distinct_points
 from heatmover.graphs.search.assign import CenterSearch
 from heatmover.storage import Record
 
-__all__ = ["SUPPORT", "Coverage", "Support", "find_support"]
+__all__ = ["RANKED", "SUPPORT", "Coverage", "Support", "find_support"]
 
 # Cells of the reference that are kept to compare with: 20,000 of 50 dimensions are 8 MB.
 SUPPORT = 20_000
@@ -36,15 +42,14 @@ AROUND = 30
 # A cell is far at this p-value. Simulated populations that are absent from the reference (benchmarks/covered.py): 2 %
 # tells samples apart about as well, 5 % worse, because what is far by chance hides them.
 FAR = 0.01
-# A sample is not covered if so many far cells, or more, have at most this chance, and its share of them ranks within
-# the highest RANKED of the reference's own.
+# Cells with larger p-values are no evidence. All of them: samples that are strange in every cell by a little, as those
+# of other patients are, hide a tenth that is strange by more. None but the far: loses what lies near the reference.
+TRUNCATED = 0.05
+# A sample is not covered if so much evidence, or more, has at most this chance, and that ranks within the lowest RANKED
+# of the reference's own.
 LEVEL, RANKED = 0.01, 0.05
 # Fewer samples do not tell how much samples vary.
 FEWEST = 5
-# The largest overdispersion that a fit may have: shares that are anything between nothing and all.
-MOST_UNEVEN = 0.5
-# Below this the law is the binomial one; at 1e-9 the logarithms of SciPy's beta-binomial lose three digits.
-LEAST_UNEVEN = 1e-6
 
 
 class Coverage(NamedTuple):
@@ -55,13 +60,18 @@ class Coverage(NamedTuple):
     n_cells, n_far
         ``(n_samples,)``: cells, and those that are further from the reference than 99 % of its own.
     p_values
-        ``(n_samples,)``: the chance of so many far cells or more in a sample like those of the reference.
+        ``(n_samples,)``: the chance of so much evidence or more in a sample like those of the reference.
     covered
         One verdict for each sample; None where the reference has too few samples to tell.
     cell_p_values
         ``(n_cells,)``: of each cell, in the order in which they came.
     expected
         The share of far cells in the reference's own samples, each left out in turn.
+    evidence
+        ``(n_samples,)``: the mean over all cells of log(0.05 / p), of those cells whose p-value is below 0.05.
+    level
+        The share of samples like those of the reference that the verdict calls not covered, at most: 0.05, or one in
+        n + 1 where the reference has n < 19 samples.
     """
 
     n_cells: Int64
@@ -70,6 +80,8 @@ class Coverage(NamedTuple):
     covered: tuple[bool | None, ...]
     cell_p_values: Float64
     expected: float
+    evidence: Float64
+    level: float
 
     @property
     def shares(self) -> Float64:
@@ -92,6 +104,10 @@ class Support(ReadOnlyArrays):
         Ascending: distance from other samples over the usual one, of every cell that was drawn.
     n_cells, n_far
         ``(n_samples,)``: cells of each reference sample that were drawn, and how many of them are far.
+    evidence
+        ``(n_samples,)``: of each reference sample.
+    spread
+        The variance of a cell's evidence among the cells of one sample.
     """
 
     cells: Float64
@@ -99,6 +115,8 @@ class Support(ReadOnlyArrays):
     scores: Float64
     n_cells: Int64
     n_far: Int64
+    evidence: Float64
+    spread: float
 
     def judge(self, points: FloatArray, n_jobs: int | None = None) -> Float64:
         """Return a p-value for each point ``(n_points, n_dimensions)``: small where the reference has no such cells."""
@@ -127,39 +145,48 @@ class Support(ReadOnlyArrays):
         """Return what the p-values of cells say of the samples that ``codes`` puts them in."""
         n_cells = np.bincount(codes, minlength=n_samples).astype(np.int64)
         n_far = np.bincount(codes[cell_p_values <= FAR], minlength=n_samples).astype(np.int64)
-        chances = self.chances(n_cells, n_far)
-        ranks = self.ranks(n_far / np.maximum(n_cells, 1))
-        least = max(RANKED, 1 / (self.n_cells.size + 1))
+        evidence = _evidence(cell_p_values, codes, n_cells)
+        chances = self.chances(n_cells, evidence)
+        level = max(RANKED, 1 / (self.n_cells.size + 1))
         covered: tuple[bool | None, ...] = tuple(
-            bool(chance > LEVEL or rank > least) for chance, rank in zip(chances, ranks, strict=True)
+            bool(chance > LEVEL or rank > level) for chance, rank in zip(chances, self.ranks(chances), strict=True)
         )
         if self.n_cells.size < FEWEST:
             covered = (None,) * n_samples
-        return Coverage(n_cells, n_far, chances, covered, cell_p_values, self.expected)
+        return Coverage(n_cells, n_far, chances, covered, cell_p_values, self.expected, evidence, level)
 
     @property
     def expected(self) -> float:
         """The share of far cells in all reference samples, each left out in turn."""
         return float(self.n_far.sum() / self.n_cells.sum())
 
-    def chances(self, n_cells: Int64, n_far: Int64) -> Float64:
-        """Return the chance of at least so many far cells in samples of so many cells, ``(n_samples,)``."""
-        from scipy.stats import betabinom, binom
+    def chances(self, n_cells: Int64, evidence: Float64) -> Float64:
+        """Return the chance of at least so much evidence in samples of so many cells, ``(n_samples,)``."""
+        from scipy.special import gammaincc
 
-        total = int(self.n_cells.sum())
-        # Half a far cell where there is none: a share of zero would forbid any.
-        mean = float(np.clip(self.expected, 0.5 / total, 1 - 0.5 / total))
-        uneven = _overdispersion(self.n_cells, self.n_far, mean)
-        if uneven < LEAST_UNEVEN:
-            return np.asarray(binom.sf(n_far - 1, n_cells, mean), dtype=np.float64)
-        size = (1 - uneven) / uneven
-        return np.asarray(betabinom.sf(n_far - 1, n_cells, mean * size, (1 - mean) * size), dtype=np.float64)
+        mean, between = self._law
+        variance = self.spread / np.maximum(n_cells, 1) + between
+        # A gamma law of this mean and variance: shape mean^2 / variance, scale variance / mean.
+        return np.asarray(gammaincc(mean**2 / variance, evidence * mean / variance), dtype=np.float64)
 
-    def ranks(self, shares: Float64) -> Float64:
-        """Return the share of the reference's samples, itself included, with at least such shares of far cells."""
-        own = np.sort(self.n_far / self.n_cells)
-        above = own.size - np.searchsorted(own, shares, side="left")
-        return np.asarray((1 + above) / (1 + own.size))
+    def ranks(self, chances: Float64) -> Float64:
+        """Return the share of the reference's samples, itself included, with chances as low.
+
+        Chances, not evidence: a sample of few cells has much or little of it by chance.
+        """
+        own = np.sort(self.chances(self.n_cells, self.evidence))
+        return np.asarray((1 + np.searchsorted(own, chances, side="right")) / (1 + own.size))
+
+    @cached_property
+    def _law(self) -> tuple[float, float]:
+        """The mean evidence of a sample, and its variance between samples beyond that from their cells."""
+        count = self.n_cells.size
+        weights = self.n_cells / self.n_cells.sum()
+        # At least what one cell of all, at the threshold of far cells, would be: nothing at all forbids nothing.
+        mean = max(float(weights @ self.evidence), float(np.log(TRUNCATED / FAR)) / float(self.n_cells.sum()))
+        beyond = float(np.mean((self.evidence - mean) ** 2 * count / max(count - 1, 1) - self.spread / self.n_cells))
+        # A new sample varies around a mean that was itself estimated.
+        return mean, max(beyond, 0.0) * (1 + 1 / count) + self.spread / float(self.n_cells.sum())
 
     def _p_values(self, scores: Float64) -> Float64:
         above = self.scores.size - np.searchsorted(self.scores, scores, side="left")
@@ -167,8 +194,9 @@ class Support(ReadOnlyArrays):
 
     def to_record(self, nodes: Float64) -> Record:
         """Return the support as a record that a store can hold, without its cells if they are the nodes themselves."""
-        arrays = {"widths": self.widths, "scores": self.scores, "n_cells": self.n_cells, "n_far": self.n_far}
-        return Record(arrays=arrays if nodes is self.cells else {"cells": self.cells, **arrays})
+        names = ("widths", "scores", "n_cells", "n_far", "evidence")
+        arrays = {name: getattr(self, name) for name in names}
+        return Record({"spread": self.spread}, arrays if nodes is self.cells else {"cells": self.cells, **arrays})
 
     @classmethod
     def from_record(cls, record: Record, nodes: Float64) -> Support:
@@ -178,11 +206,14 @@ class Support(ReadOnlyArrays):
         n_cells = record.array("n_cells", np.int64, (None,))
         n_far = record.array("n_far", np.int64, (n_cells.size,))
         fits = n_cells.size and n_cells.min() > 0 and n_far.min() >= 0 and np.all(n_far <= n_cells)
+        evidence, spread = record.floats("evidence", (n_cells.size,)), record.number("spread")
+        fits = fits and evidence.min() >= 0 and 0 < spread < np.inf
         if not fits or np.isnan(scores).any() or np.any(np.diff(scores) < 0):
             raise InvalidInputError(
-                "a stored support: ascending scores, and at most as many far cells as cells", "another"
-            )
-        return cls(cells, record.floats("widths", (len(cells),)), scores, n_cells, n_far)
+                "a stored support: ascending scores, at most as many far cells as cells, evidence of at least 0 and a "
+                "spread above it", "another",
+            )  # fmt: skip
+        return cls(cells, record.floats("widths", (len(cells),)), scores, n_cells, n_far, evidence, spread)
 
 
 def find_support(
@@ -208,14 +239,14 @@ def find_support(
     rows = _drawn(codes, n_samples, rng)
     cells, own = np.asarray(points[rows], dtype=np.float64), codes[rows]
     nearest, distances = _from_others(cells, own, n_samples, check_threads(n_jobs))
-    widths = _usual(cells, distances, n_jobs)
-    scores = _scores(distances, widths[nearest])
+    graph = Graph.from_points(cells, min(AROUND, len(cells) - 1), kernel="box", n_jobs=n_jobs)
+    widths = graph.spread(_usual(graph, graph.node_affinity, distances, np.ones(len(cells))))
+    scores = _scores(distances, _without_own(graph, distances, own, nearest, n_samples))
+    chances = _left_out(scores, own, n_samples)
     ordered = np.sort(scores)
-    above = ordered.size - np.searchsorted(ordered, scores, side="left")
-    # As a new cell is ranked; its own score is one of those at least as large, the new cell's is the 1.
-    far = (1 + above) / (1 + ordered.size) <= FAR
-    counts = [np.bincount(part, minlength=n_samples).astype(np.int64) for part in (own, own[far])]
-    return Support(cells, widths, ordered, counts[0], counts[1])
+    n_cells, n_far = (np.bincount(part, minlength=n_samples).astype(np.int64) for part in (own, own[chances <= FAR]))
+    evidence = _evidence(chances, own, n_cells)
+    return Support(cells, widths, ordered, n_cells, n_far, evidence, _spread(chances, own, n_cells, evidence))
 
 
 def _drawn(codes: IntArray, n_samples: int, rng: np.random.Generator) -> Intp:
@@ -240,12 +271,48 @@ def _from_others(cells: Float64, own: IntArray, n_samples: int, n_threads: int) 
     return nearest, distances
 
 
-def _usual(cells: Float64, distances: Float64, n_jobs: int | None) -> Float64:
-    """Return the mean distance of the cells around each cell, itself included."""
-    graph = Graph.from_points(cells, min(AROUND, len(cells) - 1), kernel="box", n_jobs=n_jobs)
-    sums = graph.gather(np.vstack([distances, np.ones(len(cells))]))
-    around = graph.node_affinity @ sums.T
-    return np.asarray(graph.spread(around[:, 0] / around[:, 1]))
+def _usual(graph: Graph, rows: sp.csr_array, distances: Float64, kept: Float64) -> Float64:
+    """Return the mean distance of the cells around some nodes, themselves included, of those cells that are kept.
+
+    Parameters
+    ----------
+    graph
+        Of all cells.
+    rows
+        Affinities of the nodes to all nodes.
+    distances, kept
+        ``(n_cells,)``; ``kept`` is 1 or 0.
+    """
+    around = rows @ graph.gather(np.vstack([distances * kept, kept])).T
+    return np.asarray(around[:, 0] / around[:, 1])
+
+
+def _without_own(graph: Graph, distances: Float64, own: IntArray, nearest: Intp, n_samples: int) -> Float64:
+    """Return the distance that is usual around the nearest cell of each cell, as if its sample were not there.
+
+    A strange sample would else widen what is usual around its own cells, which a new sample cannot: on melanoma samples
+    more fresh ones than the level allows were called not covered.
+    """
+    widths, node = np.empty(len(own)), graph.spread(np.arange(graph.n_nodes))
+    for sample in range(n_samples):
+        inside = np.flatnonzero(own == sample)
+        nodes, place = np.unique(node[nearest[inside]], return_inverse=True)
+        kept = (own != sample).astype(np.float64)
+        widths[inside] = _usual(graph, graph.node_affinity[nodes], distances, kept)[place]
+    return widths
+
+
+def _left_out(scores: Float64, own: IntArray, n_samples: int) -> Float64:
+    """Return the p-value of each cell among the cells of all other samples, as a new cell is ranked."""
+    ordered = np.sort(scores)
+    above = ordered.size - np.searchsorted(ordered, scores, side="left")
+    others = np.empty(scores.size)
+    for sample in range(n_samples):
+        inside = np.flatnonzero(own == sample)
+        mine = np.sort(scores[inside])
+        above[inside] -= mine.size - np.searchsorted(mine, scores[inside], side="left")
+        others[inside] = ordered.size - mine.size
+    return np.asarray((1 + above) / (1 + others))
 
 
 def _scores(distances: Float64, widths: Float64) -> Float64:
@@ -254,10 +321,20 @@ def _scores(distances: Float64, widths: Float64) -> Float64:
         return np.where(distances > 0, distances / widths, 0.0)
 
 
-def _overdispersion(n_cells: Int64, n_far: Int64, mean: float) -> float:
-    """Return how much shares vary beyond chance, 0 for coins and 1 for all or nothing, by the method of moments."""
-    squares = float(np.sum((n_far - n_cells * mean) ** 2 / (n_cells * mean * (1 - mean))))
-    count = n_cells.size
-    beyond = (squares - (count - 1)) / max((count - 1) / count * float(np.sum(n_cells - 1)), 1.0)
-    # A new sample varies around a mean that was itself estimated.
-    return float(np.clip(beyond * (1 + 1 / count), 0.0, MOST_UNEVEN))
+def _evidence(cell_p_values: Float64, codes: IntArray, n_cells: Int64) -> Float64:
+    """Return the truncated product of the p-values of each sample's cells, ``(n_samples,)``; see `Coverage`."""
+    sums = np.bincount(codes, weights=_beyond(cell_p_values), minlength=n_cells.size)
+    return np.asarray(sums / np.maximum(n_cells, 1))
+
+
+def _spread(cell_p_values: Float64, codes: IntArray, n_cells: Int64, evidence: Float64) -> float:
+    """Return the variance of a cell's evidence within samples.
+
+    At least what p-values that are even between 0 and 1 have: with few cells none may be below the threshold.
+    """
+    squares = float(np.sum((_beyond(cell_p_values) - evidence[codes]) ** 2))
+    return max(squares / max(int(n_cells.sum()) - n_cells.size, 1), TRUNCATED * (2 - TRUNCATED))
+
+
+def _beyond(cell_p_values: Float64) -> Float64:
+    return np.asarray(np.maximum(np.log(TRUNCATED / cell_p_values), 0.0))

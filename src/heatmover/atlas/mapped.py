@@ -16,7 +16,7 @@ from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Bool, Float64, FloatArray, Int64, Intp
 from heatmover._validation import check_integer
 from heatmover._words import counted, find, percent, quoted
-from heatmover.atlas.coverage import Coverage
+from heatmover.atlas.coverage import RANKED, Coverage
 from heatmover.atlas.features import Features
 from heatmover.attribution import explain
 from heatmover.calibration import Curve
@@ -387,7 +387,9 @@ class Mapped(ReadOnlyArrays):
             return f"{far}, {usual}; too few reference samples for a verdict"
         if found.covered[row]:
             return f"covered ({far}, {usual})"
-        return f"THIS SAMPLE IS NOT COVERED ({far}, {usual}; p = {found.p_values[row]:.1g})"
+        # With few reference samples no verdict can be rarer.
+        often = f"; so may {percent(found.level)} of samples like the reference's be" if found.level > RANKED else ""
+        return f"THIS SAMPLE IS NOT COVERED ({far}, {usual}; p = {found.p_values[row]:.1g}{often})"
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())
