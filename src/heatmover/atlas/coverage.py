@@ -43,8 +43,8 @@ AROUND = 30
 # tells samples apart about as well, 5 % worse, because what is far by chance hides them.
 FAR = 0.01
 # Cells with larger p-values are no evidence. All of them: samples that are strange in every cell by a little, as those
-# of other patients are, hide a tenth that is strange by more. At 10 % the AUROC on melanoma samples is lower by 0.01, and
-# the plain share of far cells lower by 0.02 and, for populations near the reference, 0.01.
+# of other patients are, hide a tenth that is strange by more. At 10 % the AUROC on melanoma samples is lower by 0.01;
+# that of the plain share of far cells is lower by 0.02 and, for populations near the reference, by 0.01.
 TRUNCATED = 0.05
 # A sample is not covered if so much evidence, or more, has at most this chance, and that ranks within the lowest RANKED
 # of the reference's own.
