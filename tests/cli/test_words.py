@@ -55,7 +55,7 @@ def test_every_option_exists_and_every_argument_has_one():
     taken |= {name for function in (read_cohort, result_folder) for name in inspect.signature(function).parameters}
     assert set(OPTIONS) <= taken
     # What no option sets.
-    assert taken - set(OPTIONS) == {"path", "annotations", "required", "progress", "passes", "look_later"}
+    assert taken - set(OPTIONS) == {"path", "annotations", "required", "progress", "passes", "look_later", "names"}
 
 
 SAME = {
