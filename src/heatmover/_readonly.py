@@ -38,8 +38,11 @@ class ReadOnlyArrays:
 
     def __post_init__(self) -> None:
         for value in vars(self).values():
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
+            # A sparse matrix is three arrays.
+            parts = [value.data, value.indices, value.indptr] if hasattr(value, "indptr") else [value]
+            for part in parts:
+                if isinstance(part, np.ndarray):
+                    part.flags.writeable = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

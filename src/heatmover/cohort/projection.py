@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._readonly import frozen_view
+from heatmover._readonly import ReadOnlyArrays, frozen_view
 from heatmover._typing import Bool, Float64, FloatArray
 from heatmover.cohort.reader import Block
 from heatmover.errors import InvalidInputError
@@ -172,7 +172,7 @@ def _quotient(a: Pair, count: int) -> Pair:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Projection:
+class Projection(ReadOnlyArrays):
     """What is done to the values of a file: ``(values - mean) / scale``, then onto the components.
 
     Attributes
