@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import scipy.sparse as sp
@@ -53,7 +53,9 @@ LEVEL, RANKED = 0.01, 0.05
 FEWEST = 5
 
 
-class Coverage(NamedTuple):
+@final
+@dataclass(frozen=True, eq=False)
+class Coverage(ReadOnlyArrays):
     """What a reference says of the cells of some samples.
 
     Attributes
