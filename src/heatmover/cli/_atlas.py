@@ -244,23 +244,10 @@ def _check_free(out: str, force: bool) -> None:
 
 def _read(typed: dict[str, Any], progress: Any) -> Cohort:
     from heatmover.cli._candidates import check_sample_key
-    from heatmover.cli._settings import Reading, parse_names
+    from heatmover.cli._settings import reading_of
 
     check_sample_key(typed["file"], typed["sample_key"])
-    reading = Reading(
-        typed["file"],
-        sample_key=typed["sample_key"],
-        representation=parse_names("--rep", typed["rep"] or ()),
-        no_features=tuple(typed["annotation"] or ()),
-        sample_sheet=typed["sample_sheet"],
-        standardize=typed["standardize"],
-        n_components=options.number(typed["components"], {"all": "all"}),
-        cofactor=options.number(typed["cofactor"]),
-        transform=typed["transform"],
-        compensate=typed["compensate"],
-        on_missing=typed["missing"],
-    )
-    return reading.read((), options.number(typed["seed"]), progress)
+    return reading_of(typed).read((), options.number(typed["seed"]), progress)
 
 
 def _load(path: str) -> Atlas:

@@ -32,11 +32,9 @@ WORDS: dict[str, dict[str, Any]] = {
     "components": {"all": "all"},
     "equal_cells": {SMALLEST: True},
 }
-# Options that are numbers: what is none goes to the value that refuses it, with its own sentence.
+# Options of a study that are numbers: what is none goes to the value that refuses it, with its own sentence.
 NUMBERS = (
-    "components",
     "clusters",
-    "cofactor",
     "permutations",
     "bootstrap",
     "equal_cells",
@@ -206,19 +204,6 @@ def _words(value: Reading | StudyParameters) -> Iterator[str]:
 def settings_of(asked: Mapping[str, Any]) -> Settings:
     """Return the settings of options as they were typed."""
     typed = dict(asked) | {name: number(asked[name], WORDS.get(name, {})) for name in NUMBERS}
-    reading = Reading(
-        typed["file"],
-        sample_key=typed["sample_key"],
-        representation=parse_names("--rep", typed["rep"] or ()),
-        no_features=tuple(typed["annotation"] or ()),
-        sample_sheet=typed["sample_sheet"],
-        standardize=typed["standardize"],
-        n_components=typed["components"],
-        cofactor=typed["cofactor"],
-        transform=typed["transform"],
-        compensate=typed["compensate"],
-        on_missing=typed["missing"],
-    )
     study = StudyParameters(
         variables=typed["color"] or None,
         block=typed["block"] or None,
@@ -242,7 +227,24 @@ def settings_of(asked: Mapping[str, Any]) -> Settings:
         n_permutations=typed["permutations"],
         random_state=typed["seed"],
     )
-    return Settings(reading, study, typed["threads"])
+    return Settings(reading_of(asked), study, typed["threads"])
+
+
+def reading_of(asked: Mapping[str, Any]) -> Reading:
+    """Return what is asked of a file by options as they were typed."""
+    return Reading(
+        asked["file"],
+        sample_key=asked["sample_key"],
+        representation=parse_names("--rep", asked["rep"] or ()),
+        no_features=tuple(asked["annotation"] or ()),
+        sample_sheet=asked["sample_sheet"],
+        standardize=asked["standardize"],
+        n_components=number(asked["components"], WORDS["components"]),
+        cofactor=number(asked["cofactor"]),
+        transform=asked["transform"],
+        compensate=asked["compensate"],
+        on_missing=asked["missing"],
+    )
 
 
 def parse_names(option: str, values: Sequence[str]) -> tuple[str, ...]:
