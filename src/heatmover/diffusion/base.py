@@ -69,6 +69,10 @@ class Diffuser(ABC):
             ``(n_points, width)``, once per scale.
         """
 
+    def shared_by(self, n_threads: int) -> Diffuser | None:  # noqa: ARG002
+        """Return this way with steps that threads share by rows, the same bits; None if only columns can be shared."""
+        return None
+
     @abstractmethod
     def to_record(self) -> Record:
         """Return what a store must hold beside the operator and the density; its value "kind" names the way."""

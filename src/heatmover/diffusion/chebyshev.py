@@ -12,6 +12,7 @@ semi-definite) the walk is half as restless and needs 0.7 of the degree.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from functools import lru_cache
 from typing import Any, final
 
@@ -153,6 +154,12 @@ class ChebyshevDiffuser(Diffuser):
         if not 0 < tol < 1:
             raise InvalidInputError("a stored tolerance in (0, 1)", f"{tol:g}")
         return cls(operator, adjoint=adjoint, tol=tol, dtype=dtype)
+
+    def shared_by(self, n_threads: int) -> ChebyshevDiffuser:
+        """Return this way with steps that threads share; see `Diffuser.shared_by`."""
+        shared = copy(self)
+        shared._recurrence = self._recurrence.shared_by(n_threads)
+        return shared
 
     def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
         """Yield the densities at the given scales; see `Diffuser.diffuse`."""

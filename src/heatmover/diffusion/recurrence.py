@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import copy
 from itertools import count, pairwise
 from typing import Any, final
 
@@ -59,6 +60,12 @@ class Recurrence:
         self._slope = 4 / (highest - operator.lowest)
         self._offset = 2 - self._slope * highest
         self._n_threads = n_threads
+
+    def shared_by(self, n_threads: int) -> Recurrence:
+        """Return the same recurrence, shared by so many threads; the numbers of the matrix are not copied."""
+        shared = copy(self)
+        shared._n_threads = n_threads
+        return shared
 
     def terms(self, start: Block) -> Iterator[Block]:
         """Yield T_1 X, T_2 X, ... for a block X ``(n_points, width)``; each is valid until two more were taken."""
