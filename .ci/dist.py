@@ -39,6 +39,13 @@ QUICK = (
 )
 # What would let the source in, or let kernels in that an earlier run has compiled.
 OUTSIDE = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "NUMBA_CACHE_DIR")
+# Ends with a sentence unless the package comes from the environment that runs this.
+WHERE = """
+import pathlib, sys, heatmover
+place = pathlib.Path(heatmover.__file__).resolve()
+if pathlib.Path(sys.prefix).resolve() not in place.parents:
+    sys.exit(f"Expected heatmover from {sys.prefix}, found {place}; something lets the source in.")
+"""
 # Written into every sdist by the build itself.
 GENERATED = {"PKG-INFO"}
 
@@ -83,7 +90,7 @@ def release_day(changelog: str, version: str) -> str | None:
 
 
 def check_tag(root: Path, tag: str) -> None:
-    """Tag, version, changelog and citation of a release agree."""
+    """Fail unless tag, version, changelog and citation of a release agree."""
     version = project(root)["version"]
     if tag != f"v{version}":
         fail(f"the tag v{version}, as in pyproject.toml", repr(tag), "correct the tag, or the version before it")
@@ -142,7 +149,7 @@ def differences(first: Mapping[str, bytes], second: Mapping[str, bytes]) -> list
 
 
 def check_wheel(files: Mapping[str, bytes], package: Mapping[str, bytes], about: dict) -> None:
-    """A wheel holds the package as it is in the tree, and beside it only what describes it."""
+    """Fail unless a wheel holds the package as it is in the tree, and beside it only what describes it."""
     folder = f"{about['name']}-{about['version']}.dist-info"
     held = {name: data for name, data in files.items() if not name.startswith(f"{folder}/")}
     if wrong := differences(held, package):
@@ -160,13 +167,15 @@ def check_wheel(files: Mapping[str, bytes], package: Mapping[str, bytes], about:
 
 
 def check_sdist(files: Iterable[str], names: set[str] | None) -> None:
-    """An sdist holds every file under version control, and no other: it builds and tests as a clone does."""
+    """Fail unless an sdist holds just the files under version control: it builds and tests as a clone does."""
     if names is None:
         say("No version control here: the sdist's list of files is not compared with it.")
         return
     held = set(files) - GENERATED
     if absent := names - held:
-        fail("an sdist with every file under version control", f"none of {some(absent)}", "add them to its include list")
+        fail(
+            "an sdist with every file under version control", f"none of {some(absent)}", "add them to its include list"
+        )
     if further := held - names:
         fail("an sdist of files under version control", f"also {some(further)}", "commit them or put them elsewhere")
 
@@ -200,7 +209,7 @@ def empty_environment(folder: Path) -> tuple[Path, dict[str, str]]:
 
 
 def check_report(folder: Path, version: str) -> None:
-    """The result folder of a demo is whole: page, distances of all samples, record with this version."""
+    """Fail unless the folder of a demo is whole: page, distances of all samples, record with this version."""
     page = (folder / "report.html").read_text(encoding="utf-8")
     if not page.rstrip().endswith("</html>") or "<h1" not in page:
         fail("report.html to be a whole page", f"{len(page)} characters without one", "look at it in a browser")
@@ -215,14 +224,20 @@ def check_report(folder: Path, version: str) -> None:
         fail(f"version {version} in run.json", "none", "see where the command comes from")
 
 
-def use(wheel: Path, version: str, flags: list[str]) -> dict[str, float]:
-    """Install the wheel where nothing is, run the demo, then a quick test; return the seconds of each command."""
+def of_children() -> float:
+    """Return the seconds that finished processes of this one have worked, all cores together."""
+    now = os.times()
+    return now.children_user + now.children_system
+
+
+def use(wheel: Path, version: str, flags: list[str]) -> dict[str, tuple[float, float]]:
+    """Install the wheel where nothing is, run the demo and a quick test; return seconds and seconds of work of each."""
     seconds = {}
 
     def timed(name: str, command: list[str | Path], **options: object) -> None:
-        start = time.perf_counter()
+        start, worked = time.perf_counter(), of_children()
         run(command, **options)
-        seconds[name] = time.perf_counter() - start
+        seconds[name] = (time.perf_counter() - start, of_children() - worked)
 
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary).resolve()
@@ -235,8 +250,7 @@ def use(wheel: Path, version: str, flags: list[str]) -> dict[str, float]:
         timed("pip install", [python, "-m", "pip", "install", "-q", *offline, wanted], **options)
         timed("heatmover demo", [programs / "heatmover", "demo", "--out", "demo-output"], **options)
         check_report(place / "demo-output", version)
-        code = "import heatmover, pathlib, sys; sys.exit(pathlib.Path(sys.prefix) not in pathlib.Path(heatmover.__file__).parents)"
-        run([python, "-c", code], **options)
+        run([python, "-c", WHERE], **options)
         run([python, "-m", "pip", "check"], **options)
         quick_test(python, place, flags, options)
     return seconds
@@ -244,7 +258,8 @@ def use(wheel: Path, version: str, flags: list[str]) -> dict[str, float]:
 
 def quick_test(python: Path, place: Path, flags: list[str], options: Mapping[str, object]) -> None:
     """Run some tests against the installed package; of the repository they see their own files only."""
-    needed = [each for each in project(ROOT)["optional-dependencies"]["test"] if re.match(r"(pytest|hypothesis)\W", each)]
+    tools = project(ROOT)["optional-dependencies"]["test"]
+    needed = [each for each in tools if each.partition(">")[0] in ("pytest", "hypothesis")]
     run([python, "-m", "pip", "install", "-q", *flags, *needed], **options)
     for name in ("pyproject.toml", *QUICK):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
@@ -253,6 +268,11 @@ def quick_test(python: Path, place: Path, flags: list[str], options: Mapping[str
 
 
 # -- for the registries -----------------------------------------------------------------------------------------------
+
+
+def without_heading(text: str) -> str:
+    """Drop the comment at the top, which is about the file before it was filled."""
+    return re.sub(r"\A(#.*\n)*", "", text)
 
 
 def fill_recipe(text: str, sdist: Path, repository: str, contact: str) -> str:
@@ -275,13 +295,19 @@ def fill_ecosystem(text: str, repository: str, contact: str) -> str:
     return f"{text}project_home: {home}\ndocumentation_home: {pages}\ncontact:\n  - {contact}\n"
 
 
+def check_names(repository: str, contact: str) -> None:
+    """Fail unless these are names as GitHub has them: they become addresses and lines of a file."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository) or not re.fullmatch(r"[\w.-]+", contact):
+        fail(
+            "--repository owner/name and --contact user", f"{repository!r} and {contact!r}", "spell them as GitHub does"
+        )
+
+
 def fill(root: Path, sdist: Path, folder: Path, repository: str, contact: str) -> None:
     """Write both, as one would hand them in."""
-    for wrong in (each for each in (repository.replace("/", "", 1), contact) if not re.fullmatch(r"[\w.-]+", each)):
-        fail("--repository owner/name and --contact user", repr(wrong), "give them as GitHub spells them")
     folder.mkdir(parents=True, exist_ok=True)
-    recipe = (root / "packaging" / "conda" / "recipe.yaml").read_text(encoding="utf-8")
-    entry = (root / "packaging" / "scverse" / "meta.yaml").read_text(encoding="utf-8")
+    recipe = without_heading((root / "packaging" / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
+    entry = without_heading((root / "packaging" / "scverse" / "meta.yaml").read_text(encoding="utf-8"))
     (folder / "recipe.yaml").write_text(fill_recipe(recipe, sdist, repository, contact), encoding="utf-8")
     (folder / "meta.yaml").write_text(fill_ecosystem(entry, repository, contact), encoding="utf-8")
     say(f"For conda-forge and scverse: {folder / 'recipe.yaml'}, {folder / 'meta.yaml'}.")
@@ -295,18 +321,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--contact", default="", help="a GitHub user to name in the registries (default: the owner)")
     parser.add_argument("--pip-flags", default="", help="options for every pip that downloads")
     asked = parser.parse_args(arguments)
-    about = project(ROOT)
+    about, contact = project(ROOT), asked.contact or asked.repository.partition("/")[0]
+    # What was asked wrongly is said before the minutes of work.
     if asked.tag:
         check_tag(ROOT, asked.tag)
+    if asked.repository:
+        check_names(asked.repository, contact)
     wheel, sdist = build(ROOT, ROOT / "dist")
     check_wheel(of_wheel(wheel), of_package(ROOT), about)
     check_sdist(of_sdist(sdist), tracked(ROOT))
     run([sys.executable, "-m", "twine", "check", "--strict", wheel, sdist])
     seconds = use(wheel, about["version"], shlex.split(asked.pip_flags))
     if asked.repository:
-        contact = asked.contact or asked.repository.partition("/")[0]
         fill(ROOT, sdist, ROOT / "build" / "packaging", asked.repository, contact)
-    say("".join(f"\n{name:15} {taken:6.1f} s" for name, taken in seconds.items()))
+    say("From the wheel to the demo's report:")
+    for name, (taken, worked) in seconds.items():
+        say(f"  {name:15} {taken:6.1f} s, {worked:6.1f} s of work")
     for path in (wheel, sdist):
         say(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1e6:.1f} MB, checked.")
 
