@@ -151,3 +151,9 @@ def test_a_name_that_is_none_is_refused_before_the_work(dist, monkeypatch, repos
     monkeypatch.setattr(dist, "build", lambda *_: pytest.fail("built"))
     with pytest.raises(SystemExit, match="owner/name"):
         dist.main(["--repository", repository, "--contact", contact])
+
+
+def test_the_readme_installs_the_wheel_of_this_version(root, project):
+    named = re.findall(r"heatmover-([\w.]+)-py3-none-any\.whl", (root / "README.md").read_text(encoding="utf-8"))
+    assert named
+    assert set(named) == {project["version"]}
