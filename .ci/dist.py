@@ -230,30 +230,38 @@ def of_children() -> float:
     return now.children_user + now.children_system
 
 
-def use(wheel: Path, version: str, flags: list[str]) -> dict[str, tuple[float, float]]:
-    """Install the wheel where nothing is, run the demo and a quick test; return seconds and seconds of work of each."""
+def use(
+    wheel: Path, version: str, flags: list[str], place: Path
+) -> tuple[dict[str, tuple[float, float]], dict[str, object], Path]:
+    """Install the wheel where nothing is and run the demo, twice.
+
+    Return seconds and seconds of work of each command, the options to run further ones with, and the Python.
+    """
     seconds = {}
 
-    def timed(name: str, command: list[str | Path], **options: object) -> None:
+    def timed(name: str, command: list[str | Path]) -> None:
         start, worked = time.perf_counter(), of_children()
         run(command, **options)
         seconds[name] = (time.perf_counter() - start, of_children() - worked)
 
-    with tempfile.TemporaryDirectory() as temporary:
-        place = Path(temporary).resolve()
-        programs, variables = empty_environment(place / "environment")
-        options = {"cwd": place, "env": variables}
-        python, wanted = programs / "python", f"{wheel.resolve()}[demo]"
-        # Downloads first, so that the time of the two commands is that of this machine and not of its network.
-        timed("downloads", [python, "-m", "pip", "download", "-q", *flags, "-d", "downloads", wanted], **options)
-        offline = ["--no-index", "--find-links", "downloads"]
-        timed("pip install", [python, "-m", "pip", "install", "-q", *offline, wanted], **options)
-        timed("heatmover demo", [programs / "heatmover", "demo", "--out", "demo-output"], **options)
-        check_report(place / "demo-output", version)
-        run([python, "-c", WHERE], **options)
-        run([python, "-m", "pip", "check"], **options)
-        quick_test(python, place, flags, options)
-    return seconds
+    programs, variables = empty_environment(place / "environment")
+    options = {"cwd": place, "env": variables}
+    python, wanted = programs / "python", f"{wheel.resolve()}[demo]"
+    # Downloads first, so that the time of the two commands is that of this machine and not of its network.
+    timed("downloads", [python, "-m", "pip", "download", "-q", *flags, "-d", "downloads", wanted])
+    offline = ["--no-index", "--find-links", "downloads"]
+    timed("pip install", [python, "-m", "pip", "install", "-q", *offline, wanted])
+    timed("heatmover demo", [programs / "heatmover", "demo", "--out", "demo-output"])
+    check_report(place / "demo-output", version)
+    timed("the demo again", [programs / "heatmover", "demo", "--out", "again"])
+    same = [(place / folder / "distances.csv").read_bytes() for folder in ("demo-output", "again")]
+    if same[0] != same[1]:
+        fail(
+            "the same distances from the same demo", "others in distances.csv", "find what the first run did otherwise"
+        )
+    run([python, "-c", WHERE], **options)
+    run([python, "-m", "pip", "check"], **options)
+    return seconds, options, python
 
 
 def quick_test(python: Path, place: Path, flags: list[str], options: Mapping[str, object]) -> None:
@@ -331,7 +339,11 @@ def main(arguments: list[str] | None = None) -> None:
     check_wheel(of_wheel(wheel), of_package(ROOT), about)
     check_sdist(of_sdist(sdist), tracked(ROOT))
     run([sys.executable, "-m", "twine", "check", "--strict", wheel, sdist])
-    seconds = use(wheel, about["version"], shlex.split(asked.pip_flags))
+    flags = shlex.split(asked.pip_flags)
+    with tempfile.TemporaryDirectory() as temporary:
+        place = Path(temporary).resolve()
+        seconds, options, python = use(wheel, about["version"], flags, place)
+        quick_test(python, place, flags, options)
     if asked.repository:
         fill(ROOT, sdist, ROOT / "build" / "packaging", asked.repository, contact)
     say("From the wheel to the demo's report:")
