@@ -246,14 +246,16 @@ def use(
 
     programs, variables = empty_environment(place / "environment")
     options = {"cwd": place, "env": variables}
-    python, wanted = programs / "python", f"{wheel.resolve()}[demo]"
+    ending = ".exe" if os.name == "nt" else ""  # which Windows does not add to a whole path
+    python, command = programs / f"python{ending}", programs / f"heatmover{ending}"
+    wanted = f"{wheel.resolve()}[demo]"
     # Downloads first, so that the time of the two commands is that of this machine and not of its network.
     timed("downloads", [python, "-m", "pip", "download", "-q", *flags, "-d", "downloads", wanted])
     offline = ["--no-index", "--find-links", "downloads"]
     timed("pip install", [python, "-m", "pip", "install", "-q", *offline, wanted])
-    timed("heatmover demo", [programs / "heatmover", "demo", "--out", "demo-output"])
+    timed("heatmover demo", [command, "demo", "--out", "demo-output"])
     check_report(place / "demo-output", version)
-    timed("the demo again", [programs / "heatmover", "demo", "--out", "again"])
+    timed("the demo again", [command, "demo", "--out", "again"])
     same = [(place / folder / "distances.csv").read_bytes() for folder in ("demo-output", "again")]
     if same[0] != same[1]:
         fail(
