@@ -9,13 +9,15 @@ PYTEST_FLAGS ?=
 # beside 298 s), for every process loads and collects everything.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 
-BIN := $(VENV)/bin
+# Where an environment keeps its programs. On Windows make needs a shell of Unix, such as that of Git.
+SCRIPTS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
+BIN := $(VENV)/$(SCRIPTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lowest browser bench paper docs clean
+.PHONY: help demo test lowest prerelease browser bench paper docs dist clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.installed-demo ## simulate a cohort, compare its samples, write demo-output/ with a report
 	$(BIN)/heatmover demo --out demo-output --force
@@ -39,15 +41,23 @@ test: $(VENV)/.installed-test browser ## ruff, mypy and pytest (PYTEST_FLAGS="--
 # Wheels only, except where a package has none (FlowIO): an old version that would have to be compiled is no promise.
 LOWEST := .venv-lowest
 lowest: $(LOWEST)/.installed browser ## pytest with the lowest versions that pyproject.toml allows
-	NUMBA_CACHE_DIR=$(abspath $(LOWEST))/numba $(LOWEST)/bin/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_FLAGS)
+	NUMBA_CACHE_DIR=$(abspath $(LOWEST))/numba $(LOWEST)/$(SCRIPTS)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_FLAGS)
 
 $(LOWEST)/.installed: pyproject.toml constraints.txt .ci/lowest.py
 	$(PYTHON) -m venv --clear $(LOWEST)
-	$(LOWEST)/bin/python .ci/lowest.py test > $(LOWEST)/constraints.txt
+	$(LOWEST)/$(SCRIPTS)/python .ci/lowest.py test > $(LOWEST)/constraints.txt
 	@echo "Installing the lowest versions into $(LOWEST) (once; it may take some minutes) ..."
-	$(LOWEST)/bin/python -m pip install -q $(PIP_FLAGS) --only-binary :all: --no-binary heatmover,flowio \
+	$(LOWEST)/$(SCRIPTS)/python -m pip install -q $(PIP_FLAGS) --only-binary :all: --no-binary heatmover,flowio \
 	  -c $(LOWEST)/constraints.txt -e '.[test]'
 	@touch $@
+
+# What will break next: the newest version of everything, pre-releases included, brought up to date at every run.
+PRERELEASE := .venv-prerelease
+prerelease: browser ## pytest with the newest versions of everything, pre-releases included
+	$(PYTHON) -m venv $(PRERELEASE)
+	$(PRERELEASE)/$(SCRIPTS)/python -m pip install -q $(PIP_FLAGS) --pre --upgrade --upgrade-strategy eager \
+	  --only-binary :all: --no-binary heatmover,flowio -c constraints.txt -e '.[test]'
+	NUMBA_CACHE_DIR=$(abspath $(PRERELEASE))/numba $(PRERELEASE)/$(SCRIPTS)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_FLAGS)
 
 # The report is tested in a real browser. Where none can be installed its tests are skipped, or fail if CI or
 # HEATMOVER_REQUIRE_BROWSER is set; this target itself never fails. One line says what it did.
@@ -75,7 +85,12 @@ docs: $(VENV)/.installed-docs ## the documentation, into docs/_build/html
 	$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
-clean: ## remove what the other targets made, except .venv and .venv-lowest
+# TAG=v1.2.3 checks a release: tag, version, changelog and citation agree. REPOSITORY=owner/name (and CONTACT=user) fills the conda recipe
+# and scverse's entry into build/packaging.
+dist: $(VENV)/.installed-dist ## wheel and sdist into dist/, checked; the demo and a quick test from the wheel
+	$(BIN)/python .ci/dist.py --pip-flags='$(PIP_FLAGS)' --tag='$(TAG)' --repository='$(REPOSITORY)' --contact='$(CONTACT)'
+
+clean: ## remove what the other targets made, except .venv, .venv-lowest and .venv-prerelease
 	rm -rf build dist demo-output benchmarks/output docs/_build docs/jupyter_execute
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

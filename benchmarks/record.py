@@ -155,6 +155,7 @@ ENTRIES = (
     Entry("designs.py --record", ("designs",), 6, rests=("statistics",)),
     Entry("designs.py --batches --record", ("designs_batches",), 3, rests=("comparison", "statistics")),
     Entry("designs.py --speed --record", ("designs_speed",), 0.5, times=True, rests=("statistics",)),
+    Entry("wheel.py --record", ("wheel",), 3, times=True, rests=("comparison",)),
     Entry("startup.py --record", ("startup",), 1, times=True, rests=("comparison",)),
     Entry("busy.py --record", ("busy",), 2, times=True, rests=("comparison", "statistics")),
     Entry("study_speed.py --record", ("study_speed",), 2, times=True, rests=("comparison", "statistics")),

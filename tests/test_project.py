@@ -25,8 +25,11 @@ PLACES = (
     "tests",
     "docs",
     "benchmarks",
+    "packaging",
     ".ci",
+    ".github",
     ".pre-commit-config.yaml",
+    "CITATION.cff",
     "Makefile",
     "pyproject.toml",
     "constraints.txt",
@@ -120,6 +123,16 @@ def test_versions_agree():
 def test_the_changelog_has_this_version():
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(rf"^## \[{re.escape(project_version())}\]", changelog, flags=re.MULTILINE)
+
+
+def test_the_changelog_has_a_place_for_the_next_line_and_known_sections():
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    first, *versions = re.findall(r"^## (.*)$", changelog, flags=re.MULTILINE)
+    assert first == "[Unreleased]"
+    assert versions
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - (\d{4}-\d\d-\d\d|unreleased)", each) for each in versions)
+    sections = re.findall(r"^### (\w+)", changelog, flags=re.MULTILINE)
+    assert set(sections) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security", "Promises"}
 
 
 def test_continuous_integration_calls_make_test():
