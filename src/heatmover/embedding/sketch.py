@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import final
 
@@ -81,6 +82,14 @@ class Groups:
     def count(self) -> int:
         """Number of groups."""
         return self.starts.size - 1
+
+    @cached_property
+    def by_column(self) -> tuple[Intp, Float64]:
+        """The group and the sign of every column, ``(n_features,)`` each, in the order of the columns."""
+        group, signs = np.empty_like(self.columns), np.empty_like(self.signs)
+        group[self.columns] = np.repeat(np.arange(self.count), np.diff(self.starts))
+        signs[self.columns] = self.signs
+        return group, signs
 
 
 def choose_groups(rows: FloatArray, others: FloatArray | None, k: int) -> Groups | None:
@@ -432,7 +441,7 @@ def _sums(rows: FloatArray, groups: Groups) -> tuple[Float64, Float64]:
     from heatmover._compiled.l1 import sum_groups
 
     sums, sizes = np.empty((len(rows), groups.count)), np.empty(len(rows))
-    sum_groups(readable(rows, rows.dtype), groups.columns, groups.signs, groups.starts, sums, sizes)
+    sum_groups(readable(rows, rows.dtype), *groups.by_column, sums, sizes)
     return sums, sizes
 
 

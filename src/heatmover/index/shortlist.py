@@ -3,7 +3,8 @@
 Sums of columns that rise and fall together keep most of an L1 distance (`heatmover.embedding.sketch`): 64 of them take
 the place of thousands of features. faiss links every row of sums to near ones, level by level (HNSW), and a search
 walks along these links. How long it walks is measured when the graph is built: rows that are held out of the graph are
-searched for, as new samples will be, until 99 % of their true neighbours are found.
+searched for, as new samples will be, until 99 % of their true neighbours are found. Where features are thousands, a
+second, finer set of sums orders the candidates, so that hardly more than are asked for have to be compared in full.
 
 Chance has no part in it. Sums, rows held out and the order of the rows in the graph depend on the rows that are there
 when it is built. Later ones enter it in blocks of a fixed size, whatever the steps in which they were added, by one
@@ -26,7 +27,7 @@ from heatmover._typing import Float64, FloatArray, Int64
 from heatmover._validation import import_extra
 from heatmover.embedding.distances import pairwise_distances, readable
 from heatmover.embedding.sketch import Groups, learn_groups, sum_of_groups
-from heatmover.index.rows import Rows
+from heatmover.index.rows import Rows, grown
 
 __all__ = ["RECALL", "Shortlist"]
 
@@ -51,6 +52,9 @@ ASKED, RECALL = 0.99, 0.98
 # Candidates per query that are tried in turn. Fewer than 32 can do for rows like those that are stored, such as those
 # held out, but not for new ones of another kind: 94 % for the queries from other groups above.
 EFFORTS = (32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+# Finer sums, and how many times as many features have to be there for them: 2 KB are read in place of a whole row.
+N_FINE, WIDE = 512, 4
+REACHED = 0.995
 # Sums are clipped here: what is farther is not near, and infinite differences would be NaN.
 FARTHEST = 1e30
 # Queries whose distances to the rows outside the graph are held at a time.
@@ -111,17 +115,23 @@ class Shortlist:
     ----------
     sums
         How rows are made short.
+    fine
+        More sums, that order candidates; None if there are few features.
     effort
         Candidates per query for up to ten neighbours.
+    tightness
+        What the distance of the last sums before the features reaches of the distance of near rows, at most.
     recall
         Share of the ten nearest that this found for the rows held out.
     n_rows
         Rows that are in it.
     """
 
-    def __init__(self, sums: Sums, graph: Any, inside: Int64, held: Int64, effort: int, recall: float) -> None:
-        self.sums, self.effort, self.recall = sums, effort, recall
+    def __init__(self, sums: Sums, fine: Sums | None, graph: Any, inside: Int64, held: Int64) -> None:
+        self.sums, self.fine = sums, fine
+        self.effort, self.tightness, self.recall = EFFORTS[0], 1.0, 0.0
         self._graph, self._inside, self._held = graph, inside, held
+        self._fine_sums = np.empty((0, 0 if fine is None else fine.count), dtype=np.float32)
         self._tail = np.empty(0, dtype=np.int64)
         self._tail_sums = np.empty((0, sums.count), dtype=np.float32)
         self.n_rows = 0
@@ -135,11 +145,11 @@ class Shortlist:
         faiss = _faiss()
         rng = np.random.default_rng(0)
         drawn = rng.permutation(rows.n_rows)
-        sums = _choose_sums(rows, drawn)
+        sums, fine = _choose_sums(rows, drawn)
         held = np.sort(drawn[: min(N_HELD_OUT, max(1, rows.n_rows // 10))])
         graph = faiss.IndexHNSWFlat(sums.count, N_LINKS, faiss.METRIC_L1)
         graph.hnsw.efConstruction = BUILD_EFFORT
-        made = cls(sums, graph, np.empty(0, dtype=np.int64), held, EFFORTS[0], 0.0)
+        made = cls(sums, fine, graph, np.empty(0, dtype=np.int64), held)
         # In a random order: rows of one kind are often neighbours in a file, and links between kinds come from rows
         # that were linked when there were few.
         made._tail = drawn[held.size :]
@@ -169,7 +179,10 @@ class Shortlist:
         self._numbers = np.concatenate([self._inside, self._held, self._tail, [-1]])
 
     def _sums_of(self, block: FloatArray, n_threads: int) -> Float32:
+        """Return the sums of the next rows, and keep the finer ones."""
         parts = [block[start : start + BLOCK] for start in range(0, len(block), BLOCK)]
+        if self.fine is not None:
+            self._fine_sums = grown(self._fine_sums, np.vstack(in_threads(self.fine.of, parts, n_threads)))
         return np.vstack(in_threads(self.sums.of, parts, n_threads))
 
     def _link(self) -> None:
@@ -192,12 +205,23 @@ class Shortlist:
         """Find the fewest candidates with which enough of the neighbours of the rows held out are found."""
         k = min(N_NEIGHBORS, rows.n_rows - 1)
         queries = rows.take(self._held)
-        _, truth = rows.nearest(queries, k, self._held, n_threads)
+        distances, truth = rows.nearest(queries, k, self._held, n_threads)
+        self.tightness = self._reached(rows, queries, truth, distances)
         for self.effort in EFFORTS:
             _, found = self.nearest(rows, queries, k, self._held, n_threads)
             self.recall = recall(found, truth)
             if self.recall >= ASKED or self.effort >= rows.n_rows:
                 break
+
+    def _reached(self, rows: Rows, queries: FloatArray, near: Int64, distances: Float64) -> float:
+        """Return the largest share of distances ``(n_queries, k)`` that sums reach, or nearly the largest."""
+        last = self.sums if self.fine is None else self.fine
+        ours, theirs = last.of(queries), last.of(rows.take(near.ravel())).reshape(*near.shape, -1)
+        reached = last.unit * np.abs(ours[:, None] - theirs).sum(axis=2, dtype=np.float64)
+        apart = distances > 0
+        if not apart.any():
+            return 1.0
+        return min(1.0, float(np.quantile(reached[apart] / distances[apart], REACHED, method="higher")))
 
     def nearest(
         self, rows: Rows, queries: FloatArray, k: int, own: Int64 | None, n_threads: int
@@ -222,32 +246,22 @@ class Shortlist:
         return np.take_along_axis(distances, order, axis=1), np.take_along_axis(indices, order, axis=1)
 
     def _block(self, rows: Rows, queries: FloatArray, k: int, count: int) -> tuple[Float64, Int64]:
-        from heatmover._compiled.listed import nearest_listed
-
         candidates, bounds = self.candidates(queries, count)
-        places, source = candidates, rows.resident
-        if source is None:
-            taken, inverse = np.unique(candidates, return_inverse=True)
-            source = rows.take(taken[taken >= 0])
-            places = inverse.reshape(candidates.shape) - int((taken < 0).any())
-        distances = np.full((len(queries), k), np.inf)
-        indices = np.full((len(queries), k), np.iinfo(np.int64).max)
-        dtype = source.dtype.newbyteorder("=")
-        room = [np.empty((3, queries.shape[1]), dtype=dtype) for _ in range(2)]
-        nearest_listed(
-            readable(queries, dtype),
-            readable(source, dtype),
-            places.astype(np.int64, copy=False),
-            bounds,
-            self.sums.unit,
-            dtype.type(1),
-            *room,
-            distances,
-            indices,
-        )
-        if source is not rows.resident:
-            known = np.isfinite(distances)
-            indices[known] = taken[taken >= 0][indices[known]]
+        unit = self.sums.unit
+        if self.fine is not None:
+            # Not left out by the bounds of other sums.
+            reached, candidates = _nearest_listed(
+                self.fine.of(queries), self._fine_sums, candidates, bounds, 0.0, candidates.shape[1]
+            )
+            bounds, unit = reached.astype(np.float32), self.fine.unit
+        unit /= self.tightness
+        if rows.resident is not None:
+            return _nearest_listed(queries, rows.resident, candidates, bounds, unit, k)
+        taken, inverse = np.unique(candidates, return_inverse=True)
+        places = inverse.reshape(candidates.shape) - int((taken < 0).any())
+        distances, indices = _nearest_listed(queries, rows.take(taken[taken >= 0]), places, bounds, unit, k)
+        known = indices >= 0
+        indices[known] = taken[taken >= 0][indices[known]]
         return distances, indices
 
     def candidates(self, queries: FloatArray, count: int) -> tuple[Int64, Float32]:
@@ -278,32 +292,80 @@ class Shortlist:
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return everything as arrays, from which `restored` makes it again."""
-        groups = self.sums.groups
-        nothing = np.empty(0, dtype=np.int64)
         return {
             "graph": _faiss().serialize_index(self._graph),
             "inside": self._inside,
             "held": self._held,
             "tail": self._tail,
-            "columns": nothing if groups is None else groups.columns.astype(np.int64),
-            "signs": np.empty(0) if groups is None else groups.signs,
-            "starts": nothing if groups is None else groups.starts.astype(np.int64),
-            "centre": self.sums.centre,
-            "numbers": np.array([self.sums.unit, self.effort, self.recall, self.n_rows]),
+            **_arrays_of(self.sums, ""),
+            **({} if self.fine is None else _arrays_of(self.fine, "fine_")),
+            "fine_sums": self._fine_sums,
+            "numbers": np.array([self.effort, self.tightness, self.recall, self.n_rows]),
         }
 
     @classmethod
     def restored(cls, arrays: dict[str, npt.NDArray[Any]]) -> Shortlist:
         """Make it from arrays that were checked; `extend` makes it ready."""
-        groups = None
-        if arrays["columns"].size:
-            groups = Groups(arrays["columns"].astype(np.intp), arrays["signs"], arrays["starts"].astype(np.intp))
-        unit, effort, found, n_rows = arrays["numbers"].tolist()
+        fine = _sums_in(arrays, "fine_") if "fine_centre" in arrays else None
         graph = _faiss().deserialize_index(arrays["graph"])
-        sums = Sums(groups, arrays["centre"], unit)
-        made = cls(sums, graph, arrays["inside"], arrays["held"], int(effort), found)
-        made._tail, made.n_rows = arrays["tail"], int(n_rows)
+        made = cls(_sums_in(arrays, ""), fine, graph, arrays["inside"], arrays["held"])
+        effort, made.tightness, made.recall, n_rows = arrays["numbers"].tolist()
+        made.effort, made.n_rows = int(effort), int(n_rows)
+        made._tail, made._fine_sums = arrays["tail"], arrays["fine_sums"]
         return made
+
+
+def _arrays_of(sums: Sums, prefix: str) -> dict[str, npt.NDArray[Any]]:
+    groups, nothing = sums.groups, np.empty(0, dtype=np.int64)
+    return {
+        f"{prefix}columns": nothing if groups is None else groups.columns.astype(np.int64),
+        f"{prefix}signs": np.empty(0) if groups is None else groups.signs,
+        f"{prefix}starts": nothing if groups is None else groups.starts.astype(np.int64),
+        f"{prefix}centre": sums.centre,
+        f"{prefix}unit": np.array([sums.unit]),
+    }
+
+
+def _sums_in(arrays: dict[str, npt.NDArray[Any]], prefix: str) -> Sums:
+    columns, signs, starts, centre, unit = (
+        arrays[f"{prefix}{name}"] for name in ("columns", "signs", "starts", "centre", "unit")
+    )
+    groups = Groups(columns.astype(np.intp), signs, starts.astype(np.intp)) if columns.size else None
+    return Sums(groups, centre, float(unit[0]))
+
+
+def _nearest_listed(
+    queries: FloatArray, rows: FloatArray, candidates: Int64, bounds: Float32, unit: float, k: int
+) -> tuple[Float64, Int64]:
+    """Return distances and rows of the k nearest candidates of every query; infinity and -1 where there are fewer.
+
+    Parameters
+    ----------
+    queries, rows
+        ``(n_queries, n_features)`` and ``(n_rows, n_features)``.
+    candidates, bounds
+        ``(n_queries, n_candidates)``: rows, or -1 for none. One whose bound times ``unit`` exceeds the k-th distance
+        may be left out.
+    """
+    from heatmover._compiled.listed import nearest_listed
+
+    shape, none = (len(queries), k), np.iinfo(np.int64).max
+    distances, indices = np.full(shape, np.inf), np.full(shape, none)
+    dtype = rows.dtype.newbyteorder("=")
+    nearest_listed(
+        readable(queries, dtype),
+        np.repeat(np.arange(len(queries)), 3).reshape(-1, 3),
+        readable(rows, dtype),
+        np.ascontiguousarray(candidates, dtype=np.int64),
+        bounds,
+        unit,
+        dtype.type(1),
+        np.empty((3, 3)),
+        distances,
+        indices,
+    )
+    indices[indices == none] = -1
+    return distances, indices
 
 
 def recall(found: Int64, truth: Int64) -> float:
@@ -312,8 +374,8 @@ def recall(found: Int64, truth: Int64) -> float:
     return float(np.mean(hits))
 
 
-def _choose_sums(rows: Rows, drawn: Int64) -> Sums:
-    """Return the number of sums with which a shortlist that holds the nearest costs least, tried on a sample."""
+def _choose_sums(rows: Rows, drawn: Int64) -> tuple[Sums, Sums | None]:
+    """Return as many sums as make a shortlist that holds the nearest cost least, tried on a sample; and finer ones."""
     resident = rows.take(drawn[:1])
     most = max(4 * N_TRIED, min(MOST_TRIED, TRIED_BYTES // resident.nbytes))
     sample = rows.take(np.sort(drawn[:most]))
@@ -333,7 +395,7 @@ def _choose_sums(rows: Rows, drawn: Int64) -> Sums:
         if sums.groups is None:
             break
     assert best is not None
-    return best
+    return best, Sums.learnt(sample, N_FINE) if sample.shape[1] >= WIDE * N_FINE else None
 
 
 def _needed(sums: Sums, queries: FloatArray, targets: FloatArray, truth: Int64) -> int:
