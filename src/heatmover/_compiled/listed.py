@@ -1,4 +1,4 @@
-"""L1 distances of rows to lists of candidates, nearest first."""
+"""L1 distances of rows to candidates: lists of them, or the cells in which they lie."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._compiled.jit import inner, kernel
-from heatmover._compiled.l1 import CHUNK, REORDER
+from heatmover._compiled.l1 import CHUNK, REORDER, l1_tile
 from heatmover._typing import Float64, FloatArray, Int64
 
 
@@ -98,6 +98,56 @@ def nearest_listed(
                 for found in range(count):
                     _insert(tile[0, found], waiting[found], distances[i], indices[i])
                 count = 0
+
+
+@kernel(REORDER)
+def nearest_in_cells(
+    queries: FloatArray,
+    asked: Int64,
+    edges: Int64,
+    sums: FloatArray,
+    starts: Int64,
+    rows: Int64,
+    one: Any,
+    some: FloatArray,
+    room: Float64,
+    distances: Float64,
+    indices: Int64,
+) -> None:
+    """Merge the distances of queries to the rows of their cells into sorted lists of the smallest.
+
+    Parameters
+    ----------
+    queries
+        ``(n_queries, n_sums)``.
+    asked, edges
+        The queries of each cell, one cell after the other, and where cells begin and end there, ``(n_cells + 1,)``.
+    sums, starts, rows
+        ``(n_rows, n_sums)``, cell by cell; where cells begin and end; the numbers of the rows.
+    one
+        1 in the type of the sums, see ``l1_tile``.
+    some, room
+        Room for the queries of a tile ``(n, n_sums)``, and for the tile; multiples of three.
+    distances, indices
+        ``(n_queries, count)``, full of infinity and of the largest number.
+    """
+    most, width = some.shape[0], room.size // some.shape[0]
+    last = distances.shape[1] - 1
+    for cell in range(starts.size - 1):
+        for first in range(edges[cell], edges[cell + 1], most):
+            n_asked = min(most, edges[cell + 1] - first)
+            for i in range(n_asked):
+                some[i, :] = queries[asked[first + i]]
+            for begin in range(starts[cell], starts[cell + 1], width):
+                n_rows = min(width, starts[cell + 1] - begin)
+                height, long = (n_asked + 2) // 3 * 3, (n_rows + 2) // 3 * 3
+                tile = room[: height * long].reshape(height, long)
+                l1_tile(some[:n_asked], sums[begin : begin + n_rows], one, False, tile)
+                for i in range(n_asked):
+                    query = asked[first + i]
+                    for j in range(n_rows):
+                        if tile[i, j] <= distances[query, last]:
+                            _insert(tile[i, j], rows[begin + j], distances[query], indices[query])
 
 
 @inner()

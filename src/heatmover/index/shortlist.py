@@ -27,6 +27,7 @@ from heatmover._typing import Float64, FloatArray, Int64
 from heatmover._validation import import_extra
 from heatmover.embedding.distances import pairwise_distances, readable
 from heatmover.embedding.sketch import Groups, learn_groups, sum_of_groups
+from heatmover.index.cells import Arranged, cells_of, learn_centers
 from heatmover.index.rows import Rows, grown
 
 __all__ = ["RECALL", "Shortlist"]
@@ -55,10 +56,15 @@ EFFORTS = (32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
 # Finer sums, and how many times as many features have to be there for them: 2 KB are read in place of a whole row.
 N_FINE, WIDE = 512, 4
 REACHED = 0.995
+# Queries per cell from which on cells are used.
+MANY = 1
+PROBED, FEWEST_PROBES, MOST_PROBED = 0.995, 8, 0.25
 # Sums are clipped here: what is farther is not near, and infinite differences would be NaN.
 FARTHEST = 1e30
 # Queries whose distances to the rows outside the graph are held at a time.
 QUERIES = 256
+# Queries that are compared with cells together.
+QUERIES_TOGETHER = 8192
 
 
 @final
@@ -132,6 +138,10 @@ class Shortlist:
         self.effort, self.tightness, self.recall = EFFORTS[0], 1.0, 0.0
         self._graph, self._inside, self._held = graph, inside, held
         self._fine_sums = np.empty((0, 0 if fine is None else fine.count), dtype=np.float32)
+        self.n_probes = 0
+        self._centers = np.empty((0, sums.count), dtype=np.float32)
+        self._cells = np.empty(0, dtype=np.int32)
+        self._arranged: Arranged | None = None
         self._tail = np.empty(0, dtype=np.int64)
         self._tail_sums = np.empty((0, sums.count), dtype=np.float32)
         self.n_rows = 0
@@ -153,7 +163,10 @@ class Shortlist:
         # In a random order: rows of one kind are often neighbours in a file, and links between kinds come from rows
         # that were linked when there were few.
         made._tail = drawn[held.size :]
-        made._tail_sums = np.vstack([made._sums_of(block, n_threads) for _, block in rows.blocks()])[made._tail]
+        every = np.vstack([made._sums_of(block, n_threads) for _, block in rows.blocks()])
+        made._tail_sums = every[made._tail]
+        made._centers = learn_centers(made._tail_sums, n_threads)
+        made._cells = cells_of(every, made._centers, n_threads)
         made.n_rows = rows.n_rows
         made._link()
         made._settle(rows)
@@ -163,27 +176,38 @@ class Shortlist:
     def extend(self, rows: Rows, n_threads: int) -> None:
         """Put rows in that are not in it yet."""
         if len(self._tail_sums) < self._tail.size:  # restored without them
-            self._tail_sums = self.sums.of(rows.take(self._tail))
+            self._tail_sums = self._short(rows.take(self._tail))[0]
         for first, block in rows.blocks(self.n_rows):
+            sums = self._sums_of(block, n_threads)
             self._tail = np.concatenate([self._tail, np.arange(first, first + len(block))])
-            self._tail_sums = np.vstack([self._tail_sums, self._sums_of(block, n_threads)])
+            self._tail_sums = np.vstack([self._tail_sums, sums])
+            self._cells = np.concatenate([self._cells, cells_of(sums, self._centers, n_threads)])
             self._link()
         self.n_rows = rows.n_rows
         self._settle(rows)
 
     def _settle(self, rows: Rows) -> None:
         """Prepare what every search needs: the sums of rows outside the graph, and which row each node is."""
-        held = self.sums.of(rows.take(self._held))
+        held = self._short(rows.take(self._held))[0]
         self._others = readable(np.vstack([held, self._tail_sums]), np.float32)
         # The last stands for no row.
         self._numbers = np.concatenate([self._inside, self._held, self._tail, [-1]])
+        self._arranged = None
+
+    def _short(self, rows: FloatArray) -> tuple[Float32, Float32 | None]:
+        """Return the sums of rows, and the finer ones that these are sums of."""
+        if self.fine is None:
+            return self.sums.of(rows), None
+        fine = self.fine.of(rows)
+        return self.sums.of(fine), fine
 
     def _sums_of(self, block: FloatArray, n_threads: int) -> Float32:
         """Return the sums of the next rows, and keep the finer ones."""
         parts = [block[start : start + BLOCK] for start in range(0, len(block), BLOCK)]
+        found = in_threads(self._short, parts, n_threads)
         if self.fine is not None:
-            self._fine_sums = grown(self._fine_sums, np.vstack(in_threads(self.fine.of, parts, n_threads)))
-        return np.vstack(in_threads(self.sums.of, parts, n_threads))
+            self._fine_sums = grown(self._fine_sums, np.vstack([fine for _, fine in found if fine is not None]))
+        return np.vstack([sums for sums, _ in found])
 
     def _link(self) -> None:
         """Move full blocks of the rows outside into the graph."""
@@ -212,6 +236,24 @@ class Shortlist:
             self.recall = recall(found, truth)
             if self.recall >= ASKED or self.effort >= rows.n_rows:
                 break
+        self._calibrate_cells(rows, queries, truth, n_threads)
+
+    def _calibrate_cells(self, rows: Rows, queries: FloatArray, truth: Int64, n_threads: int) -> None:
+        """Find the fewest cells with which as many neighbours are found as by the graph; none if that takes too many."""
+        n_cells, k = len(self._centers), truth.shape[1]
+        self._arrange()
+        assert self._arranged is not None
+        order = self._arranged.nearest_cells(self._short(queries)[0], n_cells)
+        places = np.empty_like(order)
+        np.put_along_axis(places, order, np.arange(n_cells)[None], axis=1)
+        needed = np.take_along_axis(places, self._cells[truth].astype(np.int64), axis=1) + 1
+        n_probes = max(FEWEST_PROBES, int(np.quantile(needed, PROBED, method="higher")))
+        while n_probes <= MOST_PROBED * n_cells:
+            found = self._block(rows, queries, k + 1, self.effort, n_probes)[1]
+            if recall(_others(found, self._held, k), truth) >= min(ASKED, self.recall):
+                self.n_probes = n_probes
+                return
+            n_probes = n_probes * 3 // 2
 
     def _reached(self, rows: Rows, queries: FloatArray, near: Int64, distances: Float64) -> float:
         """Return the largest share of distances ``(n_queries, k)`` that sums reach, or nearly the largest."""
@@ -231,28 +273,39 @@ class Shortlist:
         Distances have the same bits as there. Where fewer than k are found, all rows are searched.
         """
         wanted = k if own is None else k + 1
-        count = min(math.ceil(self.effort * max(1.0, wanted / N_NEIGHBORS)), self.n_rows)
-        edges = range(0, len(queries), max(1, min(QUERIES, -(-len(queries) // n_threads))))
-        size = edges.step
-        parts = [slice(start, min(start + size, len(queries))) for start in edges]
-        found = in_threads(lambda part: self._block(rows, queries[part], wanted, count), parts, n_threads)
+        more = max(1.0, wanted / N_NEIGHBORS)
+        count = min(math.ceil(self.effort * more), self.n_rows)
+        n_probes = 0
+        if self.n_probes and len(queries) >= MANY * len(self._centers):
+            n_probes = min(math.ceil(self.n_probes * more), len(self._centers))
+            self._arrange()
+        size = max(1, min(QUERIES_TOGETHER if n_probes else QUERIES, -(-len(queries) // n_threads)))
+        parts = [slice(start, min(start + size, len(queries))) for start in range(0, len(queries), size)]
+        found = in_threads(lambda part: self._block(rows, queries[part], wanted, count, n_probes), parts, n_threads)
         distances, indices = (np.concatenate(each) for each in zip(*found, strict=True))
         missed = np.flatnonzero(~np.isfinite(distances[:, -1]))
         if missed.size:
             distances[missed], indices[missed] = rows.nearest(queries[missed], wanted, None, n_threads)
         if own is None:
             return distances, indices
-        order = np.argsort(indices == own[:, None], axis=1, kind="stable")[:, :k]
+        order = _others_first(indices, own)[:, :k]
         return np.take_along_axis(distances, order, axis=1), np.take_along_axis(indices, order, axis=1)
 
-    def _block(self, rows: Rows, queries: FloatArray, k: int, count: int) -> tuple[Float64, Int64]:
-        candidates, bounds = self.candidates(queries, count)
+    def _block(
+        self, rows: Rows, queries: FloatArray, k: int, count: int, n_probes: int
+    ) -> tuple[Float64, Int64]:
+        """Return what `nearest` does for some queries: by the graph, or, with ``n_probes``, by cells."""
+        sums, fine = self._short(queries)
+        if n_probes:
+            assert self._arranged is not None
+            candidates, bounds = self._arranged.candidates(sums, count, n_probes)
+        else:
+            candidates, bounds = self.candidates(sums, count)
         unit = self.sums.unit
-        if self.fine is not None:
-            # Not left out by the bounds of other sums.
-            reached, candidates = _nearest_listed(
-                self.fine.of(queries), self._fine_sums, candidates, bounds, 0.0, candidates.shape[1]
-            )
+        if fine is not None:
+            assert self.fine is not None
+            # None is left out by its bound: all are to be in order.
+            reached, candidates = _nearest_listed(fine, self._fine_sums, candidates, bounds, 0.0, count)
             bounds, unit = reached.astype(np.float32), self.fine.unit
         unit /= self.tightness
         if rows.resident is not None:
@@ -264,16 +317,24 @@ class Shortlist:
         indices[known] = taken[taken >= 0][indices[known]]
         return distances, indices
 
-    def candidates(self, queries: FloatArray, count: int) -> tuple[Int64, Float32]:
+    def _arrange(self) -> None:
+        """Bring the sums of all rows into the order of their cells."""
+        if self._arranged is None:
+            numbers, n_inside = self._numbers[:-1], self._inside.size
+            inside = self._graph.reconstruct_n(0, n_inside) if n_inside else self._others[:0]
+            sums = np.vstack([inside, self._others])
+            self._arranged = Arranged.make(self._centers, numbers, self._cells[numbers], sums)
+
+    def candidates(self, sums: Float32, count: int) -> tuple[Int64, Float32]:
         """Return rows that may be near to every query, -1 for none, and the distances of their sums, ascending.
 
-        Both are ``(n_queries, count)``.
+        By the graph. Queries are given by their sums; both results are ``(n_queries, count)``.
         """
         from heatmover._compiled.l1 import REGISTER_ROWS, keep_smallest, l1_tile
 
-        faiss, sums = _faiss(), self.sums.of(queries)
-        distances = np.full((len(queries), count), np.inf)
-        nodes = np.full((len(queries), count), np.iinfo(np.int64).max)
+        faiss = _faiss()
+        distances = np.full((len(sums), count), np.inf)
+        nodes = np.full((len(sums), count), np.iinfo(np.int64).max)
         n_inside = self._inside.size
         if n_inside:
             with _one_thread(faiss):
@@ -300,7 +361,9 @@ class Shortlist:
             **_arrays_of(self.sums, ""),
             **({} if self.fine is None else _arrays_of(self.fine, "fine_")),
             "fine_sums": self._fine_sums,
-            "numbers": np.array([self.effort, self.tightness, self.recall, self.n_rows]),
+            "centers": self._centers,
+            "cells": self._cells,
+            "numbers": np.array([self.effort, self.n_probes, self.tightness, self.recall, self.n_rows]),
         }
 
     @classmethod
@@ -309,9 +372,10 @@ class Shortlist:
         fine = _sums_in(arrays, "fine_") if "fine_centre" in arrays else None
         graph = _faiss().deserialize_index(arrays["graph"])
         made = cls(_sums_in(arrays, ""), fine, graph, arrays["inside"], arrays["held"])
-        effort, made.tightness, made.recall, n_rows = arrays["numbers"].tolist()
-        made.effort, made.n_rows = int(effort), int(n_rows)
+        effort, n_probes, made.tightness, made.recall, n_rows = arrays["numbers"].tolist()
+        made.effort, made.n_probes, made.n_rows = int(effort), int(n_probes), int(n_rows)
         made._tail, made._fine_sums = arrays["tail"], arrays["fine_sums"]
+        made._centers, made._cells = arrays["centers"], arrays["cells"]
         return made
 
 
@@ -374,6 +438,15 @@ def recall(found: Int64, truth: Int64) -> float:
     return float(np.mean(hits))
 
 
+def _others_first(found: Int64, own: Int64) -> Int64:
+    """Return the places of the rows found, ``(n_queries, k)``, with that of the query's own row behind the others."""
+    return np.argsort(found == own[:, None], axis=1, kind="stable")
+
+
+def _others(found: Int64, own: Int64, k: int) -> Int64:
+    return np.take_along_axis(found, _others_first(found, own)[:, :k], axis=1)
+
+
 def _choose_sums(rows: Rows, drawn: Int64) -> tuple[Sums, Sums | None]:
     """Return as many sums as make a shortlist that holds the nearest cost least, tried on a sample; and finer ones."""
     resident = rows.take(drawn[:1])
@@ -385,6 +458,9 @@ def _choose_sums(rows: Rows, drawn: Int64) -> tuple[Sums, Sums | None]:
     queries, targets = sample[places], np.delete(sample, places, axis=0)
     k = min(N_NEIGHBORS, len(targets))
     truth = np.argsort(pairwise_distances(queries, targets), axis=1, kind="stable")[:, :k]
+    fine = Sums.learnt(sample, N_FINE) if sample.shape[1] >= WIDE * N_FINE else None
+    if fine is not None:
+        sample, queries, targets = (fine.of(part) for part in (sample, queries, targets))
     best, least = None, math.inf
     for count in N_SUMS:
         sums = Sums.learnt(sample, count)
@@ -395,7 +471,7 @@ def _choose_sums(rows: Rows, drawn: Int64) -> tuple[Sums, Sums | None]:
         if sums.groups is None:
             break
     assert best is not None
-    return best, Sums.learnt(sample, N_FINE) if sample.shape[1] >= WIDE * N_FINE else None
+    return best, fine
 
 
 def _needed(sums: Sums, queries: FloatArray, targets: FloatArray, truth: Int64) -> int:
