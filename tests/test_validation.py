@@ -185,7 +185,7 @@ def test_an_extra_that_greets_is_not_heard(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(tmp_path)
     for _ in range(2):
         assert import_extra("greets_on_import", package="none", extra="none").answer == 42
-    print("heard")
+    sys.stdout.write("heard\n")
     assert capsys.readouterr().out == "heard\n"
     sys.modules.pop("greets_on_import")
 

@@ -129,7 +129,7 @@ def sum_groups(rows: FloatArray, group: Intp, signs: Float64, out: Float64, size
     group, signs
         Of each column, ``(n_features,)``: a number from 0, and 1 or -1.
     out, sizes
-        ``(n_rows, n_groups)`` and ``(n_rows,)``.
+        ``(n_rows, n_groups)`` and ``(n_rows,)``; or no sizes, ``(0,)``.
     """
     n_rows, n_features = rows.shape
     out[:] = 0
@@ -147,7 +147,7 @@ def sum_groups(rows: FloatArray, group: Intp, signs: Float64, out: Float64, size
         row, sums = rows[i], out[i]
         for f in range(n_features):
             sums[group[f]] += signs[f] * row[f]
-    for i in range(n_rows):
+    for i in range(sizes.size):
         row, size = rows[i], 0.0
         for f in range(n_features):
             size += abs(np.float64(row[f]))

@@ -132,7 +132,7 @@ def nearest_in_cells(
         ``(n_queries, count)``, full of infinity and of the largest number.
     """
     most, width = some.shape[0], room.size // some.shape[0]
-    last = distances.shape[1] - 1
+    n_kept = distances.shape[1]
     for cell in range(starts.size - 1):
         for first in range(edges[cell], edges[cell + 1], most):
             n_asked = min(most, edges[cell + 1] - first)
@@ -146,8 +146,41 @@ def nearest_in_cells(
                 for i in range(n_asked):
                     query = asked[first + i]
                     for j in range(n_rows):
-                        if tile[i, j] <= distances[query, last]:
-                            _insert(tile[i, j], rows[begin + j], distances[query], indices[query])
+                        # The first of a heap is its largest.
+                        if tile[i, j] <= distances[query, 0]:
+                            _put_first(tile[i, j], rows[begin + j], distances[query], indices[query], n_kept)
+    for query in range(distances.shape[0]):
+        values, names = distances[query], indices[query]
+        for count in range(n_kept - 1, 0, -1):
+            value, name = values[count], names[count]
+            values[count], names[count] = values[0], names[0]
+            values[0], names[0] = np.inf, np.iinfo(np.int64).max
+            _put_first(value, name, values, names, count)
+
+
+@inner()
+def _put_first(distance: float, index: int, distances: Float64, indices: Int64, count: int) -> None:
+    """Put one candidate in the place of the largest of a heap of so many, if it is smaller."""
+    if not _before(distance, index, distances[0], indices[0]):
+        return
+    place = 0
+    while True:
+        below = 2 * place + 1
+        if below >= count:
+            break
+        other = below + 1
+        if other < count and _before(distances[below], indices[below], distances[other], indices[other]):
+            below = other
+        if not _before(distance, index, distances[below], indices[below]):
+            break
+        distances[place], indices[place] = distances[below], indices[below]
+        place = below
+    distances[place], indices[place] = distance, index
+
+
+@inner()
+def _before(distance: float, index: int, other: float, other_index: int) -> bool:
+    return distance < other or (distance == other and index < other_index)
 
 
 @inner()

@@ -142,12 +142,12 @@ def learn_groups(rows: FloatArray, n_groups: int) -> Groups | None:
     return None if trial is None else trial.learn(n_groups)
 
 
-def sum_of_groups(rows: FloatArray, groups: Groups) -> tuple[Float64, Float64]:
-    """Return the sums of all groups, ``(n_rows, n_groups)``, and the sums of absolute values, ``(n_rows,)``.
+def sum_of_groups(rows: FloatArray, groups: Groups) -> Float64:
+    """Return the sums of all groups, ``(n_rows, n_groups)``.
 
     The L1 distance of two rows of sums is at most that of the rows themselves.
     """
-    return _sums(rows, groups)
+    return _sums(rows, groups, sizes=False)[0]
 
 
 @final
@@ -436,13 +436,13 @@ class _Search:
         return distances, indices
 
 
-def _sums(rows: FloatArray, groups: Groups) -> tuple[Float64, Float64]:
-    """Return the sums of all groups, ``(n_rows, n_groups)``, and of absolute values, ``(n_rows,)``."""
+def _sums(rows: FloatArray, groups: Groups, *, sizes: bool = True) -> tuple[Float64, Float64]:
+    """Return the sums of all groups, ``(n_rows, n_groups)``, and of absolute values, ``(n_rows,)`` or left out."""
     from heatmover._compiled.l1 import sum_groups
 
-    sums, sizes = np.empty((len(rows), groups.count)), np.empty(len(rows))
-    sum_groups(readable(rows, rows.dtype), *groups.by_column, sums, sizes)
-    return sums, sizes
+    sums, totals = np.empty((len(rows), groups.count)), np.empty(len(rows) if sizes else 0)
+    sum_groups(readable(rows, rows.dtype), *groups.by_column, sums, totals)
+    return sums, totals
 
 
 def _tile(rows: FloatArray, others: FloatArray) -> Float64:

@@ -28,6 +28,8 @@ Int32 = npt.NDArray[np.int32]
 PER_ROOT = 2.0
 # Rows per centre that centres are learnt from, and how often they move.
 PER_CENTER, MOVES = 50, 4
+# Times as many cells as usual that a query of a new kind may look into.
+MORE = 4
 # Queries and rows that are compared in one tile: multiples of the three of the kernel.
 TILE_QUERIES, TILE_ROWS = 48, 192
 
@@ -78,8 +80,8 @@ class Arranged:
         starts = np.searchsorted(cells[order], np.arange(len(centers) + 1))
         return cls(readable(centers, np.float32), starts, rows[order], readable(sums[order], np.float32))
 
-    def candidates(self, queries: Float32, count: int, n_probes: int) -> tuple[Int64, Float32]:
-        """Return the rows with the nearest sums in the nearest cells of every query, -1 for none, and how near they are.
+    def candidates(self, queries: Float32, count: int, n_probes: int, reach: float) -> tuple[Int64, Float32]:
+        """Return the rows with the nearest sums in the nearest cells of every query, -1 for none, and their distances.
 
         Parameters
         ----------
@@ -87,6 +89,9 @@ class Arranged:
             ``(n_queries, n_sums)``.
         count, n_probes
             Of rows, and of cells.
+        reach
+            Up to ``MORE`` times as many cells are looked into while their centres are at most so many times as far as
+            the nearest: a query of a new kind is about as far from all of them.
 
         Returns
         -------
@@ -95,14 +100,17 @@ class Arranged:
         """
         from heatmover._compiled.listed import nearest_in_cells
 
-        probed = self.nearest_cells(queries, n_probes)
-        order = np.argsort(probed.ravel().astype(np.int32), kind="stable")
-        edges = np.searchsorted(probed.ravel()[order], np.arange(len(self.centers) + 1))
+        most = min(MORE * n_probes, len(self.centers))
+        away, near = self.nearest_cells(queries, most)
+        asked, places = np.nonzero((np.arange(most) < n_probes) | (away <= reach * away[:, :1]))
+        probed = near[asked, places].astype(np.int32)
+        order = np.argsort(probed, kind="stable")
+        edges = np.searchsorted(probed[order], np.arange(len(self.centers) + 1))
         none = np.iinfo(np.int64).max
         distances, rows = np.full((len(queries), count), np.inf), np.full((len(queries), count), none)
         nearest_in_cells(
             readable(queries, np.float32),
-            order // n_probes,
+            asked[order],
             edges,
             self.sums,
             self.starts,
@@ -116,8 +124,6 @@ class Arranged:
         rows[rows == none] = -1
         return rows, distances.astype(np.float32)
 
-    def nearest_cells(self, queries: Float32, n_probes: int) -> Int64:
-        """Return the cells with the nearest centres, ``(n_queries, n_probes)``, in order."""
-        return nearest(queries, n_probes, self.centers, n_jobs=1)[1]
-
-
+    def nearest_cells(self, queries: Float32, n_cells: int) -> tuple[Float64, Int64]:
+        """Return the distances of the nearest centres, ``(n_queries, n_cells)``, in order, and whose they are."""
+        return nearest(queries, n_cells, self.centers, n_jobs=1)

@@ -5,6 +5,7 @@ the place of thousands of features. faiss links every row of sums to near ones, 
 walks along these links. How long it walks is measured when the graph is built: rows that are held out of the graph are
 searched for, as new samples will be, until 99 % of their true neighbours are found. Where features are thousands, a
 second, finer set of sums orders the candidates, so that hardly more than are asked for have to be compared in full.
+Many queries at once find their candidates in cells of near rows instead (`heatmover.index.cells`).
 
 Chance has no part in it. Sums, rows held out and the order of the rows in the graph depend on the rows that are there
 when it is built. Later ones enter it in blocks of a fixed size, whatever the steps in which they were added, by one
@@ -38,8 +39,9 @@ Float32 = npt.NDArray[np.float32]
 # 32 candidates for each of 200 queries from other groups: 97.2 % of the ten nearest with 60 rows looked at, 98.8 % with
 # 200; and 94.9 % with 32 links, which make for fewer levels. Rows in the order of their groups: 95.2 %.
 N_LINKS, BUILD_EFFORT = 16, 120
-# Numbers of sums that are tried on a sample: rows searched for, and bytes of those searched in.
-N_SUMS = (32, 64, 128, 256)
+# Numbers of sums that are tried on a sample: rows searched for, and bytes of those searched in. Not 32: a sample is
+# sparser than all rows, and among 17,143 digits lists by 32 sums hold 99 % of the ten nearest from 46 on, by 64 from 23.
+N_SUMS = (64, 128, 256)
 N_TRIED, TRIED_BYTES, MOST_TRIED = 64, 2**26, 20_000
 # Microseconds that a candidate costs: at all, per sum, and per feature once it is compared. Measured with 60,000 digits
 # of 8,853 features: candidates cost 1.29, 1.70, 1.84 and 3.16 microseconds with 32, 64, 128 and 256 sums.
@@ -55,12 +57,20 @@ ASKED, RECALL = 0.99, 0.98
 EFFORTS = (32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 # Finer sums, and how many times as many features have to be there for them: 2 KB are read in place of a whole row.
 N_FINE, WIDE = 512, 4
+# A candidate is left out if its sums say that it is farther than the k-th found. They reach at most this share of what
+# 99.5 % of the neighbours of rows held out reach; sure bounds, which assume that they reach all, compared 16 of 32
+# digits in full in place of 13.
 REACHED = 0.995
-# Queries per cell from which on cells are used.
+# Queries per cell from which on cells are used: with 17,143 digits in 260 cells they took 0.76 times the graph's time
+# for 260 queries, for 2,857 too, and 0.86 times for 130.
 MANY = 1
-PROBED, FEWEST_PROBES, MOST_PROBED = 0.995, 8, 0.25
+# Cells that are looked into: those with 99 % of the neighbours of the rows held out, at least so many for queries of
+# another kind, and more until the recall is right; at most this share of all, or the graph is better.
+PROBED, FEWEST_PROBES, MOST_PROBED = 0.99, 8, 0.25
 # Sums are clipped here: what is farther is not near, and infinite differences would be NaN.
 FARTHEST = 1e30
+# Rows that are added up at a time, so that what lies between stays in the cache.
+SUMMED_ROWS = 128
 # Queries whose distances to the rows outside the graph are held at a time.
 QUERIES = 256
 # Queries that are compared with cells together.
@@ -90,8 +100,8 @@ class Sums:
     def learnt(cls, sample: FloatArray, count: int) -> Sums:
         """Learn groups from some rows."""
         groups = learn_groups(sample, count)
-        sums, sizes = _added(sample, groups)
-        largest = float(sizes.max())
+        sums = _added(sample, groups)
+        largest = float(np.abs(sample).sum(axis=1, dtype=np.float64).max())
         unit = math.ldexp(1.0, min(math.frexp(largest)[1], 1000)) if largest > 0 else 1.0
         return cls(groups, sums.mean(axis=0), unit)
 
@@ -102,15 +112,18 @@ class Sums:
 
     def of(self, rows: FloatArray) -> Float32:
         """Return the sums of rows, ``(n_rows, n_sums)``."""
-        values = (_added(rows, self.groups)[0] - self.centre) / self.unit
-        return np.clip(values, -FARTHEST, FARTHEST).astype(np.float32)
+        short = np.empty((len(rows), self.count), dtype=np.float32)
+        for start in range(0, len(rows), SUMMED_ROWS):
+            part = slice(start, start + SUMMED_ROWS)
+            values = _added(rows[part], self.groups)
+            values -= self.centre
+            values /= self.unit
+            short[part] = np.clip(values, -FARTHEST, FARTHEST, out=values)
+        return short
 
 
-def _added(rows: FloatArray, groups: Groups | None) -> tuple[Float64, Float64]:
-    if groups is not None:
-        return sum_of_groups(rows, groups)
-    plain = rows.astype(np.float64)
-    return plain, np.abs(plain).sum(axis=1)
+def _added(rows: FloatArray, groups: Groups | None) -> Float64:
+    return rows.astype(np.float64) if groups is None else sum_of_groups(rows, groups)
 
 
 @final
@@ -125,6 +138,10 @@ class Shortlist:
         More sums, that order candidates; None if there are few features.
     effort
         Candidates per query for up to ten neighbours.
+    n_probes
+        Cells that are looked into for up to ten neighbours of each of many queries; 0 if the graph is better.
+    reach
+        Times the distance of the nearest centre up to which more cells are looked into.
     tightness
         What the distance of the last sums before the features reaches of the distance of near rows, at most.
     recall
@@ -135,10 +152,10 @@ class Shortlist:
 
     def __init__(self, sums: Sums, fine: Sums | None, graph: Any, inside: Int64, held: Int64) -> None:
         self.sums, self.fine = sums, fine
-        self.effort, self.tightness, self.recall = EFFORTS[0], 1.0, 0.0
+        self.effort, self.n_probes, self.reach = EFFORTS[0], 0, 1.0
+        self.tightness, self.recall = 1.0, 0.0
         self._graph, self._inside, self._held = graph, inside, held
         self._fine_sums = np.empty((0, 0 if fine is None else fine.count), dtype=np.float32)
-        self.n_probes = 0
         self._centers = np.empty((0, sums.count), dtype=np.float32)
         self._cells = np.empty(0, dtype=np.int32)
         self._arranged: Arranged | None = None
@@ -239,21 +256,23 @@ class Shortlist:
         self._calibrate_cells(rows, queries, truth, n_threads)
 
     def _calibrate_cells(self, rows: Rows, queries: FloatArray, truth: Int64, n_threads: int) -> None:
-        """Find the fewest cells with which as many neighbours are found as by the graph; none if that takes too many."""
+        """Find the fewest cells with which as many neighbours are found as by the graph; none if those are many."""
         n_cells, k = len(self._centers), truth.shape[1]
         self._arrange()
         assert self._arranged is not None
-        order = self._arranged.nearest_cells(self._short(queries)[0], n_cells)
+        away, order = self._arranged.nearest_cells(self._short(queries)[0], n_cells)
         places = np.empty_like(order)
         np.put_along_axis(places, order, np.arange(n_cells)[None], axis=1)
         needed = np.take_along_axis(places, self._cells[truth].astype(np.int64), axis=1) + 1
         n_probes = max(FEWEST_PROBES, int(np.quantile(needed, PROBED, method="higher")))
         while n_probes <= MOST_PROBED * n_cells:
-            found = self._block(rows, queries, k + 1, self.effort, n_probes)[1]
-            if recall(_others(found, self._held, k), truth) >= min(ASKED, self.recall):
-                self.n_probes = n_probes
+            self.n_probes = n_probes
+            self.reach = float(np.median(away[:, n_probes - 1] / np.maximum(away[:, 0], np.finfo(np.float64).tiny)))
+            _, found = self.nearest(rows, queries, k, self._held, n_threads, many=True)
+            if recall(found, truth) >= min(ASKED, self.recall):
                 return
-            n_probes = n_probes * 3 // 2
+            n_probes += max(1, n_probes // 8)
+        self.n_probes = 0
 
     def _reached(self, rows: Rows, queries: FloatArray, near: Int64, distances: Float64) -> float:
         """Return the largest share of distances ``(n_queries, k)`` that sums reach, or nearly the largest."""
@@ -266,17 +285,25 @@ class Shortlist:
         return min(1.0, float(np.quantile(reached[apart] / distances[apart], REACHED, method="higher")))
 
     def nearest(
-        self, rows: Rows, queries: FloatArray, k: int, own: Int64 | None, n_threads: int
+        self,
+        rows: Rows,
+        queries: FloatArray,
+        k: int,
+        own: Int64 | None,
+        n_threads: int,
+        *,
+        many: bool | None = None,
     ) -> tuple[Float64, Int64]:
         """Return distances and rows of k near rows of every query, as `Rows.nearest` does for the nearest.
 
-        Distances have the same bits as there. Where fewer than k are found, all rows are searched.
+        Distances have the same bits as there. Where fewer than k are found, all rows are searched. Candidates come from
+        cells if there are ``many`` queries, which their number tells unless it is said, and else from the graph.
         """
         wanted = k if own is None else k + 1
         more = max(1.0, wanted / N_NEIGHBORS)
         count = min(math.ceil(self.effort * more), self.n_rows)
         n_probes = 0
-        if self.n_probes and len(queries) >= MANY * len(self._centers):
+        if self.n_probes and (len(queries) >= MANY * len(self._centers) if many is None else many):
             n_probes = min(math.ceil(self.n_probes * more), len(self._centers))
             self._arrange()
         size = max(1, min(QUERIES_TOGETHER if n_probes else QUERIES, -(-len(queries) // n_threads)))
@@ -288,34 +315,36 @@ class Shortlist:
             distances[missed], indices[missed] = rows.nearest(queries[missed], wanted, None, n_threads)
         if own is None:
             return distances, indices
-        order = _others_first(indices, own)[:, :k]
+        order = np.argsort(indices == own[:, None], axis=1, kind="stable")[:, :k]
         return np.take_along_axis(distances, order, axis=1), np.take_along_axis(indices, order, axis=1)
 
-    def _block(
-        self, rows: Rows, queries: FloatArray, k: int, count: int, n_probes: int
-    ) -> tuple[Float64, Int64]:
+    def _block(self, rows: Rows, queries: FloatArray, k: int, count: int, n_probes: int) -> tuple[Float64, Int64]:
         """Return what `nearest` does for some queries: by the graph, or, with ``n_probes``, by cells."""
         sums, fine = self._short(queries)
         if n_probes:
             assert self._arranged is not None
-            candidates, bounds = self._arranged.candidates(sums, count, n_probes)
+            candidates, bounds = self._arranged.candidates(sums, count, n_probes, self.reach)
         else:
             candidates, bounds = self.candidates(sums, count)
-        unit = self.sums.unit
+        unit, order = self.sums.unit, self._by_cells(candidates)
         if fine is not None:
             assert self.fine is not None
             # None is left out by its bound: all are to be in order.
-            reached, candidates = _nearest_listed(fine, self._fine_sums, candidates, bounds, 0.0, count)
+            reached, candidates = _nearest_listed(fine, self._fine_sums, candidates, bounds, 0.0, count, order)
             bounds, unit = reached.astype(np.float32), self.fine.unit
         unit /= self.tightness
         if rows.resident is not None:
-            return _nearest_listed(queries, rows.resident, candidates, bounds, unit, k)
+            return _nearest_listed(queries, rows.resident, candidates, bounds, unit, k, order)
         taken, inverse = np.unique(candidates, return_inverse=True)
         places = inverse.reshape(candidates.shape) - int((taken < 0).any())
-        distances, indices = _nearest_listed(queries, rows.take(taken[taken >= 0]), places, bounds, unit, k)
+        distances, indices = _nearest_listed(queries, rows.take(taken[taken >= 0]), places, bounds, unit, k, order)
         known = indices >= 0
         indices[known] = taken[taken >= 0][indices[known]]
         return distances, indices
+
+    def _by_cells(self, candidates: Int64) -> Int64:
+        """Return an order of queries in which neighbours come together, so that what they read is still at hand."""
+        return np.argsort(self._cells[candidates[:, 0]], kind="stable")
 
     def _arrange(self) -> None:
         """Bring the sums of all rows into the order of their cells."""
@@ -363,7 +392,7 @@ class Shortlist:
             "fine_sums": self._fine_sums,
             "centers": self._centers,
             "cells": self._cells,
-            "numbers": np.array([self.effort, self.n_probes, self.tightness, self.recall, self.n_rows]),
+            "numbers": np.array([self.effort, self.n_probes, self.reach, self.tightness, self.recall, self.n_rows]),
         }
 
     @classmethod
@@ -372,7 +401,7 @@ class Shortlist:
         fine = _sums_in(arrays, "fine_") if "fine_centre" in arrays else None
         graph = _faiss().deserialize_index(arrays["graph"])
         made = cls(_sums_in(arrays, ""), fine, graph, arrays["inside"], arrays["held"])
-        effort, n_probes, made.tightness, made.recall, n_rows = arrays["numbers"].tolist()
+        effort, n_probes, made.reach, made.tightness, made.recall, n_rows = arrays["numbers"].tolist()
         made.effort, made.n_probes, made.n_rows = int(effort), int(n_probes), int(n_rows)
         made._tail, made._fine_sums = arrays["tail"], arrays["fine_sums"]
         made._centers, made._cells = arrays["centers"], arrays["cells"]
@@ -399,7 +428,13 @@ def _sums_in(arrays: dict[str, npt.NDArray[Any]], prefix: str) -> Sums:
 
 
 def _nearest_listed(
-    queries: FloatArray, rows: FloatArray, candidates: Int64, bounds: Float32, unit: float, k: int
+    queries: FloatArray,
+    rows: FloatArray,
+    candidates: Int64,
+    bounds: Float32,
+    unit: float,
+    k: int,
+    order: Int64,
 ) -> tuple[Float64, Int64]:
     """Return distances and rows of the k nearest candidates of every query; infinity and -1 where there are fewer.
 
@@ -410,6 +445,8 @@ def _nearest_listed(
     candidates, bounds
         ``(n_queries, n_candidates)``: rows, or -1 for none. One whose bound times ``unit`` exceeds the k-th distance
         may be left out.
+    order
+        In which queries are looked at, ``(n_queries,)``.
     """
     from heatmover._compiled.listed import nearest_listed
 
@@ -418,10 +455,10 @@ def _nearest_listed(
     dtype = rows.dtype.newbyteorder("=")
     nearest_listed(
         readable(queries, dtype),
-        np.repeat(np.arange(len(queries)), 3).reshape(-1, 3),
+        np.repeat(order, 3).reshape(-1, 3),
         readable(rows, dtype),
-        np.ascontiguousarray(candidates, dtype=np.int64),
-        bounds,
+        np.ascontiguousarray(candidates[order], dtype=np.int64),
+        bounds[order],
         unit,
         dtype.type(1),
         np.empty((3, 3)),
@@ -429,22 +466,14 @@ def _nearest_listed(
         indices,
     )
     indices[indices == none] = -1
-    return distances, indices
+    back = np.argsort(order)
+    return distances[back], indices[back]
 
 
 def recall(found: Int64, truth: Int64) -> float:
     """Return the share of the true neighbours ``(n_queries, k)`` that were found."""
     hits = [np.isin(right, got).mean() for got, right in zip(found, truth, strict=True)]
     return float(np.mean(hits))
-
-
-def _others_first(found: Int64, own: Int64) -> Int64:
-    """Return the places of the rows found, ``(n_queries, k)``, with that of the query's own row behind the others."""
-    return np.argsort(found == own[:, None], axis=1, kind="stable")
-
-
-def _others(found: Int64, own: Int64, k: int) -> Int64:
-    return np.take_along_axis(found, _others_first(found, own)[:, :k], axis=1)
 
 
 def _choose_sums(rows: Rows, drawn: Int64) -> tuple[Sums, Sums | None]:
@@ -465,7 +494,7 @@ def _choose_sums(rows: Rows, drawn: Int64) -> tuple[Sums, Sums | None]:
     for count in N_SUMS:
         sums = Sums.learnt(sample, count)
         needed = _needed(sums, queries, targets, truth)
-        cost = needed * (CANDIDATE_COST + SUM_COST * sums.count + FEATURE_COST * sample.shape[1])
+        cost = max(needed, EFFORTS[0]) * (CANDIDATE_COST + SUM_COST * sums.count + FEATURE_COST * sample.shape[1])
         if cost < least:
             best, least = sums, cost
         if sums.groups is None:
