@@ -40,7 +40,7 @@ Float32 = npt.NDArray[np.float32]
 # 200; and 94.9 % with 32 links, which make for fewer levels. Rows in the order of their groups: 95.2 %.
 N_LINKS, BUILD_EFFORT = 16, 120
 # Numbers of sums that are tried on a sample: rows searched for, and bytes of those searched in. Not 32: a sample is
-# sparser than all rows, and among 17,143 digits lists by 32 sums hold 99 % of the ten nearest from 46 on, by 64 from 23.
+# sparser than all rows; of 17,143 digits, lists of 46 by 32 sums hold 99 % of the ten nearest, and lists of 23 by 64.
 N_SUMS = (64, 128, 256)
 N_TRIED, TRIED_BYTES, MOST_TRIED = 64, 2**26, 20_000
 # Microseconds that a candidate costs: at all, per sum, and per feature once it is compared. Measured with 60,000 digits
