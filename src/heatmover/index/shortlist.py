@@ -67,6 +67,9 @@ MANY = 1
 # Cells that are looked into: those with 99 % of the neighbours of the rows held out, at least so many for queries of
 # another kind, and more until the recall is right; at most this share of all, or the graph is better.
 PROBED, FEWEST_PROBES, MOST_PROBED = 0.99, 8, 0.25
+# More cells are looked into as far as the usual number reaches for this share of the rows held out. New patients among
+# 20,000 samples in tight groups: 93.7 % of the ten nearest with no more cells, 99.9 % with 0.25 and with 0.5.
+USUAL = 0.25
 # Sums are clipped here: what is farther is not near, and infinite differences would be NaN.
 FARTHEST = 1e30
 # Rows that are added up at a time, so that what lies between stays in the cache.
@@ -267,7 +270,8 @@ class Shortlist:
         n_probes = max(FEWEST_PROBES, int(np.quantile(needed, PROBED, method="higher")))
         while n_probes <= MOST_PROBED * n_cells:
             self.n_probes = n_probes
-            self.reach = float(np.median(away[:, n_probes - 1] / np.maximum(away[:, 0], np.finfo(np.float64).tiny)))
+            nearest = np.maximum(away[:, 0], np.finfo(np.float64).tiny)
+            self.reach = float(np.quantile(away[:, n_probes - 1] / nearest, USUAL))
             _, found = self.nearest(rows, queries, k, self._held, n_threads, many=True)
             if recall(found, truth) >= min(ASKED, self.recall):
                 return
