@@ -180,6 +180,16 @@ def test_extra():
         import_extra("no_such_module_anywhere", package="POT", extra="exact")
 
 
+def test_an_extra_that_greets_is_not_heard(tmp_path, monkeypatch, capsys):
+    (tmp_path / "greets_on_import.py").write_text("print('hello')\nanswer = 42\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(2):
+        assert import_extra("greets_on_import", package="none", extra="none").answer == 42
+    sys.stdout.write("heard\n")
+    assert capsys.readouterr().out == "heard\n"
+    sys.modules.pop("greets_on_import")
+
+
 @pytest.mark.parametrize("module", ["no_such_module_anywhere", "no_such_module_anywhere.inside", "json.no_such_module"])
 def test_an_extra_is_looked_for_without_its_import(module):
     with pytest.raises(MissingExtraError, match=r"pip install 'heatmover\[exact\]'"):

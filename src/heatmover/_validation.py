@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import math
 import numbers
 import os
 import re
+import sys
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from types import ModuleType
 from typing import Any, cast
 
@@ -263,7 +266,11 @@ def check_memory(memory: int | float | str) -> int:
 def import_extra(module: str, *, package: str, extra: str) -> ModuleType:
     """Import an optional module, or raise an error that names the extra to install."""
     try:
-        return importlib.import_module(module)
+        if module in sys.modules:
+            return importlib.import_module(module)
+        # Some greet on the standard output, which is for results: POT imports KeOps, which does, where it is installed.
+        with redirect_stdout(io.StringIO()):
+            return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(package, extra) from error
 

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from heatmover.embedding import neighbors, sketch
 from heatmover.embedding.distances import check_rows, pairwise_distances
 from heatmover.embedding.neighbors import nearest
-from heatmover.embedding.sketch import Groups, choose_groups, nearest_by_groups
+from heatmover.embedding.sketch import Groups, choose_groups, learn_groups, nearest_by_groups, sum_of_groups
 from heatmover.errors import InvalidInputError
 
 
@@ -169,3 +169,16 @@ def test_equal_rows_and_bad_values_are_left_to_the_full_search():
     rows[149, 5] = np.nan
     with pytest.raises(InvalidInputError, match=r"embedding without NaN or infinity, found 1 .* row 149"):
         nearest(rows, 3)
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 4, 5, 9])
+def test_sums_of_a_row_do_not_depend_on_the_others(n_rows):
+    rows = np.random.default_rng(0).normal(size=(n_rows, 300)).astype(np.float32)
+    groups = learn_groups(np.random.default_rng(1).normal(size=(50, 300)).astype(np.float32), 8)
+    sums = sum_of_groups(rows, groups)
+    for row, found in zip(rows, sums, strict=True):
+        assert np.array_equal(sum_of_groups(row[None], groups)[0], found)
+        for group in range(8):
+            part = slice(groups.starts[group], groups.starts[group + 1])
+            right = (groups.signs[part] * row[groups.columns[part]].astype(np.float64)).sum()
+            assert found[group] == pytest.approx(right, abs=1e-12)

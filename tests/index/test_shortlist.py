@@ -97,6 +97,60 @@ def test_steps_do_not_change_it():
     assert recall(expected[1], hm.nearest(QUERIES, 10, other=every)[1]) > 0.95
 
 
+def test_many_queries_by_cells(built):
+    """Candidates come from elsewhere; what is promised of them is the same."""
+    assert 8 <= built.n_probes <= len(built._centers) / 4
+    rows = in_memory(ROWS)
+    many = curved(len(built._centers), seed=3)
+    distances, truth = hm.nearest(many, 10, other=ROWS)
+    near, found = built.nearest(rows, many, 10, None, 2)
+    for other in (built.nearest(rows, many, 10, None, 1), built.nearest(rows, many, 10, None, 3, many=True)):
+        np.testing.assert_array_equal(near, other[0])
+        np.testing.assert_array_equal(found, other[1])
+    assert recall(found, truth) >= 0.97
+    same = found == truth
+    np.testing.assert_array_equal(near[same], distances[same])
+    few = built.nearest(rows, many[:20], 10, None, 1, many=True)[1]
+    np.testing.assert_array_equal(few, found[:20])
+    again = Shortlist.restored(built.arrays())
+    again.extend(rows, 1)
+    np.testing.assert_array_equal(again.nearest(rows, many, 10, None, 1)[1], found)
+
+
+def test_added_rows_are_in_cells_too(built):
+    more = curved(1500, seed=2)
+    every = np.vstack([ROWS, more])
+    made, in_steps = (Shortlist.restored(built.arrays()) for _ in range(2))
+    made.extend(in_memory(every), 2)
+    for stop in (3001, 3500, 4500):
+        in_steps.extend(in_memory(every[:stop]), 1)
+    queries, own = more[:40], np.arange(3000, 3040)
+    found = made.nearest(in_memory(every), queries, 5, own, 1, many=True)[1]
+    assert not (found == own[:, None]).any()
+    assert recall(found, in_memory(every).nearest(queries, 5, own, 1)[1]) > 0.95
+    np.testing.assert_array_equal(in_steps.nearest(in_memory(every), queries, 5, own, 1, many=True)[1], found)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_wide_rows_have_finer_sums(tmp_path, on_disk):
+    rows, queries = curved(600, n_features=2100), curved(40, n_features=2100, seed=1)
+    path, memory = (tmp_path / "a", 1) if on_disk else (None, "1 GB")
+    index = hm.MeasureIndex.from_embedding(rows[:500], path=path, memory=memory)
+    index.build()
+    made = index._shortlist
+    assert made.fine.count == module.N_FINE
+    assert 0.5 < made.tightness <= 1
+    index.add(rows[500:])
+    distances, truth = hm.nearest(queries, 10, other=rows)
+    for many in (False, True):
+        index.nearest(queries, 10, method="approximate")
+        near, found = made.nearest(index._loaded(), queries, 10, None, 2, many=many)
+        assert recall(found, truth) > 0.95
+        same = found == truth
+        np.testing.assert_array_equal(near[same], distances[same])
+    np.testing.assert_array_equal(made._fine_sums, made.fine.of(rows))
+
+
 def test_stored_samples_are_not_their_own_neighbours(built):
     own = np.array([5, 2999, *built._held[:3]])
     found = built.nearest(in_memory(ROWS), ROWS[own], 4, own, 1)[1]

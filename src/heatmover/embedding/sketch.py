@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import final
 
@@ -82,6 +83,14 @@ class Groups:
         """Number of groups."""
         return self.starts.size - 1
 
+    @cached_property
+    def by_column(self) -> tuple[Intp, Float64]:
+        """The group and the sign of every column, ``(n_features,)`` each, in the order of the columns."""
+        group, signs = np.empty_like(self.columns), np.empty_like(self.signs)
+        group[self.columns] = np.repeat(np.arange(self.count), np.diff(self.starts))
+        signs[self.columns] = self.signs
+        return group, signs
+
 
 def choose_groups(rows: FloatArray, others: FloatArray | None, k: int) -> Groups | None:
     """Return groups of columns with which the search for the k nearest is cheaper, or None if the full one is.
@@ -133,12 +142,12 @@ def learn_groups(rows: FloatArray, n_groups: int) -> Groups | None:
     return None if trial is None else trial.learn(n_groups)
 
 
-def sum_of_groups(rows: FloatArray, groups: Groups) -> tuple[Float64, Float64]:
-    """Return the sums of all groups, ``(n_rows, n_groups)``, and the sums of absolute values, ``(n_rows,)``.
+def sum_of_groups(rows: FloatArray, groups: Groups) -> Float64:
+    """Return the sums of all groups, ``(n_rows, n_groups)``.
 
     The L1 distance of two rows of sums is at most that of the rows themselves.
     """
-    return _sums(rows, groups)
+    return _sums(rows, groups, sizes=False)[0]
 
 
 @final
@@ -427,13 +436,13 @@ class _Search:
         return distances, indices
 
 
-def _sums(rows: FloatArray, groups: Groups) -> tuple[Float64, Float64]:
-    """Return the sums of all groups, ``(n_rows, n_groups)``, and of absolute values, ``(n_rows,)``."""
+def _sums(rows: FloatArray, groups: Groups, *, sizes: bool = True) -> tuple[Float64, Float64]:
+    """Return the sums of all groups, ``(n_rows, n_groups)``, and of absolute values, ``(n_rows,)`` or left out."""
     from heatmover._compiled.l1 import sum_groups
 
-    sums, sizes = np.empty((len(rows), groups.count)), np.empty(len(rows))
-    sum_groups(readable(rows, rows.dtype), groups.columns, groups.signs, groups.starts, sums, sizes)
-    return sums, sizes
+    sums, totals = np.empty((len(rows), groups.count)), np.empty(len(rows) if sizes else 0)
+    sum_groups(readable(rows, rows.dtype), *groups.by_column, sums, totals)
+    return sums, totals
 
 
 def _tile(rows: FloatArray, others: FloatArray) -> Float64:

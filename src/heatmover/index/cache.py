@@ -22,7 +22,7 @@ from heatmover.storage import Shards, sealed, unsealed, writing
 __all__ = ["read_cache", "write_cache"]
 
 FOLDER, POINTER = "search", "search.json"
-FORMAT, VERSION = "heatmover search", 1
+FORMAT, VERSION = "heatmover search", 2
 PLACE = re.compile(r"[0-9a-f]{32}")
 
 

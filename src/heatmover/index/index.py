@@ -561,7 +561,8 @@ class MeasureIndex:
             )
         with np.errstate(over="ignore"):
             rows = np.ascontiguousarray(given, dtype=self._store.schema.dtype)
-        check_finite("embedding", rows)
+        if rows.dtype != given.dtype:  # what was finite may not be in another precision
+            check_finite("embedding", rows)
         return rows
 
     def _queries(self, query: Any) -> tuple[FloatArray, Int64 | None]:
@@ -621,7 +622,7 @@ class MeasureIndex:
 
     def _names_of(self, rows: Int64) -> tuple[tuple[str, ...], ...]:
         names = self._store.names
-        return tuple(tuple(names[row] for row in each) for each in rows.tolist())
+        return tuple(tuple(map(names.__getitem__, each)) for each in rows.tolist())
 
 
 def _kept(rows: FloatArray) -> FloatArray:
