@@ -1,6 +1,7 @@
 """Draw the pictures of the README and the documentation anew: ``python docs/make_pictures.py``.
 
-``python docs/make_pictures.py --gallery`` draws the thumbnails of the gallery alone. The picture of the report is a screenshot of the demo's: it needs Chromium, by its path in HEATMOVER_CHROMIUM or as
+``python docs/make_pictures.py --gallery`` draws the thumbnails of the gallery alone, which need the extra ``docs``. The
+picture of the report is a screenshot of the demo's: it needs Chromium, by its path in HEATMOVER_CHROMIUM or as
 ``chromium``, and the extra ``test``.
 """
 
@@ -11,8 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import heatmover as hm
 import pages
+
+import heatmover as hm
 from heatmover.drawing.style import save
 
 FOLDER = Path(__file__).parent / "_static"

@@ -22,13 +22,14 @@ PASTE = 'from myst_nb import glue\n\nglue("picture", figure, display=False)\n'
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its first line on the page, its language, what its options say, and its text."""
+    """A fenced block: its first line on the page, its language, its text, and what its options say."""
 
     line: int
     language: str
     text: str
     is_cell: bool = False
     marks: frozenset[str] = frozenset()
+    caption: str = ""
 
     @property
     def is_output(self) -> bool:
@@ -73,7 +74,7 @@ def _fenced(info: str, content: str, line: int) -> Iterator[Block]:
     if name == "code-cell":
         yield Block(line, "python", body, is_cell=True, marks=marks)
     elif name in ("code-block", "code"):
-        yield Block(line, argument, body, marks=marks)
+        yield Block(line, argument, body, marks=marks, caption=options.get("caption", ""))
     elif name not in MARKUP:  # a note, a container: what is in it counts
         yield from _blocks(content, line + 1)
 
