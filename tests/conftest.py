@@ -40,6 +40,7 @@ LONGEST = (
     "properties/test_diffusers.py",
     "embedding/test_paper.py",
     "report/test_browser.py",
+    "test_pages.py",
     "embedding/test_compact.py",
     "properties/test_order.py",
     "differentiable/test_gradients.py",

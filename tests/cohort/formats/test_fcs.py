@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -299,20 +296,6 @@ def test_what_is_no_pattern_is_no_foreign_error(delimiter, folder):
     (folder / "p2.fcs").write_bytes(content[:start] + text + content[stop + 1 :])
     with pytest.raises(InvalidInputError, match=r"p2\.fcs"):
         read_cohort(folder)
-
-
-def test_the_page_of_the_documentation_runs_as_it_is_printed(tmp_path, monkeypatch, capsys):
-    page = Path(__file__).parents[3] / "docs" / "howto" / "fcs.md"
-    if not page.exists():
-        pytest.skip("the documentation is not here")
-    text = page.read_text(encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
-        exec(compile(block, page.name, "exec"), {})
-    printed = re.findall(r"```text\n(.*?)```", text, flags=re.DOTALL)
-    assert capsys.readouterr().out == printed[-1]
-    sheet = (tmp_path / "samples.csv").read_text(encoding="utf-8")
-    assert sheet.startswith(printed[0].removesuffix("...\n"))
 
 
 @pytest.mark.parametrize("changes", [{"cofactor": 5}, {"cofactor": 6}, {"transform": "logicle"}, {"compensate": False}])
