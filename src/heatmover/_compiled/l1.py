@@ -118,9 +118,8 @@ def keep_smallest(
 def sum_groups(rows: FloatArray, group: Intp, signs: Float64, out: Float64, sizes: Float64) -> None:
     """Write the signed sum of every group of columns, and the sum of each row's absolute values.
 
-    Rows are read from left to right, four at a time, so that groups and signs are read once for four: 5 microseconds
-    for a row of 8,853 features, of which one at a time took 8. Group by group, reading columns from all over the row,
-    it took 21. Every sum is added up in the order of the columns, whatever rows come with it.
+    Rows are read from left to right, four at a time, so that groups and signs are read once for four. Every sum is
+    added up in the order of the columns, whatever rows come with it.
 
     Parameters
     ----------

@@ -58,11 +58,10 @@ EFFORTS = (32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
 # Finer sums, and how many times as many features have to be there for them: 2 KB are read in place of a whole row.
 N_FINE, WIDE = 512, 4
 # A candidate is left out if its sums say that it is farther than the k-th found. They reach at most this share of what
-# 99.5 % of the neighbours of rows held out reach; sure bounds, which assume that they reach all, compared 16 of 32
-# digits in full in place of 13.
+# 99.5 % of the neighbours of rows held out reach; sure bounds, which assume that they reach all, leave out
+# fewer.
 REACHED = 0.995
-# Queries per cell from which on cells are used: with 17,143 digits in 260 cells they took 0.76 times the graph's time
-# for 260 queries, for 2,857 too, and 0.86 times for 130.
+# Queries per cell from which on cells are used: their work is shared by the queries that look into one cell.
 MANY = 1
 # Cells that are looked into: those with 99 % of the neighbours of the rows held out, at least so many for queries of
 # another kind, and more until the recall is right; at most this share of all, or the graph is better.
