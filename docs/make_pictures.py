@@ -42,16 +42,18 @@ def main(arguments: list[str]) -> None:
 def thumbnails() -> None:
     """Run every example of the gallery and keep its picture, small."""
     import matplotlib
+    import matplotlib.pyplot
     from PIL import Image
 
     matplotlib.use("agg")
     folder = pages.GALLERY / "thumbnails"
     folder.mkdir(exist_ok=True)
     for page in pages.examples():
-        figure = pages.run_cells(page)["figure"]
         path = folder / f"{page.stem}.png"
-        figure.savefig(path, dpi=2 * CARD_WIDTH / figure.get_figwidth())
-        matplotlib.pyplot.close(figure)
+        with matplotlib.rc_context():  # a page may set its style
+            figure = pages.run_cells(page)["figure"]
+            figure.savefig(path, dpi=2 * CARD_WIDTH / figure.get_figwidth())
+            matplotlib.pyplot.close(figure)
         with Image.open(path) as large:
             small = large.convert("RGB").resize((CARD_WIDTH, round(large.height * CARD_WIDTH / large.width)))
         small.quantize(CARD_COLOURS).save(path, optimize=True)
