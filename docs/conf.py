@@ -6,9 +6,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 
-from public_names import callable_values
+from public_names import callable_values  # noqa: E402
 
-from heatmover import __version__
+from heatmover import __version__  # noqa: E402
 
 project = "heatmover"
 author = "The heatmover developers"
@@ -33,7 +33,7 @@ exclude_patterns = [
     "jupyter_execute",
     "results/numbers",  # parts that the page of results includes
 ]
-templates_path = ["_templates"]
+templates_path = [str(HERE / "_templates")]  # autosummary takes another path from the sources
 
 html_theme = "furo"
 html_title = f"heatmover {release}"

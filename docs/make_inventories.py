@@ -36,8 +36,19 @@ PYTHON = [
 TYPES_OF_TEXT = {"bytes", "bytearray", "dict", "frozenset", "list", "set", "str", "tuple"}
 # Used in type hints or without their module, so that a search for dotted names does not see them.
 ALSO = {
-    "numpy": ["numpy.ndarray", "numpy.typing.ArrayLike", "numpy.typing.NDArray", "numpy.random.Generator", "numpy.dtype"],
-    "scipy": ["scipy.sparse.csr_array", "scipy.sparse.csr_matrix", "scipy.sparse.sparray", "scipy.spatial.distance.pdist"],
+    "numpy": [
+        "numpy.ndarray",
+        "numpy.typing.ArrayLike",
+        "numpy.typing.NDArray",
+        "numpy.random.Generator",
+        "numpy.dtype",
+    ],
+    "scipy": [
+        "scipy.sparse.csr_array",
+        "scipy.sparse.csr_matrix",
+        "scipy.sparse.sparray",
+        "scipy.spatial.distance.pdist",
+    ],
     "sklearn": [
         "sklearn.base.BaseEstimator",
         "sklearn.base.TransformerMixin",

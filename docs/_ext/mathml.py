@@ -23,14 +23,20 @@ CONVERTER = LatexToMathML(fancy_error=False)
 # What a formula brings of its own to be set on several lines.
 ENVIRONMENT = re.compile(r"\\begin\{(align|gather|equation|multline)")
 
+# A large closing bar with an index: Chromium draws a bar that is the base of an index small, so the index gets an empty
+# base of its own.
+LARGE_BAR = re.compile(r"(\\[bB]igg?r?\s*(?:\\\||\||\\rVert))\s*([_^])")
+
 
 def mathml(latex: str, *, display: bool, place: Any = None) -> str:
     """Return a formula as MathML; one that is not understood is reported, and returned as code."""
     text = latex.strip()
     if display and "\\\\" in text and not ENVIRONMENT.search(text):
         text = rf"\begin{{align*}}{text}\end{{align*}}"
+    text = LARGE_BAR.sub(r"\1{}\2", text)
     try:
-        return CONVERTER.convert_with_local_state(text, displaystyle=display)
+        # Code in a formula has straight quotation marks.
+        return CONVERTER.convert_with_local_state(text, displaystyle=display).replace("”", "&quot;")
     except LatexError as error:
         logger.warning("the formula %s is not understood: %s", latex, error, location=place)
         return f"<code>{escape(latex)}</code>"

@@ -170,7 +170,7 @@ def link_inline(app: Any, doctree: nodes.document) -> None:
         if reference.get("refdomain") == "py":
             mentioned.add(reference["reftarget"])
             # A field `names` of one class is no link to the `names` of another.
-            reference["refspecific"] = False
+            reference.attributes.pop("refspecific", None)
 
 
 def _is_in(node: nodes.Node, kinds: Any) -> bool:

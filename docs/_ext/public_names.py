@@ -22,7 +22,9 @@ ALSO = ("heatmover.tables",)
 @cache
 def public_modules() -> tuple[str, ...]:
     """Return the names of the public packages and modules."""
-    of_face = {value.__name__ for name in heatmover.__all__ if isinstance(value := getattr(heatmover, name), ModuleType)}
+    of_face = {
+        value.__name__ for name in heatmover.__all__ if isinstance(value := getattr(heatmover, name), ModuleType)
+    }
     homes = {
         ".".join(getattr(heatmover, name).__module__.split(".")[:2])
         for name in heatmover.__all__
