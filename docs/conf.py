@@ -30,6 +30,7 @@ extensions = [
 ]
 exclude_patterns = [
     "_build",
+    "_templates",
     "jupyter_execute",
     "results/numbers",  # parts that the page of results includes
 ]
@@ -39,6 +40,7 @@ html_theme = "furo"
 html_title = f"heatmover {release}"
 html_static_path = ["_static"]
 html_css_files = ["heatmover.css"]
+html_js_files = ["search-in-files.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
@@ -50,7 +52,6 @@ pygments_dark_style = "github-dark"
 
 myst_enable_extensions = ["amsmath", "attrs_block", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
-suppress_warnings = ["config.cache"]  # settings that hold functions or sets are compared by their values elsewhere
 
 # Not "cache": its key is the page's own code, so a page would keep showing results that a changed
 # heatmover no longer gives.

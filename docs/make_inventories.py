@@ -8,6 +8,7 @@ so the lists hold no invented names; the rules for the addresses are those of th
 
 from __future__ import annotations
 
+import ast
 import builtins
 import inspect
 import re
@@ -62,10 +63,10 @@ ALSO = {
     "pandas": ["pandas.DataFrame", "pandas.Index", "pandas.Series"],
     "matplotlib": ["matplotlib.axes.Axes", "matplotlib.figure.Figure", "matplotlib.pyplot.subplots"],
     "anndata": ["anndata.AnnData", "anndata.read_h5ad"],
-    "torch": ["torch.Tensor", "torch.nn.Module", "torch.float32", "torch.float64"],
+    "torch": ["torch.Tensor", "torch.nn.Module"],
 }
-# Names of attributes that their projects do not document where the rule would have them.
-LEAVE = re.compile(r"\.__|\._")
+# Names that their projects do not document, or not where the rule would have them.
+LEAVE = re.compile(r"\.__|\._|^torch\.(dtype|autograd)|^matplotlib\.colormaps")
 
 
 def address(project: str, name: str) -> str:
@@ -167,10 +168,14 @@ def _documented(name: str) -> bool:
 
 
 def texts() -> Iterator[str]:
-    """Yield all pages, and all code."""
-    for path in [ROOT / "README.md", *DOCS.rglob("*.md"), *(ROOT / "src").rglob("*.py")]:
+    """Yield all pages, and all docstrings."""
+    for path in [ROOT / "README.md", *DOCS.rglob("*.md")]:
         if "_build" not in path.parts and "jupyter_execute" not in path.parts:
             yield path.read_text(encoding="utf-8")
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                yield ast.get_docstring(node) or ""
 
 
 def inventory(project: str, names: list[str]) -> bytes:

@@ -139,6 +139,23 @@ def program(check):
     return found
 
 
+def test_the_search_finds_a_name(site, program):
+    from playwright.sync_api import sync_playwright
+
+    failed = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        tab = browser.new_context(offline=True).new_page()
+        tab.on("requestfailed", lambda request: failed.append(request.url))
+        tab.on("pageerror", lambda error: failed.append(str(error)))
+        tab.goto((site / "search.html").as_uri() + "?q=DiffusionEMD")
+        tab.wait_for_selector("#search-results li", timeout=60_000)
+        found = tab.locator("#search-results li a").evaluate_all("links => links.map((one) => one.href)")
+        browser.close()
+    assert any("reference/generated/heatmover.DiffusionEMD.html" in link for link in found)
+    assert failed == []
+
+
 def test_pages_can_be_read_on_a_phone_without_a_network(check, site, program, tmp_path):
     too_wide = tmp_path / "wide.html"
     too_wide.write_text(
