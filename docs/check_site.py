@@ -83,6 +83,13 @@ def read_site(folder: Path) -> dict[Path, Page]:
     }
 
 
+def hidden_pages(site: dict[Path, Page], folder: Path) -> Iterator[str]:
+    """Yield pages of ours that have the name of one that Sphinx makes, and so are lost."""
+    for name in ("search", "genindex", "py-modindex"):
+        if (Path(__file__).parent / f"{name}.md").exists() and folder.resolve() / f"{name}.html" in site:
+            yield f"{name}.md: Sphinx has a page of that name; choose another"
+
+
 def broken_links(site: dict[Path, Page], folder: Path) -> Iterator[str]:
     """Yield links to pages, files and anchors that do not exist."""
     for path, page in site.items():
@@ -191,7 +198,7 @@ def main() -> int:
     site = read_site(arguments.folder)
     problems = [
         problem
-        for check in (broken_links, loaded_from_elsewhere, raw_tex, names_without_page_or_guide)
+        for check in (hidden_pages, broken_links, loaded_from_elsewhere, raw_tex, names_without_page_or_guide)
         for problem in check(site, arguments.folder)
     ]
     program = find_chromium()
