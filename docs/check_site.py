@@ -43,12 +43,14 @@ VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "met
 
 
 class Page(HTMLParser):
-    """What the check needs of a page: its anchors, links, what it loads, and its text outside code."""
+    """What the check needs of a page: its anchors, its links, what it loads, and its text outside code."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
         self.anchors: set[str] = set()
         self.links: list[str] = []
+        # Without those of the navigation, which leads everywhere.
+        self.links_in_text: list[str] = []
         self.loaded: list[str] = []
         self.text: list[str] = []
         self._open: list[str] = []
@@ -59,6 +61,8 @@ class Page(HTMLParser):
         self.anchors |= {value for key in ("id", "name") if (value := given.get(key))}
         if tag == "a" and given.get("href"):
             self.links.append(given["href"] or "")
+            if "article" in self._open:
+                self.links_in_text.append(given["href"] or "")
         if not (tag == "link" and set((given.get("rel") or "").split()) & QUIET):
             self.loaded += [value for key in LOADING.get(tag, ()) if (value := given.get(key))]
         if tag not in VOID:
@@ -92,19 +96,22 @@ def hidden_pages(site: dict[Path, Page], folder: Path) -> Iterator[str]:
 
 def broken_links(site: dict[Path, Page], folder: Path) -> Iterator[str]:
     """Yield links to pages, files and anchors that do not exist."""
+    # As text: the navigation of some hundred pages holds a hundred thousand links.
+    root = folder.resolve()
+    files = {str(path) for path in root.rglob("*") if path.is_file()}
+    anchors = {str(path): page.anchors for path, page in site.items()}
     for path, page in site.items():
         for link in dict.fromkeys([*page.links, *page.loaded]):
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
-            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            if target.is_dir():
-                target /= "index.html"
-            place = path.relative_to(folder.resolve())
-            if not target.exists():
-                yield f"{place}: {link} leads nowhere"
-            elif parts.fragment and target in site and unquote(parts.fragment) not in site[target].anchors:
-                yield f"{place}: {link} names an anchor that does not exist"
+            target = os.path.normpath(f"{path.parent}/{unquote(parts.path)}") if parts.path else str(path)
+            if parts.path.endswith("/"):
+                target += "/index.html"
+            if target not in files:
+                yield f"{path.relative_to(root)}: {link} leads nowhere"
+            elif parts.fragment and target in anchors and unquote(parts.fragment) not in anchors[target]:
+                yield f"{path.relative_to(root)}: {link} names an anchor that does not exist"
 
 
 def loaded_from_elsewhere(site: dict[Path, Page], folder: Path) -> Iterator[str]:
@@ -133,7 +140,7 @@ def names_without_page_or_guide(site: dict[Path, Page], folder: Path) -> Iterato
     linked = {
         (path.parent / urlsplit(link).path).resolve().name
         for path in guides
-        for link in site[path].links
+        for link in site[path].links_in_text
         if "reference/generated/" in link
     }
     for name in own_pages():

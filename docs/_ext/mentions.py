@@ -71,7 +71,10 @@ CLOSED = (nodes.reference, addnodes.pending_xref, nodes.title, addnodes.desc_sig
 GENERATED = "reference/generated/"
 # Pages that show how something is used, in the order in which they are listed.
 GUIDES = ("gallery/", "tutorial", "howto/", "")
-NO_GUIDES = ("reference/", "decisions/", "results/", "index", "changelog", "architecture")
+NO_GUIDES = (
+    *("reference/", "decisions/", "results/", "index", "changelog", "architecture"),
+    *("genindex", "py-modindex", "search"),  # made by Sphinx
+)
 
 
 @cache

@@ -122,6 +122,17 @@ def test_a_fault_would_be_found(check, tmp_path, fault):
     assert list(getattr(check, fault.split()[0])(check.read_site(tmp_path), tmp_path))
 
 
+def test_a_name_without_a_guide_would_be_found(check, site):
+    pages = check.read_site(site)
+    problems = list(check.names_without_page_or_guide(pages, site))
+    # The small site has pages of four names, and a guide that mentions all of them in its table.
+    assert not [one for one in problems if one.startswith(("heatmover.Graph:", "heatmover.tl.samples:"))]
+    assert "heatmover.compare: no page of its own" in problems
+    guide = next(path for path in pages if path.name == "names.html")
+    del pages[guide]
+    assert "heatmover.Graph: no guide links to it" in check.names_without_page_or_guide(pages, site)
+
+
 def test_code_may_show_tex(check, tmp_path):
     (tmp_path / "page.html").write_text(r"<p><code>$\frac{a}{b}$</code> costs $5 or $6</p>", encoding="utf-8")
     assert list(check.raw_tex(check.read_site(tmp_path), tmp_path)) == []
