@@ -80,9 +80,12 @@ bench: $(VENV)/.installed-bench ## the benchmarks at small size, in one table
 paper: $(VENV)/.installed-bench ## every figure and table of the paper, Fig. 6 with simulated cells (QUICK=1: minutes; DATA=mnist.npz adds Table 1)
 	$(BIN)/python benchmarks/paper/all.py $(if $(QUICK),--quick) $(if $(DATA),--data $(DATA))
 
-# -E reads every page anew: an unchanged page may show a result that changed code no longer gives.
-docs: $(VENV)/.installed-docs ## the documentation, into docs/_build/html
-	$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs docs/_build/html
+# -E reads every page anew: an unchanged page may show a result that changed code no longer gives. Pages of names that
+# are no longer public would stay, so they go first. Two processes: each starts kernels that use all cores.
+docs: $(VENV)/.installed-docs ## the documentation, checked, into docs/_build/html
+	rm -rf docs/reference/generated docs/_build/html
+	$(BIN)/python -m sphinx -q -E -W --keep-going -j 2 -b html docs docs/_build/html
+	$(BIN)/python docs/check_site.py docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
 # TAG=v1.2.3 checks a release: tag, version, changelog and citation agree. REPOSITORY=owner/name (and CONTACT=user) fills the conda recipe
@@ -91,7 +94,7 @@ dist: $(VENV)/.installed-dist ## wheel and sdist into dist/, checked; the demo a
 	$(BIN)/python .ci/dist.py --pip-flags='$(PIP_FLAGS)' --tag='$(TAG)' --repository='$(REPOSITORY)' --contact='$(CONTACT)'
 
 clean: ## remove what the other targets made, except .venv, .venv-lowest and .venv-prerelease
-	rm -rf build dist demo-output benchmarks/output docs/_build docs/jupyter_execute
+	rm -rf build dist demo-output benchmarks/output docs/_build docs/jupyter_execute docs/reference/generated
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 

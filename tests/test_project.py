@@ -35,7 +35,7 @@ PLACES = (
     "constraints.txt",
     "*.md",
 )
-SKIPPED = {"__pycache__", "_build", "jupyter_execute", "output"}
+SKIPPED = {"__pycache__", "_build", "jupyter_execute", "generated", "output"}
 MACHINE_PATH = re.compile(r"(?<![\w.~)}])/(?:home|Users|root|work|mnt|scratch|private)/\w|\b[A-Z]:\\\\?Users")
 
 

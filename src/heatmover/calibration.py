@@ -67,6 +67,7 @@ FOLDS = 5
 # Knots of the curve, at even shares of the pairs; what a kink costs; and the least slope, in units of the mean one,
 # that keeps the curve increasing and with it every order.
 KNOTS, SMOOTH, LEAST_SLOPE = 6, 1e-3, 0.02
+#: The fewest measures that a calibration can be learnt from.
 FEWEST = 16
 # Share of the largest weight that changes no distance by as much as float32 rounds it.
 NEXT_TO_NOTHING = 1e-9

@@ -19,6 +19,7 @@ from heatmover.baselines.sliced import sliced_wasserstein
 from heatmover.baselines.trees import cluster_tree, grid_emd, quad_tree
 from heatmover.baselines.wavelet import wavelet_emd
 
+#: All methods by their names: what property tests, benchmarks and the tables of the paper run through.
 METHODS: dict[str, Method[Any]] = {
     method.name: method
     for method in (
