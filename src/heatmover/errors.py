@@ -143,3 +143,7 @@ class GraphWarning(UserWarning):
 
 class EmbeddingWarning(UserWarning):
     """The embedding is not what the settings alone would give, for instance because it would be too large."""
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -254,3 +254,7 @@ def _check_signal(signal: npt.ArrayLike, n_measures: int) -> Floats:
         )
     columns = check_matrix("signal", array[:, None] if array.ndim == 1 else array)
     return np.asarray(columns, dtype=np.float64)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -64,6 +64,7 @@ def test_construction_says_how():
         "source": "points",
         "kernel": "gaussian",
         "bandwidth": graph.construction["bandwidth"],
+        "metric": "euclidean",
         "n_neighbors": 7,
         "neighbors": "tree",
         "recall": 1.0,

@@ -9,13 +9,12 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from sklearn.base import clone
 
 from heatmover._progress import Progress
 from heatmover._typing import Float64, Int64
 from heatmover._validation import check_integer, check_random_state
 from heatmover.embedding.distances import pairwise_distances
-from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.embedding.estimator import DiffusionEMD, unfitted_copy
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
 from heatmover.graphs import Graph, Landmarks
 from heatmover.graphs.distinct import distinct_points, draw_by_mass, gather_masses
@@ -246,12 +245,13 @@ def quota(sizes: npt.NDArray[np.integer], n_points: int) -> int:
 def _graph_like(nodes: Graph, points: Float64, n_jobs: int | None) -> Graph:
     how = nodes.construction
     count = min(how.get("n_neighbors") or 30, len(points) - 1)
-    return Graph.from_points(points, count, kernel=how.get("kernel") or "gaussian", n_jobs=n_jobs)
+    metric = how.get("metric") or "euclidean"
+    return Graph.from_points(points, count, kernel=how.get("kernel") or "gaussian", n_jobs=n_jobs, metric=metric)
 
 
 def _distances(graph: Graph, measures: Measures, settings: DiffusionEMD) -> Float64:
     with warnings.catch_warnings():  # of a graph that nobody asked for
         warnings.simplefilter("ignore", GraphWarning)
         warnings.simplefilter("ignore", EmbeddingWarning)
-        embedding = clone(settings).set_params(graph=graph).fit_transform(measures)
+        embedding = unfitted_copy(settings).set_params(graph=graph).fit_transform(measures)
     return np.asarray(pairwise_distances(embedding, n_jobs=settings.n_jobs), dtype=np.float64)

@@ -21,6 +21,14 @@ KERNELS = {
     "distance to neighbours (median {bandwidth:.3g})",
     "box": "edges had equal weights",
 }
+METRIC_NAMES = {
+    "euclidean": "Euclidean",
+    "cosine": "cosine",
+    "correlation": "correlation",
+    "haversine": "great-circle",
+    "manhattan": "Manhattan",
+    "chebyshev": "Chebyshev",
+}
 NORMS = {
     "levels": "the sum over k of 2^(-(K-k) alpha) times the L1 distance between the two densities after 2^k steps",
     "increments": "the sum over k of 2^(-(K-k-1) alpha) times the L1 distance between the changes of the two densities "
@@ -130,13 +138,17 @@ def _graph(study: Study) -> str:
     nodes = "cell" if study.comparison.landmarks is None else "centre"
     if how.get("source") == "points":
         kernel = KERNELS[how["kernel"]].format(bandwidth=how["bandwidth"] or 0.0)
+        metric = METRIC_NAMES[how.get("metric", "euclidean")]
         near = (
-            f"its {how['n_neighbors']} nearest neighbours (Euclidean distance)"
+            f"its {counted(how['n_neighbors'], 'nearest neighbour')} ({metric} distance)"
             if how["n_neighbors"]
             else "all others within a fixed radius"
         )
         copies = f" Equal {nodes}s are one node ({how['n_copies']:,} copies)." if how.get("n_copies") else ""
         return f"Every {nodes} was joined with {near}, and {kernel}.{copies}"
+    if how.get("source") == "distances":
+        kernel = KERNELS[how["kernel"]].format(bandwidth=how["bandwidth"] or 0.0)
+        return f"Every {nodes} was joined with its nearest neighbours by distances that were given, and {kernel}."
     if how.get("source") == "grid":
         return f"The graph was a grid of {' x '.join(map(str, how['shape']))} nodes."
     return f"The graph over {study.comparison.graph.n_points:,} nodes was given by its affinities."
