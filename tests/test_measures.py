@@ -243,9 +243,9 @@ def test_weights_of_any_magnitude(scale):
     ("row", "words"),
     [
         ([0.5, -0.5, 1.0], "non-negative measures, found a smallest value of -0.5"),
-        ([0.5, np.nan, 0.5], r"without NaN or infinity, found 1 such values in 1 rows \(first: row 1\)"),
-        ([0.5, np.inf, 0.5], r"without NaN or infinity, found 1 such values in 1 rows \(first: row 1\)"),
-        ([0.0, 0.0, 0.0], r"every measure to have mass, found 1 rows that sum to zero \(first: row 1\); drop"),
+        ([0.5, np.nan, 0.5], r"without NaN or infinity, found 1 such value in 1 row \(first: row 1\)"),
+        ([0.5, np.inf, 0.5], r"without NaN or infinity, found 1 such value in 1 row \(first: row 1\)"),
+        ([0.0, 0.0, 0.0], r"every measure to have mass, found 1 row that sums to zero \(first: row 1\); drop"),
         ([1e308, 1e308, 0.0], "weights with a finite sum, found an overflow in row 1"),
     ],
     ids=["negative", "NaN", "infinite", "zero", "overflow"],
@@ -282,7 +282,7 @@ def test_things_that_are_no_weights(weights, words):
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array], ids=lambda form: form.__name__)
 def test_unnormalised_rows_are_refused_unless_asked_to_normalise(form):
     rows = form(np.array([[0.5, 0.5], [0.5, 0.75]]))
-    words = r"sum to one, found 1 rows that do not \(first: row 1, sum 1.25\); use measures_from_weights"
+    words = r"sum to one, found 1 row that does not \(first: row 1, sum 1.25\); use measures_from_weights"
     with pytest.raises(InvalidInputError, match=words):
         measures_from_weights(rows, normalize=False)
     with pytest.raises(InvalidInputError, match=words):

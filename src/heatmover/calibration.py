@@ -33,6 +33,7 @@ from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, Int64, IntArray
 from heatmover._validation import as_array, check_integer, check_matrix, check_random_state, check_threads
+from heatmover._words import counted
 from heatmover.diffusion.scales import finest_scale
 from heatmover.embedding import DiffusionEMD, pairwise_distances
 from heatmover.embedding.definition import block_weights, scale_weights
@@ -242,7 +243,8 @@ class Calibration(ReadOnlyArrays):
         'Distances are in the unit of the features, straight lines between points (euclidean): 64 pairs ...'
         """
         return (
-            f"Distances are {MEANINGS[self.ground]} ({self.ground}): {len(self.pairs)} pairs of samples were solved "
+            f"Distances are {MEANINGS[self.ground]} ({self.ground}): {counted(len(self.pairs), 'pair')} of samples "
+            f"were solved "
             "exactly, and distances predicted without a pair differ from its exact one by "
             f"{_percent(self.median_error)} (median), 90 % of them by at most {_percent(self.error_90)}."
         )
@@ -256,7 +258,8 @@ class Calibration(ReadOnlyArrays):
     def __repr__(self) -> str:
         return (
             (
-                f"Calibration({len(self.pairs)} exact pairs, {self.ground}: median error {self.median_error:.1%}, "
+                f"Calibration({counted(len(self.pairs), 'exact pair')}, {self.ground}: median error "
+                f"{self.median_error:.1%}, "
                 f"90 % of pairs within {self.error_90:.1%}; Spearman {self.spearman:.3f}, "
                 f"uncalibrated {self.spearman_uncalibrated:.3f})"
             )
@@ -325,7 +328,7 @@ def calibrate(
     fewest = max(FEWEST, 2 * base.n_scales_)
     if check_integer("n_pairs", n_pairs, minimum=1) < fewest:
         raise InvalidInputError(
-            f"{argument('n_pairs')} of at least {fewest}, two for each of the {base.n_scales_} scales",
+            f"{argument('n_pairs')} of at least {fewest}, two for each of the {counted(base.n_scales_, 'scale')}",
             f"{n_pairs}",
             "64 are enough for most data",
         )
@@ -335,7 +338,7 @@ def calibrate(
     solved = _solve_pairs(base.graph_, masses, pairs, costs, largest, rng, n_threads, progress)
     if solved.exact.size < fewest:
         raise InvalidInputError(
-            f"at least {fewest} pairs of measures that cost something to turn into each other",
+            f"at least {counted(fewest, 'pair')} of measures that cost something to turn into each other",
             f"{solved.exact.size} of {len(pairs)}",
             "costs of zero between different points say nothing",
         )
@@ -459,7 +462,7 @@ def _choose_pairs(base: DiffusionEMD, masses: sp.csr_array, n_pairs: int, rng: n
     if count * (count - 1) // 2 < n_pairs:
         fewest = next(m for m in range(count, 2 * n_pairs + 2) if m * (m - 1) // 2 >= n_pairs)
         raise InvalidInputError(
-            f"at least {fewest} measures, for {argument('n_pairs')}={n_pairs} different pairs",
+            f"at least {counted(fewest, 'measure')}, for {argument('n_pairs', n_pairs)} different pairs",
             f"{count}",
             f"lower {argument('n_pairs')}, or cut measures into halves",
         )
@@ -473,8 +476,8 @@ def _choose_pairs(base: DiffusionEMD, masses: sp.csr_array, n_pairs: int, rng: n
     order = order[values[order] > 1e-6 * values.max(initial=0.0)]
     if order.size < n_pairs:
         raise InvalidInputError(
-            f"at least {n_pairs} pairs of different measures",
-            "identical measures" if order.size == 0 else f"{order.size} such pairs",
+            f"at least {counted(n_pairs, 'pair')} of different measures",
+            "identical measures" if order.size == 0 else counted(order.size, "such pair"),
             f"lower {argument('n_pairs')}, or leave copies out" if order.size else "",
         )
     chosen = _spread(values, order, np.column_stack([first, second]), n_pairs, rng)

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from heatmover._typing import Bool, Float64, Int64
 from heatmover._validation import LabelNames, as_array, check_finite, check_matrix, check_real, check_sparse
-from heatmover._words import counted, find_all, listed, quoted
+from heatmover._words import counted, find_all, listed, quoted, verb
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Measures", "distinct_labels", "is_missing", "measures_from_labels", "measures_from_weights"]
@@ -146,7 +146,7 @@ class Measures:
 
     def __repr__(self) -> str:
         shown = ", ".join(self.names[:3]) + (", ..." if len(self.names) > 3 else "")
-        return f"Measures({self.shape[0]} measures on {self.shape[1]} points: {shown})"
+        return f"Measures({counted(self.shape[0], 'measure')} on {counted(self.shape[1], 'point')}: {shown})"
 
 
 class IndexOfMeasuresError(InvalidInputError, IndexError):
@@ -236,7 +236,7 @@ def measures_from_weights(weights: Any, *, names: Sequence[object] | None = None
     if names is None:
         names = names_of(weights, masses.shape[0])
     if len(names) != masses.shape[0]:
-        raise InvalidInputError(f"one name per row ({masses.shape[0]})", f"{len(names)} names")
+        raise InvalidInputError(f"one name per row ({masses.shape[0]})", counted(len(names), "name"))
     # A copy: the rows still share their structure with the caller's matrix, which is not ours to freeze.
     return Measures(_frozen(sp.csr_array(masses, copy=True)), tuple(LabelNames("names").add_all(names)))
 
@@ -256,7 +256,7 @@ def check_measures(measures: Any, *, n_points: int | None = None, normalize: boo
     masses = _as_rows(measures)
     if n_points is not None and masses.shape[1] != n_points:
         raise InvalidInputError(
-            f"measures over the graph's {n_points} points",
+            f"measures over the graph's {counted(n_points, 'point')}",
             f"rows of width {masses.shape[1]}",
             "rows are measures, columns are points: pass the transpose if it is the other way round",
         )
@@ -274,7 +274,8 @@ def check_measures(measures: Any, *, n_points: int | None = None, normalize: boo
         first = int(np.flatnonzero(off)[0])
         raise InvalidInputError(
             "measures that sum to one",
-            f"{int(off.sum())} rows that do not (first: row {first}, sum {totals[first]:g})",
+            f"{counted(int(off.sum()), 'row')} that {verb(int(off.sum()), 'does', 'do')} not (first: row {first}, "
+            f"sum {totals[first]:g})",
             "use measures_from_weights or DiffusionEMD(normalize=True) to divide each row by its sum",
         )
     return _divide_rows(masses, totals)
@@ -314,7 +315,7 @@ def _check_totals(masses: Any) -> Float64:
         empty = np.flatnonzero(totals == 0)
         raise InvalidInputError(
             "every measure to have mass",
-            f"{empty.size} rows that sum to zero (first: row {empty[0]})",
+            f"{counted(empty.size, 'row')} that {verb(empty.size, 'sums', 'sum')} to zero (first: row {empty[0]})",
             "drop them",
         )
     if not np.isfinite(totals).all():

@@ -87,7 +87,7 @@ def test_the_usual_other_names_of_a_metric():
 @pytest.mark.parametrize(
     ("points", "options", "message"),
     [
-        ([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]], {"metric": "cosine"}, r"1 row that are zero \(first: row 1\)"),
+        ([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]], {"metric": "cosine"}, r"1 row that is zero \(first: row 1\)"),
         ([[0.3, 0.3], [0.0, 1.0], [1.0, 0.0]], {"metric": "correlation"}, "constant"),
         ([[0.3], [0.1], [0.2]], {"metric": "haversine"}, "1 column"),
         ([[52.0, 13.0], [48.0, 2.0], [41.0, 12.0]], {"metric": "haversine"}, "np.radians"),

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from heatmover._progress import Progress
 from heatmover._typing import Float64, Int64
 from heatmover._validation import check_integer, check_random_state
+from heatmover._words import counted
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD, unfitted_copy
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
@@ -62,7 +63,7 @@ class LandmarkAgreement:
     Examples
     --------
     >>> print(LandmarkAgreement(spearman=0.987, unexplained=0.04, n_points=10000, n_samples=48, n_landmarks=2000))
-    Spearman 0.987 between distances of 48 samples through 2000 landmarks and on a graph over 10000 of their points
+    Spearman 0.987 between distances of 48 samples through 2,000 landmarks and on a graph over 10,000 of their points
     """
 
     spearman: float
@@ -73,13 +74,13 @@ class LandmarkAgreement:
 
     def describe(self) -> str:
         """Return the figures in a few words."""
-        agreement = f"Spearman {self.spearman:.3f} with a graph over {self.n_points} points"
-        return f"through {self.n_landmarks} landmarks, {agreement}"
+        agreement = f"Spearman {self.spearman:.3f} with a graph over {counted(self.n_points, 'point')}"
+        return f"through {counted(self.n_landmarks, 'landmark')}, {agreement}"
 
     def __str__(self) -> str:
         return (
-            f"Spearman {self.spearman:.3f} between distances of {self.n_samples} samples through {self.n_landmarks} "
-            f"landmarks and on a graph over {self.n_points} of their points"
+            f"Spearman {self.spearman:.3f} between distances of {counted(self.n_samples, 'sample')} through "
+            f"{counted(self.n_landmarks, 'landmark')} and on a graph over {self.n_points:,} of their points"
         )
 
 
@@ -136,7 +137,9 @@ def landmark_agreement(
     array = landmarks.check_points(points)
     measures = labels if isinstance(labels, Measures) else measures_from_labels(labels)
     if measures.shape[1] != len(array):
-        raise InvalidInputError(f"one label for each of the {len(array)} points", f"{measures.shape[1]} labels")
+        raise InvalidInputError(
+            f"one label for each of the {counted(len(array), 'point')}", counted(measures.shape[1], "label")
+        )
     rng = check_random_state(random_state)
     nodes_here, place = distinct_points(array)
     masses = gather_masses(measures.masses, place, len(nodes_here))

@@ -28,6 +28,7 @@ from heatmover._validation import (
     check_random_state,
     check_threads,
 )
+from heatmover._words import counted
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.planning import METHODS
 from heatmover.embedding.definition import NORMS
@@ -588,11 +589,11 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         model.graph_ = graph
         model.n_features_in_ = record.integer("n_features_in", minimum=1)
         if model.n_features_in_ != graph.n_points:
-            raise InvalidInputError(f"a stored model of {graph.n_points} points", f"{model.n_features_in_}")
+            raise InvalidInputError(f"a stored model of {counted(graph.n_points, 'point')}", f"{model.n_features_in_}")
         if "feature_names" in record.parts:
             names = record.texts("feature_names")
             if len(names) != graph.n_points:
-                raise InvalidInputError(f"{graph.n_points} stored names of points", f"{len(names)}")
+                raise InvalidInputError(f"{counted(graph.n_points, 'stored name')} of points", f"{len(names)}")
             model.feature_names_in_ = np.array(names, dtype=object)
         model._take(Preparation.from_record(record.part("prepared"), graph.n_nodes))
         return model
@@ -896,8 +897,9 @@ def _warn_of_components(operator: DiffusionOperator, rows: Any) -> None:
     largest[operator.order] = operator.component == np.argmax(sizes)
     outside = 1 - float(np.mean(rows @ largest))
     warnings.warn(
-        f"Expected a connected graph, found {operator.n_components} components ({int((sizes == 1).sum())} isolated "
-        f"points) with {outside:.1%} of the measures' mass outside the largest; mass never moves between them. "
+        f"Expected a connected graph, found {counted(operator.n_components, 'component')} "
+        f"({counted(int((sizes == 1).sum()), 'isolated point')}) with {outside:.1%} of the measures' mass outside "
+        f"the largest; mass never moves between them. "
         "See graph.diagnose().",
         GraphWarning,
         stacklevel=3,
@@ -951,9 +953,11 @@ def near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_scale: i
         else f". Heat passes there only in diffusions as long as {steps}, at which all else has mixed"
     )
     return (
-        f"Expected a graph that holds together, found {count} ({sum(part.n_points for part in parts)} points, "
+        f"Expected a graph that holds together, found {count} "
+        f"({counted(sum(part.n_points for part in parts), 'point')}, "
         f"{shares[noticed].sum():.1%} of the measures' mass) that {hangs} on the rest by a thread: affinities of "
-        f"{largest.affinity:.1e} in sum join the largest ({largest.n_points} points){meaning}. Use more neighbours, "
+        f"{largest.affinity:.1e} in sum join the largest ({counted(largest.n_points, 'point')}){meaning}. Use more "
+        f"neighbours, "
         "kernel='adaptive' or a larger bandwidth; see graph.diagnose()."
     )
 
@@ -962,7 +966,7 @@ def _warn_of_compression(prepared: Preparation) -> None:
     if prepared.compression.by_itself:
         warnings.warn(
             f"Expected an embedding of at most {LARGEST_EMBEDDING / 2**30:g} GiB, found that "
-            f"{prepared.compression.reason}; it was made compact, {prepared.layout.n_features:,} features "
+            f"{prepared.compression.reason}; it was made compact, {counted(prepared.layout.n_features, 'feature')} "
             f"(compress={prepared.compression.delta:g}). In Python, compress chooses "
             "otherwise, and compress=False keeps every point.",
             EmbeddingWarning,

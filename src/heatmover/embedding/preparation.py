@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from heatmover._progress import SILENT, Progress
 from heatmover._validation import check_matrix
+from heatmover._words import counted
 from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser, check_single, rounding
 from heatmover.diffusion.exact import ExactDiffuser, solver_rounding
@@ -211,7 +212,7 @@ class Preparation:
         """Apply the transpose of `embed`: ``(n_rows, n_features)`` -> ``(n_rows, n_points)``, in its precision."""
         rows = check_matrix("features (n_rows, n_features)", features, dtype=self.precision)
         if rows.shape[1] != self.layout.n_features:
-            raise InvalidInputError(f"{self.layout.n_features} features", f"rows of width {rows.shape[1]}")
+            raise InvalidInputError(counted(self.layout.n_features, "feature"), f"rows of width {rows.shape[1]}")
         if self.table is not None:
             return self.table.transposed(rows)
         return embed_transposed(self.diffuser, rows, self.layout, dtype=self.precision, n_threads=n_threads)
@@ -229,7 +230,7 @@ class Preparation:
         return (
             f"method: {self.method} ({self.method_reason})\n"
             f"max_scale: {self.choice.max_scale} ({self.choice.reason})\n"
-            f"embedding: {kind}, {self.layout.n_features:,} features ({self.compression.reason}{lookup})"
+            f"embedding: {kind}, {counted(self.layout.n_features, 'feature')} ({self.compression.reason}{lookup})"
         )
 
 
@@ -465,9 +466,11 @@ def _plan_on_skeletons(work: Workload, max_scale: int, skeletons: list[Factor]) 
         return DiffusionPlan("chebyshev", reason)
     bound = max(factor.bound for factor in skeletons)
     if bound > work.tol - work.room():
-        return DiffusionPlan("chebyshev", f"skeletons of {skeletons[0].rank} points are certified to {bound:.1e} only")
+        return DiffusionPlan(
+            "chebyshev", f"skeletons of {counted(skeletons[0].rank, 'point')} are certified to {bound:.1e} only"
+        )
     scales = f"2^{skeletons[0].scale} to 2^{max_scale}"
-    reason = f"as asked for; {scales} steps come from the {skeletons[0].rank} centres and fewer"
+    reason = f"as asked for; {scales} steps come from the {counted(skeletons[0].rank, 'centre')} and fewer"
     return DiffusionPlan("interpolative", reason, factors=skeletons)
 
 
@@ -547,7 +550,7 @@ def choose_compression(compress: float | bool | None, shape: tuple[int, int, int
     if compress is not None:
         return Compression(float(compress), "as asked for")
     size = float(np.prod(np.asarray(shape, dtype=np.float64))) * itemsize
-    full = f"the full embedding of {shape[0]:,} measures"
+    full = f"the full embedding of {counted(shape[0], 'measure')}"
     if size <= LARGEST_EMBEDDING:
         return Compression(None, f"{full} takes {size / 1e9:.2g} GB, at most {LARGEST_EMBEDDING / 1e9:.2g} GB")
     reason = f"{full} would take {size / 1e9:.2g} GB, more than {LARGEST_EMBEDDING / 1e9:.2g} GB"

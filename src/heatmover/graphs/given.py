@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from heatmover._typing import Float64, Int64, Intp
 from heatmover._validation import check_finite, check_integer, check_matrix, check_real, check_sparse
-from heatmover._words import counted
+from heatmover._words import counted, verb
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs.search.cells import TIE
 from heatmover.graphs.search.choose import Neighbors, Search, middle_of_rows
@@ -74,8 +74,9 @@ def _check_stored(distances: Any) -> sp.coo_array:
     order = order[(rows != columns)[order]]
     rows, columns, values, keys = rows[order], columns[order], values[order], keys[order]
     if (np.diff(keys) == 0).any():
+        twice = int((np.diff(keys) == 0).sum())
         raise InvalidInputError(
-            "every pair of points once", f"{counted(int((np.diff(keys) == 0).sum()), 'pair')} that are stored twice"
+            "every pair of points once", f"{counted(twice, 'pair')} that {verb(twice, 'is', 'are')} stored twice"
         )
     mirrored = columns * entries.shape[0] + rows
     at = np.minimum(np.searchsorted(keys, mirrored), max(keys.size - 1, 0))

@@ -27,6 +27,7 @@ from heatmover._validation import (
     check_sparse,
     check_threads,
 )
+from heatmover._words import counted
 from heatmover.errors import GraphWarning, InvalidInputError, argument
 from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.given import given_neighbors
@@ -302,7 +303,7 @@ class Graph:
         Examples
         --------
         >>> Graph.from_affinity([[0, 1], [1, 0]])
-        Graph(2 points, 1 edges; given affinity)
+        Graph(2 points, 1 edge; given affinity)
         """
         return cls(_check_affinity(affinity), {"source": "affinity"})
 
@@ -474,16 +475,16 @@ class Graph:
         words = f"{how.get('source', 'given')} affinity" if how.get("source") != "affinity" else "given affinity"
         if how.get("source") in ("points", "distances"):
             width = "" if how["bandwidth"] is None else f", bandwidth {how['bandwidth']:.3g}"
-            count = "" if how["n_neighbors"] is None else f"{how['n_neighbors']} "
-            words = f"{how['kernel']} kernel{width}, {count}neighbours by {how['neighbors']}"
+            near = "neighbours" if how["n_neighbors"] is None else counted(how["n_neighbors"], "neighbour")
+            words = f"{how['kernel']} kernel{width}, {near} by {how['neighbors']}"
             if how["source"] == "distances":
                 words = f"{how['kernel']} kernel{width}, given distances"
             elif how.get("metric", "euclidean") != "euclidean":
                 words += f", {how['metric']} distance"
         elif how.get("source") == "grid":
             words = f"grid {'x'.join(map(str, how['shape']))}"
-        nodes = "" if self.n_nodes == self.n_points else f" on {self.n_nodes} nodes"
-        return f"Graph({self.n_points} points{nodes}, {self.n_edges} edges; {words})"
+        nodes = "" if self.n_nodes == self.n_points else f" on {counted(self.n_nodes, 'node')}"
+        return f"Graph({counted(self.n_points, 'point')}{nodes}, {counted(self.n_edges, 'edge')}; {words})"
 
 
 def _stored_construction(record: Record) -> dict[str, Any]:
@@ -514,7 +515,7 @@ def _check_neighbors(n_neighbors: object, points: npt.NDArray[Any]) -> int:
     if count >= len(points):
         raise InvalidInputError(
             f"more points than {argument('n_neighbors', count)}",
-            f"{len(points)} points",
+            counted(len(points), "point"),
             f"use {argument('n_neighbors')} of at most {len(points) - 1}"
             if len(points) > 1
             else "give at least two points",
@@ -570,7 +571,7 @@ def _check_faintest(matrix: sp.csr_array) -> None:
     if faint.size:
         raise InvalidInputError(
             "affinities that a float holds with all digits",
-            f"{faint.size} points whose largest is below 2.2e-308 (first: point {faint[0]})",
+            f"{counted(faint.size, 'point')} whose largest is below 2.2e-308 (first: point {faint[0]})",
             "multiply all affinities by one large number, which changes no result",
         )
 

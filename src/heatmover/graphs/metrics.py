@@ -14,7 +14,7 @@ import numpy as np
 
 from heatmover._typing import Bool, Float64
 from heatmover._validation import check_option
-from heatmover._words import counted
+from heatmover._words import counted, verb
 from heatmover.errors import InvalidInputError, argument
 
 __all__ = ["METRICS", "Metric", "find_metric"]
@@ -84,7 +84,8 @@ def _refuse(bad: Bool, metric: str, expected: str, found: str) -> None:
     if bad.any():
         raise InvalidInputError(
             f"{expected}, with {argument('metric', metric)}",
-            f"{counted(int(bad.sum()), 'row')} that are {found} (first: row {int(np.argmax(bad))})",
+            f"{counted(int(bad.sum()), 'row')} that {verb(int(bad.sum()), 'is', 'are')} {found} (first: row "
+            f"{int(np.argmax(bad))})",
             "drop them",
         )
 

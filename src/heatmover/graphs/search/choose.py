@@ -14,6 +14,7 @@ from scipy.spatial import cKDTree
 from heatmover import _threads
 from heatmover._typing import Bool, Float64, Int64, Intp
 from heatmover._validation import check_threads
+from heatmover._words import counted
 from heatmover.graphs.kernels import narrow
 from heatmover.graphs.search.cells import TIE, Cells, Probe, least_recall
 from heatmover.graphs.search.descent import descend
@@ -341,11 +342,11 @@ def _middle(distances: Float64, k: int) -> Float64:
 def _choose(points: Float64, k: int, rng: np.random.Generator, n_threads: int) -> tuple[Search, _Prepared]:
     n_points, n_dimensions = points.shape
     if n_points <= FEW:
-        return Search("tree", 1.0, f"{n_points} points: exact search is instant"), _Prepared()
+        return Search("tree", 1.0, f"{counted(n_points, 'point')}: exact search is instant"), _Prepared()
     if n_points <= CELLS_ABOVE:
         groups = _grouped(points)
         share = groups.share_in_reach(k, SAMPLE)
-        reason = f"{share:.0%} of {groups.radii.size} groups in reach: exact "
+        reason = f"{share:.0%} of {counted(groups.radii.size, 'group')} in reach: exact "
         if share * n_points * n_dimensions <= MOST_BY_BALLS:
             return Search("groups", 1.0, reason + "and fast"), _Prepared(groups=groups)
         return Search("blocked", 1.0, reason + "products are faster"), _Prepared()
@@ -355,14 +356,14 @@ def _choose(points: Float64, k: int, rng: np.random.Generator, n_threads: int) -
     if is_small:
         share = probe.n_candidates(1.0) / n_points
         if share * n_points * n_dimensions <= MOST_IN_REACH:
-            reason = f"{share:.0%} of {cells.n_cells} groups in reach: exact and fast"
+            reason = f"{share:.0%} of {counted(cells.n_cells, 'group')} in reach: exact and fast"
             return Search("groups", 1.0, reason), _Prepared(cells)
     dimension = n_dimensions if n_dimensions <= 3 else min(probe.dimension(), n_dimensions)
     looks = f"the data look {dimension:.1f}-dimensional"
     if dimension <= TREE_DIMENSION:
         return Search("tree", 1.0, f"{looks}: an exact tree is fast"), _Prepared()
     is_near = probe.plan(WANTED, surely=True).n_candidates * n_dimensions <= MOST_LOOKED_AT
-    reason = f"{n_points} points that look {dimension:.1f}-dimensional: exact search is slow"
+    reason = f"{counted(n_points, 'point')} that look {dimension:.1f}-dimensional: exact search is slow"
     return Search("cells" if is_near else "descent", np.nan, reason), _Prepared(cells, probe)
 
 
