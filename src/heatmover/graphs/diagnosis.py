@@ -161,9 +161,11 @@ def _advice(
     lines = []
     others = n_components - n_isolated
     if n_isolated:
+        many = "their mass never moves. Remove them if they are outliers"
         lines.append(
-            f"{counted(n_isolated, 'point')} {verb(n_isolated, 'has', 'have')} no neighbour: their mass never "
-            "moves. Remove them if they are outliers, or use more neighbours or a larger radius."
+            f"{counted(n_isolated, 'point')} {verb(n_isolated, 'has', 'have')} no neighbour: "
+            f"{verb(n_isolated, 'its mass never moves. Remove it if it is an outlier', many)}, "
+            "or use more neighbours or a larger radius."
         )
     if others > 1:
         lines.append(
