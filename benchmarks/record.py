@@ -76,6 +76,7 @@ ENTRIES = (
     Entry("paper/line.py", ("line",), 0.3),
     Entry("connectivities.py --record", ("connectivities",), 1),
     Entry("l1.py --record", ("l1",), 2, times=True),
+    Entry("grid_search.py --record", ("grid_search",), 5, times=True),
     Entry("atlas.py --data {data} --record", ("atlas",), 2, times=True),
     Entry("covered.py --data {data} --record", ("covered",), 5),
     Entry("corruption.py --record", ("corruption",), 6),

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -411,6 +412,16 @@ def test_every_name_of_the_face_has_one_home():
     (block,) = [node for node in page.body if isinstance(node, ast.If)]
     told = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert told == set(heatmover.__all__) - {"__version__"}
+
+
+def test_dir_shows_public_names_only_and_all_of_them_load():
+    assert dir(heatmover) == sorted(heatmover.__all__)
+    public = [getattr(heatmover, name) for name in heatmover.__all__]
+    rooms = [value for value in public if isinstance(value, ModuleType)]
+    assert {room.__name__ for room in rooms} > {"heatmover.tl", "heatmover.pl", "heatmover.errors"}
+    for room in rooms:
+        assert dir(room) == sorted(room.__all__)
+        assert not [name for name in dir(room) if name.startswith("_") or not hasattr(room, name)]
 
 
 def test_names_that_changed_still_work_and_say_so():

@@ -243,9 +243,9 @@ def test_weights_of_any_magnitude(scale):
     ("row", "words"),
     [
         ([0.5, -0.5, 1.0], "non-negative measures, found a smallest value of -0.5"),
-        ([0.5, np.nan, 0.5], r"without NaN or infinity, found 1 such values in 1 rows \(first: row 1\)"),
-        ([0.5, np.inf, 0.5], r"without NaN or infinity, found 1 such values in 1 rows \(first: row 1\)"),
-        ([0.0, 0.0, 0.0], r"every measure to have mass, found 1 rows that sum to zero \(first: row 1\); drop"),
+        ([0.5, np.nan, 0.5], r"without NaN or infinity, found 1 such value in 1 row \(first: row 1\)"),
+        ([0.5, np.inf, 0.5], r"without NaN or infinity, found 1 such value in 1 row \(first: row 1\)"),
+        ([0.0, 0.0, 0.0], r"every measure to have mass, found 1 row that sums to zero \(first: row 1\); drop"),
         ([1e308, 1e308, 0.0], "weights with a finite sum, found an overflow in row 1"),
     ],
     ids=["negative", "NaN", "infinite", "zero", "overflow"],
@@ -282,7 +282,7 @@ def test_things_that_are_no_weights(weights, words):
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array], ids=lambda form: form.__name__)
 def test_unnormalised_rows_are_refused_unless_asked_to_normalise(form):
     rows = form(np.array([[0.5, 0.5], [0.5, 0.75]]))
-    words = r"sum to one, found 1 rows that do not \(first: row 1, sum 1.25\); use measures_from_weights"
+    words = r"sum to one, found 1 row that does not \(first: row 1, sum 1.25\); use measures_from_weights"
     with pytest.raises(InvalidInputError, match=words):
         measures_from_weights(rows, normalize=False)
     with pytest.raises(InvalidInputError, match=words):
@@ -416,3 +416,100 @@ def test_invariants_of_labels(labels, random):
     shuffled = measures_from_labels([labels[i] for i in order])
     assert shuffled.names == measures.names
     np.testing.assert_array_equal(shuffled.toarray(), dense[:, order])
+
+
+def some_measures():
+    return measures_from_weights([[2, 2, 0], [0, 1, 3], [1, 0, 0], [0, 0, 5]], names=["x", "y", "z", "w"])
+
+
+@pytest.mark.parametrize(
+    ("key", "rows"),
+    [
+        (slice(1, 3), [1, 2]),
+        (slice(None, None, -1), [3, 2, 1, 0]),
+        (slice(9, 12), []),
+        ([], []),
+        ([2, 0, -1, 2], [2, 0, 3, 2]),
+        (np.array([1, 3], dtype=np.uint8), [1, 3]),
+        ([True, False, False, True], [0, 3]),
+        (np.array([False, True, False, False]), [1]),
+        (["w", "x"], [3, 0]),
+        (np.array(["y"], dtype=object), [1]),
+        (([0, 2], ...), [0, 2]),
+        ((slice(1, 2), slice(None)), [1]),
+        (..., [0, 1, 2, 3]),
+    ],
+)
+def test_measures_are_chosen_as_rows_of_an_array_are(key, rows):
+    measures = some_measures()
+    chosen = measures[key]
+    assert isinstance(chosen, Measures)
+    assert chosen.names == tuple(measures.names[row] for row in rows)
+    assert np.array_equal(chosen.toarray(), measures.toarray()[rows])
+    assert not chosen.masses.data.flags.writeable
+
+
+def test_one_number_or_one_name_is_the_masses_of_one_measure():
+    measures = some_measures()
+    whole = measures.toarray()
+    for one in (measures[1], measures[np.int64(1)], measures[-3], measures["y"], measures[np.str_("y")]):
+        assert type(one) is np.ndarray
+        assert np.array_equal(one, whole[1])
+    assert np.array_equal(np.stack(list(measures)), whole)
+    assert "y" in measures
+    assert "v" not in measures
+    assert len(measures) == 4
+    assert measures.ndim == 2
+    assert measures.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (4, "Expected numbers of 4 measures, found 4"),
+        ([0, -5], "found -5"),
+        ([True, False], "Expected a mask of 4 measures, found one of 2 values"),
+        ("X", "did you mean 'x'"),
+        ("nowhere", "there are 'x', 'y'"),
+        (1.0, "Expected numbers, names, a mask or a slice"),
+        (True, "Expected numbers, names, a mask or a slice"),
+        ([[0, 1]], r"shape \(1, 2\)"),
+        ((0, 1), "not measures any more"),
+        ((slice(None), [0]), "not measures any more"),
+        (None, "not measures any more"),
+    ],
+)
+def test_an_index_that_means_nothing_is_refused(key, message):
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        some_measures()[key]
+    assert isinstance(caught.value, IndexError)
+
+
+def test_a_name_of_two_measures_is_refused_but_their_numbers_are_not():
+    twice = some_measures()[[0, 0, 1]]
+    with pytest.raises(InvalidInputError, match="'x' of several"):
+        twice["x"]
+    assert twice["y"].tolist() == [0, 0.25, 0.75]
+    assert twice[:2].names == ("x", "x")
+
+
+def test_numpy_makes_a_dense_copy_and_none_without_a_copy():
+    measures = some_measures()
+    one, two = np.asarray(measures), np.array(measures, dtype=np.float32)
+    assert np.array_equal(one, measures.toarray())
+    assert two.dtype == np.float32
+    one[0, 0] = 7  # a copy of its own
+    assert measures[0][0] == 0.5
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
+        with pytest.raises(ValueError, match="copy"):
+            np.array(measures, copy=False)
+
+
+def test_scikit_learn_splits_measures_and_their_names():
+    from sklearn.model_selection import train_test_split
+    from sklearn.utils import resample
+
+    measures = some_measures()
+    one, two = train_test_split(measures, test_size=0.5, random_state=0)
+    assert sorted(one.names + two.names) == sorted(measures.names)
+    assert len(resample(measures, random_state=0)) == 4

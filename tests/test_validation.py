@@ -120,7 +120,7 @@ def test_booleans_are_zeros_and_ones():
         ({"a": 1}, "2-d array of numbers, found dict"),
         (None, "2-d array, found an array of shape"),
         (sp.csr_array(np.eye(2)), r"dense, found a sparse csr_array; pass its .toarray\(\)"),
-        ([[1, np.nan]], r"without NaN or infinity, found 1 such values in 1 rows \(first: row 0\)"),
+        ([[1, np.nan]], r"without NaN or infinity, found 1 such value in 1 row \(first: row 0\)"),
         ([[1, None]], "without NaN or infinity"),
     ],
 )

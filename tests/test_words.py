@@ -6,12 +6,14 @@ And names in the order in which people put them.
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatmover._words import naturally, part_of, percent
+from heatmover._words import counted, naturally, part_of, percent, verb
 
 
 @pytest.mark.parametrize(
@@ -75,3 +77,40 @@ def test_every_order_of_the_same_names_gives_one(names):
 def test_numbers_go_by_their_size(numbers):
     assert naturally(map(str, numbers)) == [str(number) for number in sorted(numbers)]
     assert naturally(f"s{number}" for number in numbers) == [f"s{number}" for number in sorted(numbers)]
+
+
+def test_counts_and_verbs_agree():
+    assert [counted(n, "step") for n in (0, 1, 2, 1200)] == ["0 steps", "1 step", "2 steps", "1,200 steps"]
+    assert [counted(2, noun) for noun in ("copy", "batch", "day", "axis", "box")] == [
+        "2 copies", "2 batches", "2 days", "2 axes", "2 boxes",
+    ]  # fmt: skip
+    assert [verb(n, "has", "have") for n in (0, 1, 2)] == ["have", "has", "have"]
+
+
+# A number in a text and a noun after it, which is spelled for many. Powers of two are times, and what stands in
+# capitals is a constant.
+COUNTED = re.compile(
+    r"(?<![\^\d])\{(?![A-Z_]+[:}])([^{}:!\"]+)(?::,)?\} (?:different |distinct |exact |isolated |more |such |cell )?"
+    r"(?:steps|points|samples|cells|neighbours|nodes|rows|measures|scales|components|columns|values|edges|features|"
+    r"pairs|groups|permutations|names|blocks|files|landmarks|batches|labels|copies|models|dimensions|iterations)\b"
+)
+# Texts, whose noun is not counted, and numbers that are always many.
+NO_NUMBERS = {
+    "argument('k', k)", "argument('n_pairs', n_pairs)", "argument('numeric')", "cohort.n_dimensions", "kind", "name",
+    "n_centers", "pairs['all']", "scales", "side", "size", "told", "words", "floor['cells']", "max(BINS)",
+    "len(covered)", "' x '.join(map(str, how['shape']))", "len(parts)", "count", "least",
+}  # fmt: skip
+
+
+def test_whatever_is_counted_is_counted_by_one_function():
+    """One step, not one steps, in every message, table and report."""
+    source = Path(__file__).parents[1] / "src" / "heatmover"
+    found = {
+        (path.name, match[1].strip())
+        for path in source.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        for match in COUNTED.finditer(line)
+        if match[1].strip() not in NO_NUMBERS and "counted(" not in match[1]
+    }
+    assert found == set()
+    assert COUNTED.search('f"{n_rows} rows are left"')

@@ -23,6 +23,7 @@ __all__ = [
     "HeatmoverError",
     "InvalidInputError",
     "Landmarks",
+    "LaplacianKernel",
     "MeasureIndex",
     "Measures",
     "MissingExtraError",
@@ -85,7 +86,7 @@ if TYPE_CHECKING:
     from heatmover.barycenters import barycenter
     from heatmover.calibration import calibrate
     from heatmover.cohort import read_cohort
-    from heatmover.embedding import DiffusionEMD, nearest, pairwise_distances
+    from heatmover.embedding import DiffusionEMD, LaplacianKernel, nearest, pairwise_distances
     from heatmover.errors import (
         ConvergenceWarning,
         EmbeddingWarning,
@@ -107,7 +108,7 @@ _HOMES = {
     "barycenters": ("barycenter",),
     "calibration": ("calibrate",),
     "cohort": ("read_cohort",),
-    "embedding": ("DiffusionEMD", "nearest", "pairwise_distances"),
+    "embedding": ("DiffusionEMD", "LaplacianKernel", "nearest", "pairwise_distances"),
     "errors": tuple(name for name in __all__ if name.endswith(("Error", "Warning"))),
     "graphs": ("Graph", "Landmarks"),
     "index": ("MeasureIndex",),
@@ -136,4 +137,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._typing import FloatArray
-from heatmover.errors import InvalidInputError, MissingExtraError, argument
+from heatmover.errors import InvalidInputError, MissingExtraError, argument, counted
 
 RandomState = int | np.random.Generator | None
 # Distances that are not stored would become zero.
@@ -222,7 +222,7 @@ def check_finite(name: str, array: Any) -> None:
         rows = np.unique(np.searchsorted(array.indptr, bad, side="right") - 1 if sparse else bad)
         raise InvalidInputError(
             f"{argument(name)} without NaN or infinity",
-            f"{bad.size} such values in {rows.size} rows (first: row {rows[0]})",
+            f"{counted(bad.size, 'such value')} in {counted(rows.size, 'row')} (first: row {rows[0]})",
             "remove or impute those rows first",
         )
 

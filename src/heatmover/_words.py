@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 
-from heatmover.errors import HeatmoverError, InvalidInputError
+from heatmover.errors import HeatmoverError, InvalidInputError, counted, verb
 
 __all__ = [
     "counted",
@@ -24,6 +24,7 @@ __all__ = [
     "readable",
     "unknown_parameter",
     "unused",
+    "verb",
 ]
 
 # A message stays one sentence even if a sample's name is a page long.
@@ -45,11 +46,6 @@ def listed(names: Iterable[object], *, most: int = 5) -> str:
     every = list(names)
     shown = ", ".join(quoted(name) for name in every[:most])
     return shown if len(every) <= most else f"{shown} and {len(every) - most} more"
-
-
-def counted(number: int, what: str) -> str:
-    """Return a number with its noun, such as ``"1 sample"`` or ``"1,200 samples"``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def natural_order(names: Sequence[str]) -> list[int]:

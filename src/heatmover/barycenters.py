@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Bool, Float64
 from heatmover._validation import as_array, check_integer, check_number, check_threads
+from heatmover._words import counted
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import ConvergenceWarning, InvalidInputError
 from heatmover.measures import check_measures
@@ -86,7 +87,7 @@ class Barycenter(ReadOnlyArrays):
     def __repr__(self) -> str:
         return (
             f"Barycenter(mean distance {self.objective:.4g}, at least {self.lower_bound:.4g}; "
-            f"{self.n_iterations} steps)"
+            f"{counted(self.n_iterations, 'step')})"
         )
 
 
@@ -152,7 +153,8 @@ def barycenter(
     if not result.converged:
         warnings.warn(
             f"Expected a gap of at most {gap:.2g} of the objective, found {result.objective - result.lower_bound:.2g} "
-            f"of {result.objective:.2g} after {result.n_iterations} steps; allow more n_iterations or a larger tol.",
+            f"of {result.objective:.2g} after {counted(result.n_iterations, 'step')}; allow more n_iterations or a "
+            f"larger tol.",
             ConvergenceWarning,
             stacklevel=2,
         )

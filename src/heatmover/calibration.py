@@ -26,7 +26,6 @@ from typing import Any, Literal, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
@@ -34,9 +33,11 @@ from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, Int64, IntArray
 from heatmover._validation import as_array, check_integer, check_matrix, check_random_state, check_threads
+from heatmover._words import counted
 from heatmover.diffusion.scales import finest_scale
 from heatmover.embedding import DiffusionEMD, pairwise_distances
 from heatmover.embedding.definition import block_weights, scale_weights
+from heatmover.embedding.estimator import unfitted_copy
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
 from heatmover.graphs import Graph
 from heatmover.measures import check_measures
@@ -243,7 +244,8 @@ class Calibration(ReadOnlyArrays):
         'Distances are in the unit of the features, straight lines between points (euclidean): 64 pairs ...'
         """
         return (
-            f"Distances are {MEANINGS[self.ground]} ({self.ground}): {len(self.pairs)} pairs of samples were solved "
+            f"Distances are {MEANINGS[self.ground]} ({self.ground}): {counted(len(self.pairs), 'pair')} of samples "
+            f"were solved "
             "exactly, and distances predicted without a pair differ from its exact one by "
             f"{_percent(self.median_error)} (median), 90 % of them by at most {_percent(self.error_90)}."
         )
@@ -257,7 +259,8 @@ class Calibration(ReadOnlyArrays):
     def __repr__(self) -> str:
         return (
             (
-                f"Calibration({len(self.pairs)} exact pairs, {self.ground}: median error {self.median_error:.1%}, "
+                f"Calibration({counted(len(self.pairs), 'exact pair')}, {self.ground}: median error "
+                f"{self.median_error:.1%}, "
                 f"90 % of pairs within {self.error_90:.1%}; Spearman {self.spearman:.3f}, "
                 f"uncalibrated {self.spearman_uncalibrated:.3f})"
             )
@@ -322,11 +325,11 @@ def calibrate(
     masses = _check_masses(mu, base, graph)
     costs = _check_ground(ground, points, masses.shape[1])
     if not _is_fitted(base):
-        base = clone(base).fit(masses)
+        base = unfitted_copy(base).fit(masses)
     fewest = max(FEWEST, 2 * base.n_scales_)
     if check_integer("n_pairs", n_pairs, minimum=1) < fewest:
         raise InvalidInputError(
-            f"{argument('n_pairs')} of at least {fewest}, two for each of the {base.n_scales_} scales",
+            f"{argument('n_pairs')} of at least {fewest}, two for each of the {counted(base.n_scales_, 'scale')}",
             f"{n_pairs}",
             "64 are enough for most data",
         )
@@ -336,7 +339,7 @@ def calibrate(
     solved = _solve_pairs(base.graph_, masses, pairs, costs, largest, rng, n_threads, progress)
     if solved.exact.size < fewest:
         raise InvalidInputError(
-            f"at least {fewest} pairs of measures that cost something to turn into each other",
+            f"at least {counted(fewest, 'pair')} of measures that cost something to turn into each other",
             f"{solved.exact.size} of {len(pairs)}",
             "costs of zero between different points say nothing",
         )
@@ -460,7 +463,7 @@ def _choose_pairs(base: DiffusionEMD, masses: sp.csr_array, n_pairs: int, rng: n
     if count * (count - 1) // 2 < n_pairs:
         fewest = next(m for m in range(count, 2 * n_pairs + 2) if m * (m - 1) // 2 >= n_pairs)
         raise InvalidInputError(
-            f"at least {fewest} measures, for {argument('n_pairs')}={n_pairs} different pairs",
+            f"at least {counted(fewest, 'measure')}, for {argument('n_pairs', n_pairs)} different pairs",
             f"{count}",
             f"lower {argument('n_pairs')}, or cut measures into halves",
         )
@@ -474,8 +477,8 @@ def _choose_pairs(base: DiffusionEMD, masses: sp.csr_array, n_pairs: int, rng: n
     order = order[values[order] > 1e-6 * values.max(initial=0.0)]
     if order.size < n_pairs:
         raise InvalidInputError(
-            f"at least {n_pairs} pairs of different measures",
-            "identical measures" if order.size == 0 else f"{order.size} such pairs",
+            f"at least {counted(n_pairs, 'pair')} of different measures",
+            "identical measures" if order.size == 0 else counted(order.size, "such pair"),
             f"lower {argument('n_pairs')}, or leave copies out" if order.size else "",
         )
     chosen = _spread(values, order, np.column_stack([first, second]), n_pairs, rng)
@@ -689,7 +692,7 @@ def _blocks(
     """Return the first of these largest scales that can be computed, and the L1 norm of every block of every pair."""
     settings = {"n_scales": None, "compress": False if base.compress_ is None else base.compress_}
     for top in tops:
-        wide: DiffusionEMD = clone(base).set_params(
+        wide: DiffusionEMD = unfitted_copy(base).set_params(
             graph=base.graph_, max_scale=top, weights=np.ones(top + 1), **settings
         )
         try:
@@ -833,7 +836,7 @@ def _fitted_model(base: DiffusionEMD, fit: _Fit, masses: sp.csr_array) -> Diffus
     # A scale between others that weighs nothing would be a block of zeros, of which nobody can tell noise from signal.
     weights = np.where(weights > 0, weights, NEXT_TO_NOTHING * weights.max())
     settings: dict[str, Any] = {"graph": base.graph_, "max_scale": top, "n_scales": None}
-    model: DiffusionEMD = clone(base).set_params(**settings, weights=tuple(weights[positive[0] :].tolist()))
+    model: DiffusionEMD = unfitted_copy(base).set_params(**settings, weights=tuple(weights[positive[0] :].tolist()))
     with warnings.catch_warnings():
         _ignore_known()
         return model.fit(masses)

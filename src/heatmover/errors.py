@@ -36,6 +36,43 @@ def argument(name: str, *value: object) -> str:
     return _BEGIN + _VALUE.join([name, *map(repr, value)]) + _END
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun, the one way in which messages, tables and reports count.
+
+    Parameters
+    ----------
+    number
+        How many; thousands are set apart.
+    what
+        The noun for one of them.
+
+    Examples
+    --------
+    >>> counted(1, "step"), counted(0, "step"), counted(1200, "copy"), counted(2, "batch"), counted(3, "day")
+    ('1 step', '0 steps', '1,200 copies', '2 batches', '3 days')
+    """
+    return f"{number:,} {what if number == 1 else _plural(what)}"
+
+
+def verb(number: int, one: str, many: str) -> str:
+    """Return the verb that goes with so many.
+
+    Examples
+    --------
+    >>> [f"{counted(n, 'row')} that {verb(n, 'has', 'have')} no mass" for n in (1, 2)]
+    ['1 row that has no mass', '2 rows that have no mass']
+    """
+    return one if number == 1 else many
+
+
+def _plural(noun: str) -> str:
+    if noun.endswith("axis"):
+        return noun[:-2] + "es"
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return noun[:-1] + "ies"
+    return noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
+
+
 class Sentence(str):
     """Text that reads as Python calls the arguments in it, and knows which words of it are arguments.
 
@@ -143,3 +180,7 @@ class GraphWarning(UserWarning):
 
 class EmbeddingWarning(UserWarning):
     """The embedding is not what the settings alone would give, for instance because it would be too large."""
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -349,3 +349,7 @@ def _seed(random_state: RandomState) -> int:
 
 def _check_neighbors(k: object, n_samples: int) -> int:
     return check_at_most("k", k, n_samples - 1, "a sample is not its own neighbour")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import scipy.sparse as sp
 
 from heatmover._typing import Bool, Float64, Int64
 from heatmover._validation import LabelNames, as_array, check_finite, check_matrix, check_real, check_sparse
+from heatmover._words import counted, find_all, listed, quoted, verb
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Measures", "distinct_labels", "is_missing", "measures_from_labels", "measures_from_weights"]
@@ -26,6 +28,11 @@ class Measures:
 
     Build it with `measures_from_labels` or `measures_from_weights`; every function of heatmover that takes
     measures also takes a plain array, a SciPy sparse matrix or a DataFrame of the same shape.
+
+    It behaves as the array that it stands for. A slice, a mask, a list of numbers or a list of names gives the
+    `Measures` that are asked for; one number or one name gives the masses of that measure, a dense array
+    ``(n_points,)``, and so does iteration. `numpy.asarray` gives a dense copy of all. scikit-learn can therefore split
+    measures, for cross-validation and for searches over parameters.
 
     Attributes
     ----------
@@ -42,6 +49,12 @@ class Measures:
     >>> mu.toarray()
     array([[0. , 1. , 0. ],
            [0.5, 0. , 0.5]])
+    >>> mu["b"], mu[0]
+    (array([0.5, 0. , 0.5]), array([0., 1., 0.]))
+    >>> mu[["b", "a"]].names, mu[[False, True]].names, mu[:1].names
+    (('b', 'a'), ('b',), ('a',))
+    >>> len(mu), [float(masses.max()) for masses in mu], np.asarray(mu).shape
+    (2, [1.0, 0.5], (2, 3))
     """
 
     masses: sp.csr_array
@@ -53,12 +66,79 @@ class Measures:
         rows, columns = self.masses.shape
         return int(rows), int(columns)
 
+    @property
+    def ndim(self) -> int:
+        """Two: measures and points."""
+        return 2
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float64."""
+        return np.dtype(np.float64)
+
     def toarray(self) -> Float64:
         """Return the masses as a dense array ``(n_measures, n_points)``."""
         return np.asarray(self.masses.toarray())
 
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if copy is False:  # NumPy's own word for it
+            raise ValueError("Measures are sparse, so that a dense array of them is a copy; use copy=None or True.")
+        dense = self.toarray()
+        return dense if dtype is None else dense.astype(dtype, copy=False)
+
     def __len__(self) -> int:
         return self.shape[0]
+
+    def __iter__(self) -> Iterator[Float64]:
+        return (self[row] for row in range(len(self)))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __getitem__(self, key: Any) -> Any:
+        wanted = _first_axis(key)
+        if isinstance(wanted, slice):
+            rows = np.arange(len(self))[wanted]
+        elif isinstance(wanted, str):
+            return self._row(int(self._places([wanted])[0]))
+        else:
+            found = np.asarray(wanted)
+            if found.ndim == 0 and found.dtype.kind in "iu":
+                return self._row(int(_in_range(found[None], len(self))[0]))
+            rows = self._chosen(found)
+        return Measures(_frozen(sp.csr_array(self.masses[rows])), tuple(self.names[row] for row in rows))
+
+    def _row(self, row: int) -> Float64:
+        return np.asarray(self.masses[[row]].toarray()[0])
+
+    def _chosen(self, wanted: npt.NDArray[Any]) -> Int64:
+        """Return the rows that a list of numbers, names or truth values asks for."""
+        if wanted.ndim == 1 and wanted.size == 0:
+            return np.empty(0, dtype=np.int64)
+        if wanted.ndim == 1 and wanted.dtype.kind in "iu":
+            return _in_range(wanted, len(self))
+        if wanted.ndim == 1 and wanted.dtype.kind == "b":
+            if wanted.size != len(self):
+                raise IndexOfMeasuresError(
+                    f"a mask of {counted(len(self), 'measure')}", f"one of {counted(wanted.size, 'value')}"
+                )
+            return np.flatnonzero(wanted)
+        if wanted.ndim == 1 and all(isinstance(name, str) for name in wanted.tolist()):
+            return self._places(wanted.tolist())
+        raise IndexOfMeasuresError(
+            "numbers, names, a mask or a slice of measures", f"an array of shape {wanted.shape} of {wanted.dtype}"
+        )
+
+    def _places(self, names: list[str]) -> Int64:
+        try:
+            places = find_all(names, self.names, "the name of a measure")
+        except InvalidInputError as error:
+            raise IndexOfMeasuresError(error.expected, error.found, error.advice) from None
+        counts = Counter(self.names)
+        several = [name for name in places if counts[name] > 1]
+        if several:
+            raise IndexOfMeasuresError("a name that one measure has", f"{listed(several)} of several", "use numbers")
+        return np.array([places[name] for name in names], dtype=np.int64)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -66,7 +146,34 @@ class Measures:
 
     def __repr__(self) -> str:
         shown = ", ".join(self.names[:3]) + (", ..." if len(self.names) > 3 else "")
-        return f"Measures({self.shape[0]} measures on {self.shape[1]} points: {shown})"
+        return f"Measures({counted(self.shape[0], 'measure')} on {counted(self.shape[1], 'point')}: {shown})"
+
+
+class IndexOfMeasuresError(InvalidInputError, IndexError):
+    """There is no such measure; an `IndexError` too, as Python and NumPy expect of an index."""
+
+
+def _first_axis(key: Any) -> Any:
+    """Return what is asked of the measures; scikit-learn asks for ``measures[rows, ...]``."""
+    if not isinstance(key, tuple):
+        if key is None or key is Ellipsis:
+            return _first_axis((key,))
+        return key
+    rest = [part for part in key[1:] if part is not Ellipsis and not (isinstance(part, slice) and part == slice(None))]
+    if not key or key[0] is None or rest or len(key) > 2:
+        raise IndexOfMeasuresError(
+            "an index of measures alone",
+            f"{quoted(key)}",
+            "masses at some points are not measures any more: take them from measures.masses or np.asarray(measures)",
+        )
+    return slice(None) if key[0] is Ellipsis else key[0]
+
+
+def _in_range(rows: npt.NDArray[Any], count: int) -> Int64:
+    bad = [int(row) for row in rows if not -count <= int(row) < count]
+    if bad:
+        raise IndexOfMeasuresError(f"numbers of {counted(count, 'measure')}", f"{bad[0]}")
+    return np.asarray(rows, dtype=np.int64) % count
 
 
 def measures_from_labels(labels: npt.ArrayLike, *, names: Sequence[object] | None = None) -> Measures:
@@ -129,7 +236,7 @@ def measures_from_weights(weights: Any, *, names: Sequence[object] | None = None
     if names is None:
         names = names_of(weights, masses.shape[0])
     if len(names) != masses.shape[0]:
-        raise InvalidInputError(f"one name per row ({masses.shape[0]})", f"{len(names)} names")
+        raise InvalidInputError(f"one name per row ({masses.shape[0]})", counted(len(names), "name"))
     # A copy: the rows still share their structure with the caller's matrix, which is not ours to freeze.
     return Measures(_frozen(sp.csr_array(masses, copy=True)), tuple(LabelNames("names").add_all(names)))
 
@@ -149,7 +256,7 @@ def check_measures(measures: Any, *, n_points: int | None = None, normalize: boo
     masses = _as_rows(measures)
     if n_points is not None and masses.shape[1] != n_points:
         raise InvalidInputError(
-            f"measures over the graph's {n_points} points",
+            f"measures over the graph's {counted(n_points, 'point')}",
             f"rows of width {masses.shape[1]}",
             "rows are measures, columns are points: pass the transpose if it is the other way round",
         )
@@ -167,7 +274,8 @@ def check_measures(measures: Any, *, n_points: int | None = None, normalize: boo
         first = int(np.flatnonzero(off)[0])
         raise InvalidInputError(
             "measures that sum to one",
-            f"{int(off.sum())} rows that do not (first: row {first}, sum {totals[first]:g})",
+            f"{counted(int(off.sum()), 'row')} that {verb(int(off.sum()), 'does', 'do')} not (first: row {first}, "
+            f"sum {totals[first]:g})",
             "use measures_from_weights or DiffusionEMD(normalize=True) to divide each row by its sum",
         )
     return _divide_rows(masses, totals)
@@ -207,7 +315,7 @@ def _check_totals(masses: Any) -> Float64:
         empty = np.flatnonzero(totals == 0)
         raise InvalidInputError(
             "every measure to have mass",
-            f"{empty.size} rows that sum to zero (first: row {empty[0]})",
+            f"{counted(empty.size, 'row')} that {verb(empty.size, 'sums', 'sum')} to zero (first: row {empty[0]})",
             "drop them",
         )
     if not np.isfinite(totals).all():

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from heatmover._typing import Bool, Float64, Intp
 from heatmover._validation import ALL_DISTANCES, as_array, check_integer, check_matrix
+from heatmover._words import counted
 from heatmover.errors import InvalidInputError
 
 __all__ = ["laplacian_smoothness", "precision_at_k", "spearman"]
@@ -236,7 +237,7 @@ def _check_pair(truth: npt.ArrayLike, distances: npt.ArrayLike) -> tuple[Floats,
 def _check_k(k: object, n_measures: int) -> int:
     count = check_integer("k", k, minimum=1)
     if count >= n_measures:
-        given = f"k={count} with {n_measures} measures"
+        given = f"k={count} with {counted(n_measures, 'measure')}"
         raise InvalidInputError(f"k of at most {n_measures - 1}", given, "a measure is not its own neighbour")
     return count
 
@@ -254,3 +255,7 @@ def _check_signal(signal: npt.ArrayLike, n_measures: int) -> Floats:
         )
     columns = check_matrix("signal", array[:, None] if array.ndim == 1 else array)
     return np.asarray(columns, dtype=np.float64)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -276,7 +276,7 @@ def test_groups_come_in_order_or_by_name(data, result):
         (["a"] * 11 + [None], "a group for every sample, found none for 'control-06'"),
         (["a"] * 11 + [float("nan")], "none for 'control-06'"),
         ({"case-01": "a"}, "a group for every sample, found none for 'case-02', 'case-03'"),
-        (["a"] * 12, "at least two groups.*found 1 groups of 12 samples"),
+        (["a"] * 12, "at least two groups.*found 1 group of 12 samples"),
         (range(12), "one of them with at least two samples, found 12 groups"),
     ],
 )

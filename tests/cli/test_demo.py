@@ -214,7 +214,7 @@ def test_a_folder_that_cannot_be_written(demo, cli):
         ("--seed", "many", "--seed to be a whole number of at least 0, found 'many'"),
         ("--seed", -1, "--seed to be a whole number of at least 0, found -1"),
         ("--threads", 0, "--threads to be a whole number of at least 1, found 0"),
-        ("--samples", 100_000, "fits the memory .* found 100000 samples of 30 cells; use fewer"),
+        ("--samples", 100_000, "fits the memory .* found 100,000 samples of 30 cells; use fewer"),
     ],
 )
 def test_bad_values_are_refused_before_any_work(tmp_path, option, value, sentence, demo, cli):

@@ -46,7 +46,7 @@ def test_a_value_that_is_no_number_is_counted_and_placed(kind, value, frame, mak
 def test_a_value_that_is_no_number_in_an_fcs_file(value, frame, make, tmp_path):
     frame.loc[7, "CD8"] = value
     path, arguments = make.write(frame, "fcs", tmp_path)
-    refused("1 such values in 1 cells", "first: row 7", path=path, **arguments)
+    refused("1 such value in 1 cell", "first: row 7", path=path, **arguments)
 
 
 @pytest.mark.parametrize("kind", TABLES)

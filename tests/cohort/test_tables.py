@@ -101,7 +101,7 @@ def test_a_parquet_of_dates_gaps_and_dictionaries(tmp_path):
 def test_gaps_among_the_features_of_a_parquet_are_found(tmp_path):
     frame = pd.DataFrame({"sample": ["a", "a", "b"], "x": pd.array([1, None, 3], dtype="Int64")})
     frame.to_parquet(tmp_path / "cells.parquet")
-    with pytest.raises(InvalidInputError, match="1 such values in 1 cells"):
+    with pytest.raises(InvalidInputError, match="1 such value in 1 cell"):
         read_cohort(tmp_path / "cells.parquet", sample_key="sample", representation=["x"])
 
 

@@ -162,7 +162,7 @@ def test_a_copy_is_the_same_dataset(make, duplicate):
 
 
 def test_repr():
-    assert repr(on_a_line([0, 1, 2], [0, 0, 1])) == "Dataset('by hand', 2 measures, 3 points in 1 dimensions)"
+    assert repr(on_a_line([0, 1, 2], [0, 0, 1])) == "Dataset('by hand', 2 measures, 3 points in 1 dimension)"
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def changed(value):
         ([[[1, 2], [3]]], "images of one size"),
         (np.full((1, 2, 2), "1"), "images to be real numbers"),
         (np.full((1, 2, 2), 1j), "images to be real numbers"),
-        (changed(np.nan), r"images without NaN or infinity, found 1 such values in 1 rows \(first: row 1\)"),
+        (changed(np.nan), r"images without NaN or infinity, found 1 such value in 1 row \(first: row 1\)"),
         (changed(np.inf), "images without NaN or infinity"),
         (changed(-0.5), "non-negative images, found a smallest value of -0.5"),
         (changed(1) * np.array([1, 0, 0])[:, None, None], r"2 without \(first: image 1, sum 0\); drop empty"),

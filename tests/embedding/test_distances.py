@@ -272,7 +272,7 @@ def test_nan_and_infinity_are_refused_wherever_they_are(n_rows, bad, dtype):
     for place in [(0, 0), (n_rows - 1, 39), (n_rows // 2, 17)]:
         rows = random_rows(n_rows, 40, dtype)
         rows[place] = bad
-        match = rf"embedding without NaN or infinity, found 1 such values in 1 rows \(first: row {place[0]}\)"
+        match = rf"embedding without NaN or infinity, found 1 such value in 1 row \(first: row {place[0]}\)"
         with pytest.raises(InvalidInputError, match=match):
             pairwise_distances(rows)
         with pytest.raises(InvalidInputError, match=match):

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import heatmover as hm
 from heatmover.errors import GraphWarning, InvalidInputError
@@ -534,3 +536,95 @@ def model_parts(graph, data):
     cuts = find_near_cuts(symmetric, degree, 2**12)
     large = np.flatnonzero(~cuts.is_main & (np.bincount(cuts.part) > 100))
     return np.flatnonzero(data.measures().masses @ np.isin(cuts.part, large))
+
+
+def plain_distance(graph, mu, nu, max_scale):
+    """The definition with dense powers of the walk's adjoint, norm "levels", alpha 1/2, all scales."""
+    affinity = graph.affinity.toarray()
+    degree = affinity.sum(axis=1)
+    affinity = affinity / np.outer(degree, degree)
+    walk = affinity / affinity.sum(axis=1, keepdims=True)
+    difference, total = mu - nu, 0.0
+    for scale in range(max_scale + 1):
+        diffused = np.linalg.matrix_power(walk.T, 2**scale) @ difference
+        total += 2 ** (-(max_scale - scale) / 2) * np.abs(diffused).sum()
+    return total
+
+
+def one_pair():
+    points = np.random.default_rng(0).normal(size=(60, 2))
+    graph = hm.Graph.from_points(points, 20)
+    weights = np.random.default_rng(1).dirichlet(np.ones(60), size=2)
+    return graph, hm.measures_from_weights(weights, names=["a", "b"])
+
+
+def test_the_distance_of_one_pair_is_that_of_the_definition():
+    graph, measures = one_pair()
+    model = hm.DiffusionEMD(graph, max_scale=5, n_scales=6, tol=1e-9).fit(measures)
+    truth = plain_distance(graph, measures["a"], measures["b"], 5)
+    assert model.distance(measures["a"], measures["b"]) == pytest.approx(truth, rel=1e-8)
+    assert model.distance(measures["a"], measures["a"]) == 0
+
+
+def test_one_pair_in_any_form_has_the_distance_of_the_matrix():
+    graph, measures = one_pair()
+    for parameters in ({}, {"compress": 0.1}, {"dtype": "float64"}, {"normalize": True}):
+        model = hm.DiffusionEMD(graph, max_scale=5, **parameters).fit(measures)
+        expected = hm.pairwise_distances(model.transform(measures))[0, 1]
+        forms = [
+            lambda one: one,
+            lambda one: one.tolist(),
+            lambda one: one[None],
+            lambda one: sp.csr_array(one[None]),
+            lambda one: sp.coo_array(one),
+            lambda one: hm.measures_from_weights(one[None]),
+        ]
+        for form in forms:
+            found = model.distance(form(measures["a"]), form(measures["b"]))
+            assert type(found) is float
+            assert found == pytest.approx(expected, rel=1e-7)  # sums of dense and of sparse rows round differently
+        assert model.distance(measures[:1], measures[1:]) == expected
+
+
+def test_a_distance_needs_one_measure_on_each_side():
+    graph, measures = one_pair()
+    with pytest.raises(NotFittedError):
+        hm.DiffusionEMD(graph).distance(measures[0], measures[1])
+    model = hm.DiffusionEMD(graph, max_scale=3).fit(measures)
+    for bad, message in [
+        (measures, "one measure on each side"),
+        (np.ones((1, 1, 60)), "one measure on each side"),
+        (0.5, "one measure on each side"),
+        (np.ones(60), "sum to one"),
+        (measures[0][:5], "60 (points|features)"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            model.distance(measures[0], bad)
+
+
+def test_data_frames_have_the_names_of_the_measures():
+    graph, measures = one_pair()
+    model = hm.DiffusionEMD(graph, max_scale=3).set_output(transform="pandas")
+    for frame in (model.fit_transform(measures), model.transform(measures)):
+        assert list(frame.index) == ["a", "b"]
+        assert list(frame.columns) == list(model.get_feature_names_out())
+    assert list(model.transform(measures.toarray()).index) == [0, 1]
+    assert list(model.transform(measures[::-1]).index) == ["b", "a"]
+    pipeline = make_pipeline(hm.DiffusionEMD(graph, max_scale=3), StandardScaler()).set_output(transform="pandas")
+    assert list(pipeline.fit_transform(measures).index) == ["a", "b"]
+    assert isinstance(hm.DiffusionEMD(graph, max_scale=3).fit_transform(measures), np.ndarray)
+
+
+@pytest.mark.parametrize("form", [lambda rows: rows, np.asarray, lambda rows: rows.masses])
+def test_scikit_learn_validates_and_searches_over_measures(form):
+    data = hm.datasets.ring(16, points_per_measure=20, random_state=0)
+    measures = data.measures()
+    sides = measures.masses @ data.points[:, 0] > 0
+    pipeline = make_pipeline(
+        hm.DiffusionEMD(hm.Graph.from_points(data.points)), KNeighborsClassifier(3, metric="manhattan")
+    )
+    assert cross_val_score(pipeline, form(measures), sides, cv=4).mean() > 0.8
+    grid = {"diffusionemd__alpha": [0.3, 0.5], "diffusionemd__n_scales": [2, None], "diffusionemd__norm": ["levels"]}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(form(measures), sides)
+    assert search.best_score_ > 0.8
+    assert search.predict(form(measures[:3])).shape == (3,)

@@ -64,6 +64,7 @@ def test_construction_says_how():
         "source": "points",
         "kernel": "gaussian",
         "bandwidth": graph.construction["bandwidth"],
+        "metric": "euclidean",
         "n_neighbors": 7,
         "neighbors": "tree",
         "recall": 1.0,
@@ -163,7 +164,7 @@ INFINITE_POINT[4, 1] = -np.inf
     [
         (
             BAD_POINT,
-            r"points without NaN or infinity, found 1 such values in 1 rows \(first: row 4\); remove or impute",
+            r"points without NaN or infinity, found 1 such value in 1 row \(first: row 4\); remove or impute",
         ),
         (INFINITE_POINT, "points without NaN or infinity"),
         (pd.DataFrame(BAD_POINT), "points without NaN or infinity"),
@@ -191,7 +192,7 @@ def test_bad_points(points, words):
     [
         (30, 30, "more points than n_neighbors=30, found 30 points; use n_neighbors of at most 29"),
         (3, 30, "found 3 points; use n_neighbors of at most 2"),
-        (1, 1, "found 1 points; give at least two points"),
+        (1, 1, "found 1 point; give at least two points"),
     ],
 )
 def test_fewer_points_than_neighbours(n_points, n_neighbors, words):
@@ -450,12 +451,12 @@ def test_construction_is_a_copy_of_what_was_given():
         (Graph.from_grid((4, 5), reach=1), "Graph(20 points, 55 edges; grid 4x5)"),
         (
             Graph.from_points([[0.0], [2.0]], 1),
-            "Graph(2 points, 1 edges; gaussian kernel, bandwidth 3, 1 neighbours by tree)",
+            "Graph(2 points, 1 edge; gaussian kernel, bandwidth 3, 1 neighbour by tree)",
         ),
-        (Graph.from_points([[0.0], [2.0]], 1, "box"), "Graph(2 points, 1 edges; box kernel, 1 neighbours by tree)"),
+        (Graph.from_points([[0.0], [2.0]], 1, "box"), "Graph(2 points, 1 edge; box kernel, 1 neighbour by tree)"),
         (
             Graph.from_points([[0.0], [2.0]], kernel="box", radius=2.0),
-            "Graph(2 points, 1 edges; box kernel, neighbours by radius)",
+            "Graph(2 points, 1 edge; box kernel, neighbours by radius)",
         ),
     ],
     ids=["affinity", "grid", "points", "box", "radius"],

@@ -74,7 +74,7 @@ def test_every_landmark_has_points_even_among_duplicates():
 def test_more_landmarks_than_different_points_are_refused_with_advice():
     with pytest.raises(InvalidInputError, match="found 3 points; use at most 3 landmarks"):
         Landmarks.from_points(gaussian(3), 4)
-    with pytest.raises(InvalidInputError, match="5000 points of which 2 differ; use at most 2"):
+    with pytest.raises(InvalidInputError, match="5,000 points of which 2 differ; use at most 2"):
         Landmarks.from_points(np.arange(5000)[:, None] % 2, 3)
 
 

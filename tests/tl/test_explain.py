@@ -200,7 +200,7 @@ def test_distances_must_be_there_and_of_these_cells(fresh, adata):
         explain(fresh.copy(), "condition")
     with pytest.raises(InvalidInputError, match="the cells of all 16 samples whose distances are stored, found those"):
         explain(adata[adata.obs["sample"] != "case-01"].copy(), "condition")
-    with pytest.raises(InvalidInputError, match="other cells in 1 samples"):
+    with pytest.raises(InvalidInputError, match="other cells in 1 sample"):
         explain(adata[1:].copy(), "condition")
     moved = adata.copy()
     moved.X = np.random.default_rng(0).normal(size=moved.shape).astype(np.float32)

@@ -99,7 +99,7 @@ def test_two_samples_are_enough_and_one_is_not(cells):
 
 
 def test_distances_of_other_cells_are_out_of_date(cells):
-    with pytest.raises(hm.InvalidInputError, match="other cells in 1 samples \\(first: 'case-01'\\)"):
+    with pytest.raises(hm.InvalidInputError, match="other cells in 1 sample \\(first: 'case-01'\\)"):
         samples(cells[1:].copy() if cells.obs["sample"].iloc[0] == "case-01" else cells[:-1].copy())
 
 

@@ -41,3 +41,7 @@ __all__ = [
     "study_cohort",
     "study_comparison",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

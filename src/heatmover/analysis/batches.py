@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from heatmover._typing import Bool, Float64, Int64, Intp
 from heatmover._validation import check_matrix
-from heatmover._words import listed, quoted
+from heatmover._words import counted, listed, quoted
 from heatmover.analysis.examination import design_of
 from heatmover.cohort import Cohort
 from heatmover.cohort.shifted import shifted_cohort
@@ -58,7 +58,8 @@ class Alignment(NamedTuple):
         """Return what was done in one sentence, with the name of the variable."""
         lengths = np.sqrt((self.shifts**2).sum(axis=1)) / (self.spread or 1.0)
         return (
-            f"Cells of {len(self.batches)} batches ({quoted(name)}) were moved onto each other, by {lengths.min():.2g} "
+            f"Cells of {counted(len(self.batches), 'batch')} ({quoted(name)}) were moved onto each other, by "
+            f"{lengths.min():.2g} "
             f"to {lengths.max():.2g} times the spread of the cells; distances and all that follows are those of the "
             "moved cells. A batch that also stretches or turns its cells is not undone by this."
         )
@@ -126,7 +127,7 @@ def align_batches(
     whole = codes.shape == (len(places),) and codes.dtype.kind in "iu"
     if not whole or codes.min() < 0 or codes.max() >= n_samples:
         raise InvalidInputError(
-            f"samples: a number from 0 to {n_samples - 1} for each of the {len(places)} points",
+            f"samples: a number from 0 to {n_samples - 1} for each of the {counted(len(places), 'point')}",
             f"{codes.dtype} of shape {codes.shape}",
         )
     codes = codes.astype(np.int64)
@@ -191,7 +192,7 @@ def check_batches(
     if told < len(names) - 1:
         raise InvalidInputError(
             f"batches that can be told from {', '.join(map(quoted, keep))}",
-            f"{len(names)} batches of which {len(names) - 1 - told} cannot",
+            f"{counted(len(names), 'batch')} of which {len(names) - 1 - told} cannot",
             "no alignment can separate them: the same condition, or anchor samples, must be in several batches",
         )
     return _Fit(codes, names, columns, used)

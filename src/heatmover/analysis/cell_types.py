@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from heatmover._typing import Int32, Int64
 from heatmover._validation import LabelNames, as_array, check_random_state, import_extra
-from heatmover._words import find, quoted
+from heatmover._words import counted, find, quoted, verb
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.examination import label
 from heatmover.attribution.cell_types import CellTypes, TypedCells, contrast_types
@@ -239,7 +239,9 @@ class CellContrast:
             )
         told = ". ".join(str(cell_type) for cell_type in found[:TOLD])
         rest = len(found) - TOLD
-        more = f" {rest} more of {len(self.types)} types differ." if rest > 0 else ""
+        more = (
+            f" {rest} more of {counted(len(self.types), 'type')} {verb(rest, 'differs', 'differ')}." if rest > 0 else ""
+        )
         return f"{parts}. {told}.{more}{self._frame()}"
 
     def _frame(self) -> str:
@@ -275,7 +277,10 @@ class CellContrast:
         return self.describe()
 
     def __repr__(self) -> str:
-        return f"CellContrast({self.group} against {self.reference}, {len(self.types)} types of {self.annotation})"
+        return (
+            f"CellContrast({self.group} against {self.reference}, {counted(len(self.types), 'type')} of "
+            f"{self.annotation})"
+        )
 
 
 def annotate(name: str, values: Any, n_cells: int) -> Annotation:
@@ -298,7 +303,7 @@ def annotate(name: str, values: Any, n_cells: int) -> Annotation:
     codes, types = values if isinstance(values, tuple) else encode([_column(values)])
     if codes.size != n_cells:
         raise InvalidInputError(
-            f"cells: one type for each of the {n_cells} points of the graph",
+            f"cells: one type for each of the {counted(n_cells, 'point')} of the graph",
             f"{codes.size}",
             "with landmarks these are the points; comparison.landmarks.assign(points) tells that of each cell",
         )

@@ -12,20 +12,20 @@ from typing import Any, Literal, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from sklearn.base import clone
 
 from heatmover._handed import handed
 from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Bool, Float64, FloatArray, Int64, Intp
 from heatmover._validation import LabelNames, as_array, check_integer, check_matrix, check_option, check_threads
+from heatmover._words import counted
 from heatmover.analysis.landmarking import LandmarkAgreement, landmark_agreement, place_landmarks
 from heatmover.analysis.units import Units, calibrated, check_units
 from heatmover.calibration import Calibration
 from heatmover.cohort.equal import EqualDraw, check_equal_cells, equal_count, hash_seed, sample_salt, smallest
 from heatmover.cohort.hashes import cell_hashes
 from heatmover.embedding.distances import pairwise_distances
-from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.embedding.estimator import DiffusionEMD, unfitted_copy
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Diagnosis, Graph, Landmarks
 from heatmover.manifold import classical_scaling
@@ -205,7 +205,11 @@ class Comparison(ReadOnlyArrays):
     def max_scale_reason(self) -> str:
         """Why the largest scale is the largest."""
         found = self.calibration
-        return self.model.max_scale_reason_ if found is None else f"it fits the {len(found.pairs)} exact pairs best"
+        return (
+            self.model.max_scale_reason_
+            if found is None
+            else f"it fits the {counted(len(found.pairs), 'exact pair')} best"
+        )
 
     def nearest(self, k: int = 10) -> tuple[Float64, Int64]:
         """Return the k nearest samples of each sample.
@@ -371,7 +375,7 @@ class Comparison(ReadOnlyArrays):
         standing_in = "" if self.landmark_agreement is None else f"; {self.landmark_agreement.describe()}"
         apart = self.distances[np.triu_indices(len(self.names), 1)]
         return (
-            f"Comparison({len(self.names)} samples of {size} points; distances {apart.min():.3g} to "
+            f"Comparison({counted(len(self.names), 'sample')} of {size} points; distances {apart.min():.3g} to "
             f"{apart.max():.3g}; scales up to 2^{self.model.max_scale_} steps{standing_in})"
         )
 
@@ -379,7 +383,7 @@ class Comparison(ReadOnlyArrays):
         count = check_integer(name, value, minimum=1)
         most = len(self.names) - 1
         if count > most:
-            raise InvalidInputError(f"{name} of at most {most}", f"{count} with {most + 1} samples")
+            raise InvalidInputError(f"{name} of at most {most}", f"{count} with {counted(most + 1, 'sample')}")
         return count
 
     def _check_groups(self, groups: Groups) -> tuple[Intp, tuple[str, ...]]:
@@ -481,7 +485,9 @@ def compare(
     places: Any = points if isinstance(points, Graph) else check_matrix("points", points)
     n_points = places.n_points if isinstance(places, Graph) else len(places)
     if n_points != measures.shape[1]:
-        raise InvalidInputError(f"one label for each of the {n_points} points", f"{measures.shape[1]} labels")
+        raise InvalidInputError(
+            f"one label for each of the {counted(n_points, 'point')}", counted(measures.shape[1], "label")
+        )
     copy = check_model(model, random_state=random_state, n_jobs=n_jobs)
     watcher = SILENT if progress is None else progress
     drawn = None
@@ -644,7 +650,7 @@ def check_model(model: object, *, random_state: int | None, n_jobs: int | None) 
         raise InvalidInputError("model to be a DiffusionEMD", type(model).__name__)
     if model.graph is not None:
         raise InvalidInputError("model without a graph", repr(model.graph), "pass the graph in place of the points")
-    copy: DiffusionEMD = clone(model)
+    copy: DiffusionEMD = unfitted_copy(model)
     if n_jobs is not None:
         copy.set_params(n_jobs=n_jobs)
     copy.check_parameters()

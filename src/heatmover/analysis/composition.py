@@ -63,7 +63,10 @@ class SampleComposition(ReadOnlyArrays):
         return SampleComposition(self.annotation, (*self.types[:count], rest), shares)
 
     def __repr__(self) -> str:
-        return f"SampleComposition({len(self.shares)} samples, {len(self.types)} types of {self.annotation})"
+        return (
+            f"SampleComposition({counted(len(self.shares), 'sample')}, {counted(len(self.types), 'type')} "
+            f"of {self.annotation})"
+        )
 
 
 def shares_of(annotation: Annotation, masses: sp.csr_array) -> SampleComposition:

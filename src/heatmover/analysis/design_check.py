@@ -382,7 +382,8 @@ def _of_giver(giver: _Column, others: Sequence[_Column], examined: Collection[st
     yield DesignRemark(
         "block", (giver.name,),
         Sentence(
-            f"{name} ties samples together: it has {n_givers} values in {n_samples} samples, {each}. "
+            f"{name} ties samples together: it has {counted(n_givers, 'value')} in {counted(n_samples, 'sample')}, "
+            f"{each}. "
             f"{argument('block', giver.name)} takes this into account{doubt}."
         ),
     )  # fmt: skip

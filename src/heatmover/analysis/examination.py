@@ -13,7 +13,7 @@ import numpy.typing as npt
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Bool, Float64, Int64
 from heatmover._validation import LabelNames, RandomState, check_integer
-from heatmover._words import counted, find, naturally, percent, quoted
+from heatmover._words import counted, find, naturally, percent, quoted, verb
 from heatmover.analysis.variables import as_groups, as_numbers, check_readings, kind_of, label
 from heatmover.errors import InvalidInputError, Sentence
 from heatmover.manifold import smoothness
@@ -110,7 +110,8 @@ class Pairs:
         n, of = self.n_samples, f" of {quoted(self.block)}" if self.block else ""
         return (
             f"Within the {counted(self.n_blocks, self.noun)}{of} it explains {self.share} of the "
-            f"variation; the nearest sample is of the same group for {self.same_group * n:.3g} of {n} samples "
+            f"variation; the nearest sample is of the same group for {self.same_group * n:.3g} of "
+            f"{counted(n, 'sample')} "
             f"({self.chance_group * n:.1f} expected by chance) and of the same {self.noun} for "
             f"{self.same_block * n:.3g} ({self.chance_block * n:.1f} expected)."
         )
@@ -300,7 +301,7 @@ class Finding:
         found = self.separation
         return (
             f"The nearest sample is of the same group for {found.agreement * found.n_samples:.3g} of "
-            f"{found.n_samples} samples ({found.chance * found.n_samples:.1f} expected by chance)."
+            f"{counted(found.n_samples, 'sample')} ({found.chance * found.n_samples:.1f} expected by chance)."
         )
 
 
@@ -658,7 +659,7 @@ def _untestable(name: str, values: list[Any], groups: Mapping[str, int]) -> str:
     """Return why a variable cannot be tested, or nothing."""
     start = f"{quoted(name)} was not tested: "
     if len(values) < FEWEST_SAMPLES:
-        return f"{start}{len(values)} samples with a known value are too few."
+        return f"{start}{counted(len(values), 'sample')} with a known value {verb(len(values), 'is', 'are')} too few."
     if any(isinstance(value, float | np.floating) and np.isinf(value) for value in values):
         return f"{start}it has infinite values."
     if len(groups) == 1 or (not groups and len(set(values)) == 1):
@@ -673,11 +674,11 @@ def _remark(name: str, n_missing: int, groups: Mapping[str, int], alone: tuple[i
     if not left:
         notes.append("No distance is left between these samples, so that nothing supports this but the test.")
     if n_missing:
-        notes.append(f"{n_missing} {'sample' if n_missing == 1 else 'samples'} without {quoted(name)} left out.")
+        notes.append(f"{counted(n_missing, 'sample')} without {quoted(name)} left out.")
     single = sum(size == 1 for size in groups.values())
     if single:
-        have = "has" if single == 1 else "have"
-        notes.append(f"{single} of its {len(groups)} groups {have} a single sample.")
+        have = verb(single, "has", "have")
+        notes.append(f"{single} of its {counted(len(groups), 'group')} {have} a single sample.")
     if alone[0]:
         kind = "group" if groups else "value"
         notes.append(f"{alone[0]} of {counted(alone[1], 'block')} hold one {kind} only and say nothing of it.")
@@ -721,7 +722,9 @@ def _name_of(tied: Tied) -> str:
 def _listed(name: object, values: Any, n_samples: int) -> list[Any]:
     found = list(values)  # a masked value is a missing one
     if len(found) != n_samples:
-        raise InvalidInputError(f"a value of {quoted(name)} for each of the {n_samples} samples", f"{len(found)}")
+        raise InvalidInputError(
+            f"a value of {quoted(name)} for each of the {counted(n_samples, 'sample')}", f"{len(found)}"
+        )
     return found
 
 

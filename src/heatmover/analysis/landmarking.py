@@ -9,13 +9,13 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from sklearn.base import clone
 
 from heatmover._progress import Progress
 from heatmover._typing import Float64, Int64
 from heatmover._validation import check_integer, check_random_state
+from heatmover._words import counted
 from heatmover.embedding.distances import pairwise_distances
-from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.embedding.estimator import DiffusionEMD, unfitted_copy
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
 from heatmover.graphs import Graph, Landmarks
 from heatmover.graphs.distinct import distinct_points, draw_by_mass, gather_masses
@@ -63,7 +63,7 @@ class LandmarkAgreement:
     Examples
     --------
     >>> print(LandmarkAgreement(spearman=0.987, unexplained=0.04, n_points=10000, n_samples=48, n_landmarks=2000))
-    Spearman 0.987 between distances of 48 samples through 2000 landmarks and on a graph over 10000 of their points
+    Spearman 0.987 between distances of 48 samples through 2,000 landmarks and on a graph over 10,000 of their points
     """
 
     spearman: float
@@ -74,13 +74,13 @@ class LandmarkAgreement:
 
     def describe(self) -> str:
         """Return the figures in a few words."""
-        agreement = f"Spearman {self.spearman:.3f} with a graph over {self.n_points} points"
-        return f"through {self.n_landmarks} landmarks, {agreement}"
+        agreement = f"Spearman {self.spearman:.3f} with a graph over {counted(self.n_points, 'point')}"
+        return f"through {counted(self.n_landmarks, 'landmark')}, {agreement}"
 
     def __str__(self) -> str:
         return (
-            f"Spearman {self.spearman:.3f} between distances of {self.n_samples} samples through {self.n_landmarks} "
-            f"landmarks and on a graph over {self.n_points} of their points"
+            f"Spearman {self.spearman:.3f} between distances of {counted(self.n_samples, 'sample')} through "
+            f"{counted(self.n_landmarks, 'landmark')} and on a graph over {self.n_points:,} of their points"
         )
 
 
@@ -137,7 +137,9 @@ def landmark_agreement(
     array = landmarks.check_points(points)
     measures = labels if isinstance(labels, Measures) else measures_from_labels(labels)
     if measures.shape[1] != len(array):
-        raise InvalidInputError(f"one label for each of the {len(array)} points", f"{measures.shape[1]} labels")
+        raise InvalidInputError(
+            f"one label for each of the {counted(len(array), 'point')}", counted(measures.shape[1], "label")
+        )
     rng = check_random_state(random_state)
     nodes_here, place = distinct_points(array)
     masses = gather_masses(measures.masses, place, len(nodes_here))
@@ -246,12 +248,13 @@ def quota(sizes: npt.NDArray[np.integer], n_points: int) -> int:
 def _graph_like(nodes: Graph, points: Float64, n_jobs: int | None) -> Graph:
     how = nodes.construction
     count = min(how.get("n_neighbors") or 30, len(points) - 1)
-    return Graph.from_points(points, count, kernel=how.get("kernel") or "gaussian", n_jobs=n_jobs)
+    metric = how.get("metric") or "euclidean"
+    return Graph.from_points(points, count, kernel=how.get("kernel") or "gaussian", n_jobs=n_jobs, metric=metric)
 
 
 def _distances(graph: Graph, measures: Measures, settings: DiffusionEMD) -> Float64:
     with warnings.catch_warnings():  # of a graph that nobody asked for
         warnings.simplefilter("ignore", GraphWarning)
         warnings.simplefilter("ignore", EmbeddingWarning)
-        embedding = clone(settings).set_params(graph=graph).fit_transform(measures)
+        embedding = unfitted_copy(settings).set_params(graph=graph).fit_transform(measures)
     return np.asarray(pairwise_distances(embedding, n_jobs=settings.n_jobs), dtype=np.float64)

@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Bool, Float64, Intp
 from heatmover._validation import check_integer, import_extra
-from heatmover._words import distinct, find, listed, percent, quoted
+from heatmover._words import counted, distinct, find, listed, percent, quoted, verb
 from heatmover.analysis.batches import Alignment, align_cohort, check_batches
 from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, check_reference, contrast_cells
 from heatmover.analysis.clusters import cluster_cells, cluster_note, clusters_wanted
@@ -123,7 +123,7 @@ class Study:
         n_samples = len(self.comparison.names)
         tested = [finding for finding in self.findings if finding.answer is not None]
         if not tested:
-            return f"{n_samples} samples were compared; no variable of theirs could be tested."
+            return f"{counted(n_samples, 'sample')} were compared; no variable of theirs could be tested."
         first = tested[0]
         answer = first.answer
         assert answer is not None
@@ -134,7 +134,7 @@ class Study:
             else f", {percent(first.pairs.explained)} of the variation within {first.pairs.noun}s"
         )
         size = f"it {first.size}{within}"
-        between = f"the distances between the {n_samples} samples{first.beside}"
+        between = f"the distances between the {counted(n_samples, 'sample')}{first.beside}"
         if first.undecided:
             return (
                 f"{first.evidence} cannot decide whether {name} goes with {between}: {size} ({p}, the smallest that so "
@@ -144,7 +144,8 @@ class Study:
             return f"{name} goes with {between}: {size} ({p})."
         if answer.p_value <= 0.05:
             return (
-                f"{name} may go with {between}: {size} ({p}), which is not sure among {len(tested)} variables tested."
+                f"{name} may go with {between}: {size} ({p}), which is not sure among "
+                f"{counted(len(tested), 'variable')} tested."
             )
         return f"No sign that {name} goes with {between}: {size} ({p})."
 
@@ -536,7 +537,7 @@ def _in_order(frame: Any, names: list[str]) -> Any:
         absent = [name for name in names if name not in set(labels)]
         raise InvalidInputError("the names of the samples in the index of variables", f"{listed(absent)} not there")
     if len(frame) != len(names):
-        raise InvalidInputError(f"variables of {len(names)} samples", f"{len(frame)} rows")
+        raise InvalidInputError(f"variables of {counted(len(names), 'sample')}", counted(len(frame), "row"))
     return frame
 
 
@@ -547,7 +548,7 @@ def enough_cells(cohort: Cohort, min_cells: int | None) -> Intp:
     if min_cells is None and single:
         raise InvalidInputError(
             "at least two cells in every sample",
-            f"one in {len(single)} of {len(cohort.names)} samples ({listed(single)})",
+            f"one in {len(single)} of {counted(len(cohort.names), 'sample')} ({listed(single)})",
             f"{argument('min_cells', 2)} leaves them out, {argument('min_cells', 1)} keeps them",
         )
     kept = np.flatnonzero(cohort.sizes >= least)
@@ -566,7 +567,7 @@ def check_noise(cohort: Cohort, kept: Intp, asked: StudyParameters) -> None:
     if (asked.bias == "corrected" or asked.n_bootstrap) and cohort.sizes[kept].max() < 2:
         raise InvalidInputError(
             "a sample of at least two cells, to tell noise from difference",
-            f"{len(kept)} samples of 1 cell",
+            f"{counted(len(kept), 'sample')} of 1 cell",
             f"{argument('bias', 'raw')} compares them as they are",
         )
 
@@ -668,7 +669,7 @@ def _check_known(name: str, values: list[Any], table: Any, what: str) -> None:
     if missing:
         raise InvalidInputError(
             f"a value of {quoted(name)} for every sample, {what}",
-            f"none for {len(missing)} of {len(values)} samples ({listed(missing)})",
+            f"none for {len(missing)} of {counted(len(values), 'sample')} ({listed(missing)})",
             "leave these samples out, or the variable",
         )
 
@@ -686,7 +687,7 @@ def check_block(values: Any, name: str) -> list[object]:
     missing = int(values.isna().sum())
     if missing:
         raise InvalidInputError(
-            f"a block in {quoted(name)} for every sample", f"none for {missing} of {len(values)} samples"
+            f"a block in {quoted(name)} for every sample", f"none for {missing} of {counted(len(values), 'sample')}"
         )
     return list(values)
 
@@ -713,7 +714,7 @@ def check_components(affinity: Any, cells: Float64) -> None:
     if apart > MOST_APART:
         raise InvalidInputError(
             "a connected graph",
-            f"{n_components} components, with {apart:.0%} of the cells outside the largest",
+            f"{counted(n_components, 'component')}, with {apart:.0%} of the cells outside the largest",
             f"raise {argument('n_neighbors')}, remove outliers, or {argument('allow_components', True)} to go on: mass "
             "then never moves between components",
         )
@@ -723,8 +724,7 @@ def _left_out_notes(cohort: Cohort, kept: Intp, min_cells: int | None) -> Iterat
     names = [cohort.names[i] for i in np.setdiff1d(np.arange(len(cohort.names)), kept)]
     if names:
         yield (
-            f"{len(names)} {'sample' if len(names) == 1 else 'samples'} with fewer than {min_cells} cells left out: "
-            f"{listed(names)}."
+            f"{counted(len(names), 'sample')} with fewer than {counted(min_cells, 'cell')} left out: {listed(names)}."
         )
 
 
@@ -744,11 +744,12 @@ def _size_notes(comparison: Comparison) -> Iterator[str]:
     correlation = float(a @ b / np.sqrt((a @ a) * (b @ b)))
     if correlation < SIZE_MATTERS:
         small = int((sizes < SMALL_SAMPLE).sum())
-        few = f"; {small} samples have fewer than {SMALL_SAMPLE}" if small else ""
+        few = f"; {counted(small, 'sample')} {verb(small, 'has', 'have')} fewer than {SMALL_SAMPLE}" if small else ""
         remedy = f"{argument('bias', 'corrected')} removes it, " if comparison.bias == "raw" else ""
         yield Sentence(
             f"Small samples look far from all others: the fewer cells, the further the nearest sample (Spearman "
-            f"{correlation:.2f}; {sizes.min()} to {sizes.max()} cells{few}). Part of any difference may be the number "
+            f"{correlation:.2f}; {sizes.min()} to {counted(sizes.max(), 'cell')}{few}). Part of any difference may "
+            f"be the number "
             f"of cells; {remedy}{argument('equal_cells', True)} draws equally many from every sample, "
             f"{argument('min_cells')} leaves small samples out."
         )

@@ -10,6 +10,7 @@ from scipy.sparse.csgraph import connected_components
 
 from heatmover._progress import Progress
 from heatmover._validation import check_option, import_extra
+from heatmover._words import counted
 from heatmover.calibration import FEWEST, Calibration, calibrate
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
@@ -47,7 +48,8 @@ def check_enough_samples(n_samples: int, n_scales: int = 1) -> int:
     if found < fewest:
         least = next(m for m in range(2, 2 * fewest) if m * (m - 1) // 2 >= fewest)
         raise InvalidInputError(
-            f"at least {least} samples for {argument('units')}, which come from {fewest} exact pairs or more",
+            f"at least {counted(least, 'sample')} for {argument('units')}, which come from "
+            f"{counted(fewest, 'exact pair')} or more",
             f"{n_samples}",
             f"leave {argument('units')} out",
         )
@@ -96,6 +98,6 @@ def _check_connected(graph: Graph) -> None:
     if n_components > 1:
         raise InvalidInputError(
             f"a connected graph for {argument('units', 'geodesic')}: no path leads from one component to another",
-            f"{n_components} components",
+            counted(n_components, "component"),
             f"raise {argument('n_neighbors')}, remove outliers, or use {argument('units', 'euclidean')}",
         )

@@ -19,7 +19,7 @@ from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import FloatArray, Int64, IntArray
 from heatmover._validation import LabelNames, check_finite, check_matrix, check_random_state
-from heatmover._words import listed, quoted, quoted_path
+from heatmover._words import counted, listed, quoted, quoted_path
 from heatmover.analysis.comparison import check_model
 from heatmover.analysis.landmarking import place_landmarks
 from heatmover.analysis.units import Units, calibrated, check_units
@@ -181,7 +181,9 @@ class Atlas(ReadOnlyArrays):
         if isinstance(labels, str):
             codes = np.zeros(len(values), dtype=np.int32)
         if codes.size != len(values):
-            raise InvalidInputError(f"one label for each of the {len(values)} points", f"{codes.size} labels")
+            raise InvalidInputError(
+                f"one label for each of the {counted(len(values), 'point')}", counted(codes.size, "label")
+            )
         return self._mapped(names, [(values, codes)], (), n_jobs)
 
     def _mapped(self, names: tuple[str, ...], blocks: Any, warnings: tuple[str, ...], n_jobs: int | None) -> Mapped:
@@ -342,7 +344,9 @@ class Atlas(ReadOnlyArrays):
         model = DiffusionEMD.from_record(record.part("model"))
         nodes, features = Landmarks.from_record(record.part("nodes")), Features.from_record(record.part("features"))
         if nodes.n_landmarks != model.n_features_in_:
-            raise InvalidInputError(f"{model.n_features_in_} stored nodes, as the model has", f"{nodes.n_landmarks}")
+            raise InvalidInputError(
+                f"{counted(model.n_features_in_, 'stored node')}, as the model has", f"{nodes.n_landmarks}"
+            )
         schema, own = samples.schema, fingerprint(model)
         expected = (own, own, nodes.n_landmarks, model.prepared_.layout.n_features)
         if (record.text("fingerprint"), schema.model, schema.n_nodes, schema.n_features) != expected:
@@ -375,8 +379,9 @@ class Atlas(ReadOnlyArrays):
     def __repr__(self) -> str:
         told = f"; variables: {', '.join(self.variables)}" if self.variables else ""
         return (
-            f"Atlas({len(self.names)} samples of {int(self.sizes.sum())} cells on {self.nodes.n_landmarks} nodes, "
-            f"{len(self.features.names)} features{told})"
+            f"Atlas({counted(len(self.names), 'sample')} of {counted(int(self.sizes.sum()), 'cell')} on "
+            f"{counted(self.nodes.n_landmarks, 'node')}, "
+            f"{counted(len(self.features.names), 'feature')}{told})"
         )
 
 
@@ -478,7 +483,9 @@ def _read(
     points = check_matrix("points", source)
     names, codes = code_labels(labels)
     if codes.size != len(points):
-        raise InvalidInputError(f"one label for each of the {len(points)} points", f"{codes.size} labels")
+        raise InvalidInputError(
+            f"one label for each of the {counted(len(points), 'point')}", counted(codes.size, "label")
+        )
     return names, codes, points, Features.of_points(points, features), {}
 
 
@@ -491,7 +498,9 @@ def _check_variables(variables: Mapping[str, Sequence[Any]], names: Sequence[str
     found = {}
     for name, values in variables.items():
         if len(values) != len(names):
-            raise InvalidInputError(f"a value of {name!r} for each of the {len(names)} samples", f"{len(values)}")
+            raise InvalidInputError(
+                f"a value of {name!r} for each of the {counted(len(names), 'sample')}", f"{len(values)}"
+            )
         found[LabelNames("variables").add(name)] = tuple(map(_plain_value, values))
     return found
 

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, FloatArray, Int32
 from heatmover._validation import check_matrix
-from heatmover._words import distinct, find_all, listed, readable
+from heatmover._words import counted, distinct, find_all, listed, readable
 from heatmover.cohort import Cohort, read_cohort
 from heatmover.cohort.projection import Moments, Projection
 from heatmover.cohort.shifted import ShiftedReader
@@ -128,7 +128,9 @@ class Features(ReadOnlyArrays):
         ranges.add(points)
         known = [f"feature {i}" for i in range(1, points.shape[1] + 1)] if names is None else list(map(str, names))
         if len(known) != points.shape[1]:
-            raise InvalidInputError(f"a name for each of the {points.shape[1]} features", f"{len(known)} names")
+            raise InvalidInputError(
+                f"a name for each of the {counted(points.shape[1], 'feature')}", counted(len(known), "name")
+            )
         distinct(known, "names of features")
         spread = ranges.moments.deviation
         return cls(tuple(known), Projection(), ranges.lower, ranges.upper, spread, named=names is not None)
@@ -154,7 +156,7 @@ class Features(ReadOnlyArrays):
         if tuple(cohort.reader.features) != self.names:
             found = listed(cohort.reader.features, most=3)
             raise InvalidInputError(
-                f"the {len(self.names)} features of the atlas ({listed(self.names, most=3)})",
+                f"the {counted(len(self.names), 'feature')} of the atlas ({listed(self.names, most=3)})",
                 f"{len(cohort.reader.features)} ({found})",
             )
         return replace(cohort, projection=self.projection)
@@ -170,7 +172,7 @@ class Features(ReadOnlyArrays):
         values = check_matrix("points", points)
         if values.shape[1] != len(self.names):
             raise InvalidInputError(
-                f"points with the {len(self.names)} features of the atlas", f"{values.shape[1]}",
+                f"points with the {counted(len(self.names), 'feature')} of the atlas", f"{values.shape[1]}",
                 "a DataFrame is matched by the names of its columns" if self.named else "",
             )  # fmt: skip
         return values
@@ -182,7 +184,8 @@ class Features(ReadOnlyArrays):
         if outside.any():
             worst = int(np.argmax(np.where(outside, ranges.upper - ranges.lower, -np.inf)))
             yield (
-                f"Values far beyond the reference's in {np.count_nonzero(outside)} of {outside.size} features "
+                f"Values far beyond the reference's in {np.count_nonzero(outside)} of "
+                f"{counted(outside.size, 'feature')} "
                 f"({listed([self.names[i] for i in np.flatnonzero(outside)], most=3)}; the widest from "
                 f"{ranges.lower[worst]:.3g} to {ranges.upper[worst]:.3g}, in the reference from "
                 f"{self.lower[worst]:.3g} to {self.upper[worst]:.3g}): check the units."
@@ -192,7 +195,7 @@ class Features(ReadOnlyArrays):
         if ranges.moments.count >= ENOUGH and narrow.size and narrow.mean() > MOST:
             yield (
                 f"Values spread less than {NARROW:.0%} as much as the reference's in {np.count_nonzero(narrow)} of "
-                f"{varied.sum()} features: check the units, and whether logarithms were taken."
+                f"{counted(varied.sum(), 'feature')}: check the units, and whether logarithms were taken."
             )
         if self.representation is not None:
             yield (
@@ -237,7 +240,7 @@ def raw_blocks(cohort: Cohort) -> Iterator[tuple[Any, Int32]]:
             yield block, cohort.codes[done : done + block.shape[0]]
             done += block.shape[0]
     if done != cohort.n_cells:
-        raise InvalidInputError(f"{cohort.n_cells} cells", f"{done}", "the file has changed since it was read")
+        raise InvalidInputError(counted(cohort.n_cells, "cell"), f"{done}", "the file has changed since it was read")
 
 
 def code_labels(labels: npt.ArrayLike) -> tuple[tuple[str, ...], Int32]:

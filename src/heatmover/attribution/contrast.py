@@ -27,6 +27,7 @@ import scipy.sparse as sp
 
 from heatmover._typing import Bool, Float64, FloatArray, Int64, Intp
 from heatmover._validation import check_threads
+from heatmover._words import counted
 from heatmover.attribution.reference import expected_reference, first_of_order
 from heatmover.attribution.witness import find_name
 from heatmover.embedding.definition import Layout, embed
@@ -186,7 +187,7 @@ def _chosen(
     if group is None:
         others = [name for name in names if name != str(reference)]
         if len(others) > 1 and not (reference is None and len(names) == 2):
-            raise InvalidInputError("group= to say which group to explain", f"{len(names)} groups")
+            raise InvalidInputError("group= to say which group to explain", counted(len(names), "group"))
         group = others[0]
     group = str(group)
     if reference is not None and str(reference) == group:

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64
 from heatmover._validation import as_array, import_extra
+from heatmover._words import counted
 from heatmover.attribution.cell_types import TypedCells, effective_cells
 from heatmover.attribution.contrast import Design
 from heatmover.attribution.permuted import column_differences, controlled, smallest_p, two_sided, weigh
@@ -132,11 +133,11 @@ class Drivers(ReadOnlyArrays):
     def __str__(self) -> str:
         found = self.top()
         if not found:
-            return f"None of {len(self.features):,} features surely differs within a cell type."
+            return f"None of {counted(len(self.features), 'feature')} surely differs within a cell type."
         return "\n".join(f"{name}: {', '.join(features)}" for name, features in found.items())
 
     def __repr__(self) -> str:
-        return f"Drivers({len(self.features)} features in {len(self.types)} types)"
+        return f"Drivers({counted(len(self.features), 'feature')} in {counted(len(self.types), 'type')})"
 
 
 def check_features(features: Any, names: Any | None, n_cells: int) -> tuple[Any, tuple[str, ...]]:
@@ -146,7 +147,7 @@ def check_features(features: Any, names: Any | None, n_cells: int) -> tuple[Any,
     values = sp.csr_array(features, dtype=np.float64) if sp.issparse(features) else as_array("features", features)
     if values.ndim != 2 or values.shape[0] != n_cells or values.dtype.kind not in "iufb":
         raise InvalidInputError(
-            f"features: numbers of {n_cells} cells in rows, ({n_cells}, n_features)",
+            f"features: numbers of {counted(n_cells, 'cell')} in rows, ({n_cells}, n_features)",
             f"shape {values.shape} of {values.dtype}",
         )
     values = values if sp.issparse(values) else values.astype(np.float64)
@@ -154,7 +155,9 @@ def check_features(features: Any, names: Any | None, n_cells: int) -> tuple[Any,
         raise InvalidInputError("features without NaN or infinity", "some", "leave these features out")
     named = [f"feature {i}" for i in range(values.shape[1])] if names is None else [str(name) for name in names]
     if len(named) != values.shape[1] or len(set(named)) != len(named):
-        raise InvalidInputError(f"{values.shape[1]} different names of features", f"{len(set(named))} of {len(named)}")
+        raise InvalidInputError(
+            f"{counted(values.shape[1], 'different name')} of features", f"{len(set(named))} of {len(named)}"
+        )
     return values, tuple(named)
 
 

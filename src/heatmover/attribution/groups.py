@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64
 from heatmover._validation import RandomState, check_random_state
+from heatmover._words import counted
 from heatmover.attribution.cell_types import CellTypes, contrast_types, typed_points
 from heatmover.attribution.contrast import TestedColumns, framed, is_reference, set_up, two_frames
 from heatmover.attribution.witness import Explanation, check_coordinates, check_model, draw_points, explain_masses
@@ -110,16 +111,19 @@ class GroupContrast(ReadOnlyArrays):
         matplotlib.axes.Axes
         """
         places = check_coordinates(coordinates, self.scores.size)
-        shown = np.where(self.q_values <= level, self.log_ratios / np.log(2), 0.0)
-        return draw_points(places, shown, f"log2 of density in {self.group} over {self.reference}", ax)
+        shown = np.where(self.q_values <= level, self.log_ratios, 0.0)
+        label = f"natural logarithm of density in {self.group} over {self.reference}"
+        return draw_points(places, shown, label, ax)
 
     def __str__(self) -> str:
         called = self.q_values <= 0.1
         more, less = int((called & (self.scores > 0)).sum()), int((called & (self.scores < 0)).sum())
         return (
-            f"The mean of {self.group} ({self.n_samples[0]} samples) is at distance {self.distance:.4g} from that of "
+            f"The mean of {self.group} ({counted(self.n_samples[0], 'sample')}) is at distance {self.distance:.4g} "
+            f"from that of "
             f"{self.reference} ({self.n_samples[1]}).\n"
-            f"{self.group} is denser around {more:,} and less dense around {less:,} of {called.size:,} points, with a "
+            f"{self.group} is denser around {more:,} and less dense around {less:,} of "
+            f"{counted(called.size, 'point')}, with a "
             f"tenth of false discoveries allowed.{self._frame()}"
         )
 

@@ -27,6 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, Int64, Intp
 from heatmover._validation import as_array, check_option, check_threads, import_extra
+from heatmover._words import counted
 from heatmover.diffusion.base import LANES
 from heatmover.embedding.definition import Layout
 from heatmover.embedding.estimator import DiffusionEMD
@@ -139,7 +140,7 @@ class Breakdown(ReadOnlyArrays):
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"Breakdown({len(self.names)} types, {self.between[0]} against {self.between[1]})"
+        return f"Breakdown({counted(len(self.names), 'type')}, {self.between[0]} against {self.between[1]})"
 
 
 @final
@@ -268,8 +269,8 @@ class Explanation(ReadOnlyArrays):
         positive, negative = int((self.witness > 0).sum()), int((self.witness < 0).sum())
         return (
             f"The distance between {first} and {second} is {self.distance:.4g}: half of it comes from {half:,} of "
-            f"{largest.size:,} points.\n"
-            f"{first} is denser around {positive:,} points and {second} around {negative:,}."
+            f"{counted(largest.size, 'point')}.\n"
+            f"{first} is denser around {counted(positive, 'point')} and {second} around {negative:,}."
         )
 
     def __repr__(self) -> str:
@@ -530,7 +531,7 @@ def _looked_up(value: Any, which: str, measures: Any, model: DiffusionEMD) -> tu
     else:
         index = int(value)
         if not -rows.shape[0] <= index < rows.shape[0]:
-            raise InvalidInputError(f"{which} to be one of {rows.shape[0]} measures", f"index {index}")
+            raise InvalidInputError(f"{which} to be one of {counted(rows.shape[0], 'measure')}", f"index {index}")
         index %= rows.shape[0]
     return names[index] if names else str(index), _dense(rows[[index]])
 

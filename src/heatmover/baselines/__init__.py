@@ -55,3 +55,7 @@ __all__ = [
     "sliced_wasserstein",
     "wavelet_emd",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._typing import Float64
+from heatmover._words import counted
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.errors import InvalidInputError
 
@@ -168,7 +169,8 @@ def check_components(operator: DiffusionOperator, masses: sp.csr_array) -> None:
     if apart.any():
         raise InvalidInputError(
             "measures with equal mass in each connected component of the graph",
-            f"{operator.n_components} components and {int(apart.sum())} of {apart.size} pairs of measures that differ",
+            f"{counted(operator.n_components, 'component')} and {int(apart.sum())} of {counted(apart.size, 'pair')} "
+            f"of measures that differ",
             "see graph.diagnose(); use more neighbours, or compare the components one by one",
         )
 
@@ -199,7 +201,7 @@ def enough_steps(walk: Walk, supports: list[Support], steps: int | None, *, fewe
         return count
     raise InvalidInputError(
         "enough steps for every point of a measure to reach some point of every other measure",
-        f"{missing[wanted]} pairs of measures that cannot in {wanted} steps",
+        f"{counted(missing[wanted], 'pair')} of measures that cannot in {counted(wanted, 'step')}",
         f"use steps={count}, or 'auto'" if number == 0 else "no number of steps would do; give the graph loops",
     )
 

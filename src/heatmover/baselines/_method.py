@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from heatmover._typing import Bool, Float64, FloatArray, Int64
+from heatmover._words import counted
 from heatmover.embedding.distances import l1_distances
 from heatmover.errors import ConvergenceWarning, HeatmoverError
 
@@ -234,9 +235,10 @@ class IterativeMethod(Method[P]):
         open_pairs = np.triu(~solution.converged, 1)
         if open_pairs.any():
             warnings.warn(
-                f"{self.name}: {int(open_pairs.sum())} of {open_pairs.shape[0] * (open_pairs.shape[0] - 1) // 2} pairs "
+                f"{self.name}: {int(open_pairs.sum())} of "
+                f"{counted(open_pairs.shape[0] * (open_pairs.shape[0] - 1) // 2, 'pair')} "
                 f"did not converge: up to {solution.marginal_errors.max():.1e} of the mass is misplaced, "
-                f"{solution.tol:.1e} were asked for, after {int(solution.n_iterations.max())} iterations; "
+                f"{solution.tol:.1e} were asked for, after {counted(int(solution.n_iterations.max()), 'iteration')}; "
                 "allow more max_iterations or smooth more.",
                 ConvergenceWarning,
                 stacklevel=2,

@@ -21,6 +21,7 @@ from heatmover._validation import (
     check_random_state,
     check_threads,
 )
+from heatmover._words import counted
 from heatmover.baselines._ground import Ground, check_masses, points_of
 from heatmover.baselines._method import Declaration, Features, Traits, embedding_method
 from heatmover.errors import InvalidInputError
@@ -341,7 +342,7 @@ def cluster_tree(
         if clusters > n_distinct:
             raise InvalidInputError(
                 "at most as many clusters as distinct points",
-                f"n_clusters={clusters} with {n_distinct} distinct points",
+                f"n_clusters={clusters} with {counted(n_distinct, 'distinct point')}",
                 "use fewer clusters" if n_distinct > 1 else "give at least two distinct points",
             )
         # No branch is longer than there are points to part.

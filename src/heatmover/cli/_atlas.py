@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heatmover._words import counted, verb
 from heatmover.cli import _options as options
 from heatmover.cli._late import load_late
 from heatmover.cli._terminal import clean, fail, output, plain_errors, watched
@@ -180,9 +181,9 @@ def info(atlas: AtlasFolder) -> None:
         ]
         for row, (name, size) in enumerate(zip(reference.names[:SHOWN], reference.sizes, strict=False)):
             values = ", ".join(f"{key} {column[row]}" for key, column in reference.variables.items())
-            lines.append(f"{name}: {size} cells{f'; {values}' if values else ''}")
+            lines.append(f"{name}: {counted(size, 'cell')}{f'; {values}' if values else ''}")
         if len(reference.names) > SHOWN:
-            lines.append(f"and {len(reference.names) - SHOWN} more samples")
+            lines.append(f"and {counted(len(reference.names) - SHOWN, 'more sample')}")
     for line in lines:
         output().print(clean(line), soft_wrap=True)
 
@@ -194,7 +195,7 @@ def check(atlas: AtlasFolder) -> None:
         from heatmover.atlas import verify
 
         arrays = verify(atlas)
-    output().print(clean(f"{len(arrays)} arrays, {sum(arrays.values()):,} bytes: every checksum is right"))
+    output().print(clean(f"{counted(len(arrays), 'array')}, {sum(arrays.values()):,} bytes: every checksum is right"))
 
 
 def _check_found(out: str | None) -> None:
@@ -230,7 +231,10 @@ def _grown(atlas: Atlas) -> list[str]:
     added = len(atlas.names) - built_of
     if not added:
         return []
-    return [f"{added} samples were added; coverage is judged by the {built_of} that the atlas was built of"]
+    return [
+        f"{counted(added, 'sample')} {verb(added, 'was', 'were')} added; coverage is judged by the {built_of} that "
+        f"the atlas was built of"
+    ]
 
 
 def _check_free(out: str, force: bool) -> None:

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from rich.text import Text
 
+from heatmover._words import counted
 from heatmover.cli._summary import columns_of, short
 from heatmover.cli._terminal import clean, fail, output
 from heatmover.cohort.candidates import Candidate, candidates
@@ -23,7 +24,9 @@ def check_sample_key(file: str, sample_key: str | None) -> None:
     if sample_key is not None or format_of(Path(file)) == "fcs":
         return
     found = _found(file)
-    told = ", ".join(f"{clean(short(each.column))} ({each.n_values:,} values)" for each in found[:CANDIDATES_TOLD])
+    told = ", ".join(
+        f"{clean(short(each.column))} ({counted(each.n_values, 'value')})" for each in found[:CANDIDATES_TOLD]
+    )
     more = f" and {len(found) - CANDIDATES_TOLD} more" if len(found) > CANDIDATES_TOLD else ""
     fail(
         f"Expected --sample-key to name the column that tells the sample of each cell, found none; it could be {told}"

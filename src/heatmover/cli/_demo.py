@@ -11,6 +11,7 @@ import typer
 
 from heatmover._progress import Progress
 from heatmover._validation import check_integer, check_number, check_seed
+from heatmover._words import counted
 from heatmover.cli import _options as options
 from heatmover.cli._late import swift_imports
 from heatmover.cli._terminal import output, plain_errors, watched, written
@@ -52,7 +53,7 @@ class DemoOptions:
         if self.samples**2 * self.cells > LARGEST_DEMO:
             raise InvalidInputError(
                 f"a demo that fits the memory (samples^2 * cells of at most {LARGEST_DEMO:,})",
-                f"{self.samples} samples of {self.cells} cells",
+                f"{counted(self.samples, 'sample')} of {counted(self.cells, 'cell')}",
                 "use fewer --samples or --cells",
             )
 
@@ -93,7 +94,7 @@ def demo(
             check_extras(picture=True, extra="demo")
             found = _study(asked, n_jobs, progress)
             command = {"name": "demo", "options": asdict(asked)}
-            title = f"A simulated cohort of {samples} samples"
+            title = f"A simulated cohort of {counted(samples, 'sample')}"
             write_results(found, folder, command=command, title=title, picture="condition", progress=progress)
     if not quiet:
         with written(target):

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, Int32, Int64, Intp
-from heatmover._words import counted, listed, percent, quoted, unused
+from heatmover._words import counted, listed, percent, quoted, unused, verb
 from heatmover.analysis.cell_types import annotate, check_reference
 from heatmover.analysis.clusters import clusters_wanted
 from heatmover.analysis.comparers import draw_equally
@@ -291,13 +291,16 @@ def _advice(cohort: Cohort, settings: Settings, points: npt.NDArray[Any], copied
     evened = settings.study.bias == "corrected" or settings.study.equal_cells is not False
     if small and settings.study.min_cells is None and not evened:
         yield (
-            f"{small} samples have fewer than {SMALL_SAMPLE} cells and will look far from all others by chance: "
+            f"{counted(small, 'sample')} {verb(small, 'has', 'have')} fewer than {SMALL_SAMPLE} cells and will look "
+            f"far from all others by chance: "
             f"--min-cells {SMALL_SAMPLE} leaves them out."
         )
     if copied > 0.05:
         yield f"{copied:.0%} of the cells are copies of another and share its node. Were rows or files read twice?"
     if cohort.n_dimensions > 60:
-        yield f"{cohort.n_dimensions} dimensions are mostly noise to a neighbour search: --components 50 reduces them."
+        yield (
+            f"{cohort.n_dimensions:,} dimensions are mostly noise to a neighbour search: --components 50 reduces them."
+        )
 
 
 @final
@@ -432,9 +435,9 @@ def _facts(cohort: Cohort, checkup: Checkup) -> Iterator[tuple[str, str]]:
     yield "features", f"{cohort.n_dimensions:,}: {listed(cohort.features, most=4)}; no missing values"
     if cohort.unused:
         yield "", unused(cohort.unused)
-    drawn = "" if len(checkup.points) == cohort.n_cells else f" among {len(checkup.points):,} cells drawn"
+    drawn = "" if len(checkup.points) == cohort.n_cells else f" among {counted(len(checkup.points), 'cell')} drawn"
     constant = f"the same in all cells: {listed(checkup.constant, most=4)}" if checkup.constant else "none is constant"
-    copies = f"{checkup.n_copies:,} copies" if checkup.n_copies else "no copies"
+    copies = counted(checkup.n_copies, "copy") if checkup.n_copies else "no copies"
     yield "", f"{constant}; {copies} of another cell{drawn}"
     if checkup.diagnosis is not None:
         lines = [line for line in str(checkup.diagnosis).splitlines() if not line.startswith(("- ", "All is"))]
@@ -452,7 +455,7 @@ def _per_sample(sizes: Int64) -> str:
 def _costs(cost: Estimate | None, units: str | None) -> Iterator[tuple[str, str]]:
     if cost is not None:
         seconds = cost.seconds
-        spell = f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
+        spell = counted(round(seconds), "second") if seconds < 90 else counted(round(seconds / 60), "minute")
         exact = "" if units is None else ", and what the exact pairs of --units take"
         yield "compare", f"about {spell} and {cost.memory / 1e9:.1f} GB of memory here{exact}"
 
@@ -474,7 +477,7 @@ def _show_variables(console: Console, cohort: Cohort, asked: StudyParameters) ->
             values = shown if len(counts) <= GROUPS_SHOWN else f"{len(counts)} different"
         table.add_row(Text(short(name)), kind, Text(values), str(missing or ""))
     for name, count in list(cohort.varying.items())[:VARIABLES_SHOWN]:
-        row = (short(name), "of cells", f"varies within {count} samples", "")
+        row = (short(name), "of cells", f"varies within {counted(count, 'sample')}", "")
         table.add_row(*(Text(cell, style="dim") for cell in row))
     if table.row_count:
         console.print(table)

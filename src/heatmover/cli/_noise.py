@@ -126,7 +126,8 @@ def noise_advice(cohort: Cohort, kept: Intp, noise: Noise | None, settings: Sett
         least, floor = next(iter(noise.floors.items()))
         if floor > noise.typical and asked.bias == "raw":
             yield Sentence(
-                f"Samples of {least:,} cells lie further apart by luck alone ({floor:.2g}) than samples do beyond it "
+                f"Samples of {counted(least, 'cell')} lie further apart by luck alone ({floor:.2g}) than samples do "
+                f"beyond it "
                 f"({noise.typical:.2g}): {remedy}, {argument('min_cells')} leaves small samples out."
             )
         if noise.complete and noise.retrieval is not None and noise.retrieval < UNRELIABLE:

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from heatmover._words import listed, naturally, percent, unused
+from heatmover._words import counted, listed, naturally, percent, unused
 from heatmover.analysis.examination import Finding, label
 from heatmover.analysis.study import Study
 from heatmover.cli._options import in_options
@@ -55,7 +55,7 @@ def show_results(console: Console, study: Study, out: Path) -> None:
         console.print(Text(f"{ALIKE} cannot be told apart: the {sure} interval begins at zero", style="dim"))
     left = len(study.comparison.names) - SAMPLES_SHOWN
     if left > 0:
-        console.print(Text(f"and {left} more samples in distances.csv", style="dim"))
+        console.print(Text(f"and {counted(left, 'more sample')} in distances.csv", style="dim"))
     console.print()
     for name, text in _facts(study):
         console.print(hanging(name, text))
@@ -100,7 +100,7 @@ def _show_findings(console: Console, study: Study) -> None:
         console.print()
         console.print(Text(clean(f"{near.variable}: {' '.join(told)}")))
     if len(tested) > FINDINGS_SHOWN:
-        console.print(Text(f"and {len(tested) - FINDINGS_SHOWN} more variables in report.html", style="dim"))
+        console.print(Text(f"and {counted(len(tested) - FINDINGS_SHOWN, 'more variable')} in report.html", style="dim"))
     for finding in study.findings:
         if finding.answer is None:
             console.print(Text(clean(in_options(finding.note)), style="dim"))
@@ -147,7 +147,8 @@ def _effect(finding: Finding) -> str:
     if finding.kind == "groups":
         left = " left" if finding.adjusted else ""
         return (
-            f"{percent(finding.explained)} of the variation{left} between {len(finding.groups)} groups{finding.beside}"
+            f"{percent(finding.explained)} of the variation{left} between "
+            f"{counted(len(finding.groups), 'group')}{finding.beside}"
         )
     chance = f"{answer.statistic - answer.effect:.2f} by chance"
     return f"distance correlation {answer.statistic:.2f} ({chance}){finding.beside}"
@@ -214,7 +215,10 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
     source = study.record.input
     if source:
         left = f"; {unused(source['unused'])}" if source.get("unused") else ""
-        yield "cells", clean(f"{len(source['dimensions']):,} features: {listed(source['dimensions'], most=4)}{left}.")
+        yield (
+            "cells",
+            clean(f"{counted(len(source['dimensions']), 'feature')}: {listed(source['dimensions'], most=4)}{left}."),
+        )
     advice = " ".join(diagnosis.advice) or "All is well."
     yield "graph", f"{str(diagnosis).splitlines()[0]} {in_options(advice)}"
     yield "scales", f"The coarsest is {model.max_scale_}: {study.comparison.max_scale_reason}."

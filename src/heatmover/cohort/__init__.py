@@ -5,3 +5,7 @@ from heatmover.cohort.read import read_cohort
 from heatmover.cohort.source import Source
 
 __all__ = ["Cohort", "Source", "read_cohort"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

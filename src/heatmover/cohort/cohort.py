@@ -14,7 +14,7 @@ import numpy.typing as npt
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, FloatArray, Int32, Int64
 from heatmover._validation import check_integer
-from heatmover._words import quoted, readable
+from heatmover._words import counted, quoted, readable
 from heatmover.cohort.annotation import check_annotation, read_annotation
 from heatmover.cohort.projection import Projection
 from heatmover.cohort.reader import Reader
@@ -208,7 +208,7 @@ class Cohort:
         with readable(self.source.path, self.reader.kind):
             codes, names = read_annotation(self.reader, name)
         if codes.size != self.n_cells:
-            raise _changed(f"{self.n_cells} cells", f"{codes.size}")
+            raise _changed(counted(self.n_cells, "cell"), f"{codes.size}")
         return codes, names
 
     def _chunks(self, size: int, start: int, stop: int) -> Iterator[tuple[FloatArray, Int32]]:
@@ -223,14 +223,17 @@ class Cohort:
                 done += rows
         if done != stop:
             self.checked()
-            raise _changed(f"{stop - start} cells", f"{done - start}")
+            raise _changed(counted(stop - start, "cell"), f"{done - start}")
 
     def _default_size(self) -> int:
         return block_rows(len(self.reader.features))
 
     def __repr__(self) -> str:
         place = f"from {quoted(Path(self.source.path).name)}" if self.source.path else "in memory"
-        return f"Cohort({len(self.names)} samples, {self.n_cells} cells, {self.n_dimensions} dimensions, {place})"
+        return (
+            f"Cohort({counted(len(self.names), 'sample')}, {counted(self.n_cells, 'cell')}, "
+            f"{counted(self.n_dimensions, 'dimension')}, {place})"
+        )
 
 
 def _changed(expected: str, found: str) -> InvalidInputError:

@@ -14,7 +14,7 @@ from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Int64, IntArray, Intp
 from heatmover._validation import check_integer
-from heatmover._words import listed
+from heatmover._words import counted, listed, verb
 from heatmover.cohort.cohort import Cohort
 from heatmover.cohort.hashes import cell_hashes
 from heatmover.cohort.reader import DrawnReader
@@ -78,8 +78,9 @@ class EqualDraw(ReadOnlyArrays):
     def __str__(self) -> str:
         found = self.plain()
         return (
-            f"{self.n_cells:,} cells were drawn from every sample, which have {found['fewest']:,} to "
-            f"{found['most']:,}: {found['drawn']:,} of {found['of']:,} cells"
+            f"{counted(self.n_cells, 'cell')} {verb(self.n_cells, 'was', 'were')} drawn from every sample, which "
+            f"have {found['fewest']:,} to "
+            f"{found['most']:,}: {found['drawn']:,} of {counted(found['of'], 'cell')}"
         )
 
 
@@ -129,7 +130,7 @@ def equal_count(equal_cells: bool | int, sizes: IntArray, names: Sequence[str], 
         if equal_cells is not True and np.min(sizes) > 1:
             advice += f", or draw at most {int(np.min(sizes))}"
         raise InvalidInputError(
-            f"at least {least} cells in every sample, to draw equally many",
+            f"at least {counted(least, 'cell')} in every sample, to draw equally many",
             f"fewer in {len(few)} of {len(names)} ({listed(few)})",
             advice,
         )

@@ -19,7 +19,7 @@ from heatmover._validation import (
     check_random_state,
     check_truth,
 )
-from heatmover._words import find, listed, quoted, readable
+from heatmover._words import counted, find, listed, quoted, readable, verb
 from heatmover.cohort.cohort import Cohort
 from heatmover.cohort.formats.choose import Opened, open_reader
 from heatmover.cohort.formats.fcs import Measurement
@@ -158,7 +158,7 @@ def read_cohort(
         if wide:
             raise InvalidInputError(
                 f"at most {MOST_COLUMNS} features, or {argument('n_components')}",
-                f"{len(reader.features)} features",
+                counted(len(reader.features), "feature"),
                 f"{argument('n_components', 50)} reduces them by PCA, {argument('n_components', 'all')} keeps them",
             )
         kept = None if n_components is None or n_components == "all" else int(n_components)
@@ -322,7 +322,7 @@ def _without(looked: Looked, reader: Reader, names: Sequence[str], codes: Int32)
     if empty:
         raise InvalidInputError("a cell without NaN or infinity in every sample", f"none in {listed(empty)}")
     where = listed_counts(names, lost)
-    note = f"{looked.rows.size} of {codes.size} cells left out, which have NaN or infinity: {where}."
+    note = f"{looked.rows.size} of {counted(codes.size, 'cell')} left out, which have NaN or infinity: {where}."
     return KeptReader(reader, looked.rows, (*reader.notes, note)), np.delete(codes, looked.rows)
 
 
@@ -371,7 +371,7 @@ def _remarks(names: Sequence[str], codes: Int32) -> Iterator[str]:
     """Yield what is legal but odd."""
     single = np.flatnonzero(np.bincount(codes, minlength=len(names)) == 1)
     if single.size:
-        subject = "1 sample has" if single.size == 1 else f"{single.size} samples have"
+        subject = f"{counted(single.size, 'sample')} {verb(single.size, 'has', 'have')}"
         yield f"{subject} a single cell: {listed(names[i] for i in single.tolist())}."
     if len(names) == 1:
         yield f"There is only one sample: {quoted(names[0])}."

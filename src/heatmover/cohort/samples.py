@@ -12,7 +12,7 @@ import numpy as np
 
 from heatmover._typing import Bool, Float64, Int32, Intp
 from heatmover._validation import import_extra
-from heatmover._words import find, natural_order, quoted
+from heatmover._words import counted, find, natural_order, quoted
 from heatmover.cohort.reader import Columns, Numbers
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
@@ -337,7 +337,7 @@ def check_variable(name: str, known: Sequence[str], varying: Mapping[str, int], 
     if name in varying and name not in known:
         raise InvalidInputError(
             f"{quoted(name)} to be constant within each sample",
-            f"that it varies within {varying[name]} of {n_samples} samples",
+            f"that it varies within {varying[name]} of {counted(n_samples, 'sample')}",
             "choose a variable of samples, not of cells",
         )
     return find(name, known, "the name of a variable of the samples")

@@ -13,7 +13,7 @@ from heatmover._progress import Progress
 from heatmover._threads import while_reading
 from heatmover._typing import Int32, Int64, Intp
 from heatmover._validation import check_threads
-from heatmover._words import quoted
+from heatmover._words import counted, quoted
 from heatmover.cohort.projection import Moments
 from heatmover.cohort.reader import Block, Reader
 from heatmover.errors import InvalidInputError, argument
@@ -89,7 +89,7 @@ def put_together(parts: Iterable[Looked], n_features: int, n_cells: int) -> Look
         moments.merge(part.moments)
         done += part.n_rows
     if done != n_cells:
-        raise InvalidInputError(f"values of {n_cells} cells", f"those of {done}", "the file may be damaged")
+        raise InvalidInputError(f"values of {counted(n_cells, 'cell')}", f"those of {done}", "the file may be damaged")
     return Looked(done, n_bad, np.concatenate(bad), moments)
 
 
@@ -100,7 +100,7 @@ def refusal(looked: Looked, names: Sequence[str], codes: Int32) -> InvalidInputE
     where = f"; {listed_counts(names, lost)}" if np.count_nonzero(lost) > 1 else ""
     return InvalidInputError(
         "features without NaN or infinity",
-        f"{looked.n_bad} such values in {looked.rows.size} cells (first: row {first}, sample "
+        f"{counted(looked.n_bad, 'such value')} in {counted(looked.rows.size, 'cell')} (first: row {first}, sample "
         f"{quoted(names[int(codes[first])])}{where})",
         f"remove those cells, impute the values, or {argument('on_missing', 'drop')}",
     )
@@ -110,7 +110,7 @@ def listed_counts(names: Sequence[str], counts: Int64, *, most: int = 5) -> str:
     """Return how many there are of the names that have most, and how many others have some."""
     order = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i]]
     shown = ", ".join(f"{counts[i]} of {quoted(names[i])}" for i in order[:most])
-    return shown if len(order) <= most else f"{shown} and some of {len(order) - most} more samples"
+    return shown if len(order) <= most else f"{shown} and some of {counted(len(order) - most, 'more sample')}"
 
 
 def all_finite(block: Block) -> bool:

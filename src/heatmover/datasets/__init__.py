@@ -25,3 +25,7 @@ __all__ = [
     "swiss_roll",
     "torus",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

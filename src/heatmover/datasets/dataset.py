@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from heatmover._typing import Float64, Int64
 from heatmover._validation import as_array, check_matrix, check_threads
+from heatmover._words import counted
 from heatmover.errors import InvalidInputError
 from heatmover.measures import Measures, measures_from_labels
 from heatmover.transport import exact_distances
@@ -124,7 +125,10 @@ class Dataset:
     def __repr__(self) -> str:
         n_points, n_dimensions = self.points.shape
         n_measures = np.unique(self.labels).size
-        return f"Dataset({self.name!r}, {n_measures} measures, {n_points} points in {n_dimensions} dimensions)"
+        return (
+            f"Dataset({self.name!r}, {counted(n_measures, 'measure')}, {counted(n_points, 'point')} in "
+            f"{counted(n_dimensions, 'dimension')})"
+        )
 
     def __reduce__(self) -> tuple[type[Dataset], tuple[Any, ...]]:
         # A read-only mapping cannot be pickled, and unpickled arrays would be writeable.

@@ -22,6 +22,7 @@ import scipy.sparse as sp
 
 from heatmover._typing import Float64, Int64, IntArray
 from heatmover._validation import as_array, check_finite, check_integer, check_real, check_threads
+from heatmover._words import counted
 from heatmover.datasets.dataset import check_indices
 from heatmover.datasets.shapes import great_circle
 from heatmover.errors import InvalidInputError
@@ -302,7 +303,9 @@ class SphericalImages:
     def __repr__(self) -> str:
         height, width = self.image_shape
         n_images, n_nodes = self.masses.shape
-        return f"SphericalImages({n_images} images of {height} x {width} pixels on {n_nodes} nodes)"
+        return (
+            f"SphericalImages({counted(n_images, 'image')} of {height} x {width} pixels on {counted(n_nodes, 'node')})"
+        )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -336,7 +339,7 @@ def spherical_mnist(images: npt.ArrayLike, *, n_nodes: int | None = None) -> Sph
     >>> from sklearn.datasets import load_digits
     >>> data = hm.datasets.spherical_mnist(load_digits().images)
     >>> data
-    SphericalImages(1797 images of 8 x 8 pixels on 2048 nodes)
+    SphericalImages(1,797 images of 8 x 8 pixels on 2,048 nodes)
     >>> graph = hm.Graph.from_points(data.points, n_neighbors=10)
     >>> hm.DiffusionEMD(graph, max_scale=6, n_scales=1).fit_transform(data.masses[:5]).shape
     (5, 2048)

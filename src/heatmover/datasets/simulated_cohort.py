@@ -118,7 +118,7 @@ def cohort(
     >>> from heatmover.datasets import cohort
     >>> data = cohort(20, cells_per_sample=50)
     >>> data
-    Dataset('cohort', 20 measures, 1000 points in 10 dimensions)
+    Dataset('cohort', 20 measures, 1,000 points in 10 dimensions)
     >>> data.measures().names[9:11]
     ('case-10', 'control-01')
     >>> data.annotations["composition"].shape

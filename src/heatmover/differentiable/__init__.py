@@ -10,3 +10,7 @@ from heatmover.differentiable._functional import diffusion_emd, embed  # noqa: E
 from heatmover.differentiable._loss import DiffusionEMDLoss  # noqa: E402
 
 __all__ = ["DiffusionEMDLoss", "diffusion_emd", "embed"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -320,9 +320,10 @@ class DiffusionEMDLoss(torch.nn.Module):
     def _bandwidth(self) -> float:
         """Return the width of the graph's kernel, or raise if positions have no smooth effect on it."""
         how = self.graph.construction
-        if how.get("source") != "points" or how.get("kernel") != "gaussian":
+        euclidean = how.get("source") == "points" and how.get("metric", "euclidean") == "euclidean"
+        if not euclidean or how.get("kernel") != "gaussian":
             raise InvalidInputError(
-                "a graph from points with the Gaussian kernel",
+                "a graph from points with the Gaussian kernel of Euclidean distances",
                 f"{self.graph}",
                 "only its affinities are a known smooth function of positions: use Graph.from_points(points)",
             )

@@ -13,6 +13,7 @@ from typing import final
 
 import numpy as np
 
+from heatmover._words import counted
 from heatmover.diffusion.base import LANES
 from heatmover.diffusion.chebyshev import power_coefficients, rounding
 from heatmover.diffusion.coarsening import may_coarsen
@@ -271,15 +272,15 @@ def _cheapest_cut(work: Workload, states: DensityOfStates, max_scale: int) -> Cu
 
 
 def _why_basis(work: Workload, max_scale: int, finest: Factor) -> str:
-    vectors = "skeleton points" if work.method == "interpolative" else "eigenvectors"
+    vectors = counted(finest.rank, "skeleton point" if work.method == "interpolative" else "eigenvector")
     scales = f"2^{finest.scale} to 2^{max_scale}" if finest.scale < max_scale else f"2^{max_scale}"
-    reason = f"{scales} steps come from {finest.rank} {vectors}"
+    reason = f"{scales} steps come from {vectors}"
     if work.method != "auto":
         return f"as asked for; {reason}"
     share = work.basis_cost(finest.scale, finest.rank) / work.polynomial_cost(max_scale)
     if share > 1:
         return f"{reason}, which the search for max_scale needed"
-    return f"{reason}, which costs {share:.0%} of polynomials alone for {work.n_measures:,} measures"
+    return f"{reason}, which costs {share:.0%} of polynomials alone for {counted(work.n_measures, 'measure')}"
 
 
 def _why_polynomials(work: Workload, max_scale: int, cut: Cut | None) -> str:
@@ -289,8 +290,11 @@ def _why_polynomials(work: Workload, max_scale: int, cut: Cut | None) -> str:
     if cut is None:
         return f"{reason}; the operator's powers have too large a rank for a basis"
     if cut.cost <= cut.polynomial_cost:
-        return f"{reason}, and a basis of {cut.rank} vectors would save little for {work.n_measures:,} measures"
+        return (
+            f"{reason}, and a basis of {counted(cut.rank, 'vector')} would save little for "
+            f"{counted(work.n_measures, 'measure')}"
+        )
     return (
-        f"{reason}; for {work.n_measures:,} measures a basis of {cut.rank} vectors would cost "
+        f"{reason}; for {counted(work.n_measures, 'measure')} a basis of {counted(cut.rank, 'vector')} would cost "
         f"{cut.cost / cut.polynomial_cost:.1f} times as much"
     )

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._validation import check_integer, check_matrix, check_number
+from heatmover._words import counted
 from heatmover.errors import InvalidInputError
 
 __all__ = [
@@ -219,7 +220,7 @@ def _checked(matrix: npt.ArrayLike, delta: float | None, rank: int | None) -> tu
     if delta is not None and check_number("delta", delta, above=0, at_most=1) == 1:
         raise InvalidInputError("delta to be below 1", "1", "delta=1e-4 leaves an error of 1e-4 of the norm")
     if rank is not None and check_integer("rank", rank, minimum=0) > array.shape[1]:
-        raise InvalidInputError(f"rank to be at most the {array.shape[1]} columns", str(rank))
+        raise InvalidInputError(f"rank to be at most the {counted(array.shape[1], 'column')}", str(rank))
     return array, delta, rank
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from heatmover._typing import Float64, Int64, Intp
+from heatmover._words import counted
 from heatmover.drawing import style as picture
 from heatmover.drawing.style import INK, MISSING, QUIET
 
@@ -134,7 +135,7 @@ def _write_names(axes: Any, names: Sequence[str], places: Float64) -> None:
     figure = axes.figure.canvas.figure
     room = axes.get_window_extent().width / figure.dpi * 72 / (places[-1] - places[0] + 1.6)
     if room < LEAST_NAME_POINTS:
-        axes.set_xlabel(f"{len(names):,} samples", color=INK, fontsize=11)
+        axes.set_xlabel(counted(len(names), "sample"), color=INK, fontsize=11)
         return
     size = min(room * 0.9, LARGEST_NAME_POINTS)
     axes.set_xticks(places, [picture.shortened(name, 20) for name in names], rotation=90, fontsize=size)

@@ -9,6 +9,7 @@ import numpy as np
 
 from heatmover._typing import Bool, Float64, Int64
 from heatmover._validation import import_extra
+from heatmover._words import counted
 from heatmover.drawing import style as picture
 from heatmover.drawing.style import INK, MISSING, QUIET, Palette
 from heatmover.drawing.variables import Variable
@@ -64,7 +65,9 @@ def draw_heatmap(
     """
     for variable in variables:
         if len(variable.groups) > picture.MOST_GROUPS:
-            raise InvalidInputError(f"at most {picture.MOST_GROUPS} groups to tell apart", f"{len(variable.groups)}")
+            raise InvalidInputError(
+                f"at most {counted(picture.MOST_GROUPS, 'group')} to tell apart", f"{len(variable.groups)}"
+            )
     shades = _shades(variables, palette)
     tree = _cluster(distances)
     order = np.asarray(tree["leaves"])
@@ -80,7 +83,9 @@ def draw_heatmap(
         parts["strips"] = _draw_strips(axes.inset_axes([0, bottom, 1, height]), variables, order, shades)
         bottom += height + GAP
     parts["dendrogram"] = _draw_tree(axes.inset_axes([0, bottom, 1, TREE]), tree, len(order))
-    parts["dendrogram"].set_title(f"Distances between {len(order)} samples", loc="left", color=INK, fontsize=14, pad=8)
+    parts["dendrogram"].set_title(
+        f"Distances between {counted(len(order), 'sample')}", loc="left", color=INK, fontsize=14, pad=8
+    )
     parts["colorbar"] = _draw_bar(axes, image)
     _draw_legends(axes, variables, shades, marked)
     _write_names(axes, [names[i] for i in order])
@@ -260,7 +265,7 @@ def _hatch_legend(axes: Any, marked: Bool) -> Any:
     patches = import_extra("matplotlib.patches", package="matplotlib", extra="cohort")
     handle = patches.Patch(facecolor=picture.NEAR_TO_FAR[1], edgecolor="white", hatch=HATCH, linewidth=0)
     n_samples, alike = len(marked), int(marked.sum()) // 2
-    label = f"{alike:,} of {n_samples * (n_samples - 1) // 2:,} pairs"
+    label = f"{alike:,} of {counted(n_samples * (n_samples - 1) // 2, 'pair')}"
     return _add_legend(axes, [handle], [label], "cannot be told apart", handletextpad=0.5)
 
 

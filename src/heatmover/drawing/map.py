@@ -10,6 +10,7 @@ import numpy as np
 
 from heatmover._typing import Float64, Int64
 from heatmover._validation import import_extra
+from heatmover._words import counted
 from heatmover.drawing import style as picture
 from heatmover.drawing.names import place_names
 from heatmover.drawing.style import FAINT, INK, MISSING, QUIET
@@ -66,13 +67,13 @@ class SampleMap:
         groups = () if self.variable is None else self.variable.groups
         if len(groups) > picture.MOST_GROUPS:
             raise InvalidInputError(
-                f"at most {picture.MOST_GROUPS} groups to tell apart",
+                f"at most {counted(picture.MOST_GROUPS, 'group')} to tell apart",
                 f"{len(groups)}",
                 "join rare ones; numbers that are stored as text become a colour bar as numbers",
             )
         _draw_nearest(axes, self.coordinates, self.nearest)
         self._draw_samples(axes)
-        self._draw_frame(axes, f"Map of {len(self.names)} samples" if title is None else title)
+        self._draw_frame(axes, f"Map of {counted(len(self.names), 'sample')}" if title is None else title)
         if with_names or (with_names is None and len(self.names) <= MOST_NAMES):
             _draw_names(axes, self.names, self.coordinates, self._marker)
         return axes

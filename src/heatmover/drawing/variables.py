@@ -11,7 +11,7 @@ import numpy as np
 
 from heatmover._typing import Bool, Float64, Intp
 from heatmover._validation import LabelNames
-from heatmover._words import naturally
+from heatmover._words import counted, naturally
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 from heatmover.statistics.samples import by_name
@@ -68,7 +68,7 @@ def read_variable(values: Any, names: Sequence[str], name: str = "") -> Variable
     categories = getattr(getattr(values, "cat", values), "categories", None)
     found = _in_order(values, tuple(names))
     if len(found) != len(names):
-        raise InvalidInputError(f"one value per sample ({len(names)})", f"{len(found)} values")
+        raise InvalidInputError(f"one value per sample ({len(names)})", counted(len(found), "value"))
     missing = np.array([is_missing(value) for value in found])
     if categories is None and _all_numbers(found, missing) and not missing.all():
         return Variable(name, _numbers(found, missing), np.full(len(found), -1), ())

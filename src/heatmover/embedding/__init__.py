@@ -2,6 +2,7 @@
 
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.embedding.kernel import LaplacianKernel
 from heatmover.embedding.neighbors import nearest
 
-__all__ = ["DiffusionEMD", "nearest", "pairwise_distances"]
+__all__ = ["DiffusionEMD", "LaplacianKernel", "nearest", "pairwise_distances"]

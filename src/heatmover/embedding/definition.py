@@ -25,6 +25,7 @@ import scipy.sparse as sp
 from heatmover._progress import SILENT, Progress
 from heatmover._threads import in_threads
 from heatmover._typing import Float64, FloatArray
+from heatmover._words import counted
 from heatmover.diffusion.base import LANES, Block, Diffuser
 from heatmover.diffusion.recurrence import WIDEST_BLOCK
 from heatmover.diffusion.regions import Regions
@@ -284,7 +285,9 @@ def _check_held(block: Block) -> None:
     bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
     if bad.size:
         raise InvalidInputError(
-            f"values that {block.dtype} can hold", f"NaN or infinity in {bad.size} rows", "use dtype='float64'"
+            f"values that {block.dtype} can hold",
+            f"NaN or infinity in {counted(bad.size, 'row')}",
+            "use dtype='float64'",
         )
 
 

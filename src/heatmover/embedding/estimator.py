@@ -5,8 +5,9 @@ from __future__ import annotations
 import numbers
 import os
 import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, replace
+from functools import wraps
 from textwrap import indent
 from typing import Any, Literal, Self
 
@@ -27,10 +28,27 @@ from heatmover._validation import (
     check_random_state,
     check_threads,
 )
+from heatmover._words import counted
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.planning import METHODS
 from heatmover.embedding.definition import NORMS
-from heatmover.embedding.preparation import LARGEST_EMBEDDING, ModelParameters, Preparation, prepare, skeleton_tolerance
+from heatmover.embedding.distances import l1_distances
+from heatmover.embedding.preparation import (
+    LARGEST_EMBEDDING,
+    Groundwork,
+    ModelParameters,
+    Preparation,
+    lay_groundwork,
+    lay_out,
+    skeleton_tolerance,
+)
+from heatmover.embedding.reuse import (
+    DEFAULT_MEMORY,
+    RememberingDiffuser,
+    SharedDiffusion,
+    digest,
+    digest_of_record,
+)
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
 from heatmover.graphs import Graph
 from heatmover.graphs.cuts import FEWEST, NOTICEABLE, PASSES, find_near_cuts
@@ -38,7 +56,7 @@ from heatmover.measures import Measures, check_measures
 from heatmover.storage import Record, read_store, write_store
 from heatmover.storage.record import texts_record
 
-__all__ = ["MODEL_SCHEMA", "MODEL_VERSION", "DiffusionEMD", "warn_of_near_cuts"]
+__all__ = ["MODEL_SCHEMA", "MODEL_VERSION", "DiffusionEMD", "unfitted_copy", "warn_of_near_cuts"]
 
 # Of the records of fitted models; `docs/atlas_format.md` describes them.
 MODEL_SCHEMA, MODEL_VERSION = "heatmover-model", 1
@@ -322,20 +340,123 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         if self.weights is not None:
             asked["weights"] = tuple(np.asarray(self.weights, dtype=np.float64).tolist())
         self.graph_ = Graph.from_grid((rows.shape[1],)) if self.graph is None else self.graph
-        operator = DiffusionOperator.from_graph(self.graph_)
+        settings, n_threads = ModelParameters(**asked), check_threads(self.n_jobs)
+        rng = check_random_state(self.random_state)
+        known = self._known(rows)
+        operator = known("operator", lambda: DiffusionOperator.from_graph(self.graph_))
         _warn_of_components(operator, rows)
-        prepared = prepare(
-            operator,
-            rows,
-            ModelParameters(**asked),
-            n_measures=None if X is None else rows.shape[0],
-            rng=check_random_state(self.random_state),
-            n_threads=check_threads(self.n_jobs),
-        )
-        warn_of_near_cuts(self.graph_, operator, rows, prepared.choice.max_scale)
+
+        def groundwork() -> Groundwork:
+            n_measures = None if X is None else rows.shape[0]
+            return lay_groundwork(operator, rows, settings, n_measures=n_measures, rng=rng, n_threads=n_threads)
+
+        # Only a seed says which numbers are drawn; a generator is the user's own, and goes on.
+        seeded = isinstance(self.random_state, int | np.integer)
+        key = ("groundwork", X is None, settings.of_diffusion, self.random_state)
+        ground = known(key, groundwork) if seeded else groundwork()
+        prepared = lay_out(ground, settings, n_threads=n_threads, rng=None if seeded else rng)
+        scale = prepared.choice.max_scale
+        _warn_of_graph(known(("near cuts", scale), lambda: near_cuts(self.graph_, operator, rows, scale)))
         _warn_of_compression(prepared)
         self._take(prepared)
+        self._diffusion_name = self._name_diffusion()
         return self
+
+    def _known(self, rows: Any) -> Callable[[Any, Callable[[], Any]], Any]:
+        """Return a function that computes what fits of this graph and these measures need, or finds it."""
+        shared = self._shared_diffusion()
+        if shared is None:
+            return lambda _, compute: compute()
+        graph, measures = self._name_graph(shared), digest([rows])
+
+        def known(key: Any, compute: Callable[[], Any]) -> Any:
+            # The operator is that of any measures.
+            return shared.computed((graph, key) if key == "operator" else (graph, measures, key), compute)
+
+        return known
+
+    def _shared_diffusion(self) -> SharedDiffusion | None:
+        return getattr(self, "_shared", None)
+
+    def _name_graph(self, shared: SharedDiffusion) -> object:
+        """Return what tells the graph from others; a row of bins is its length."""
+        return self.graph_.n_points if self.graph is None else shared.name_of(self.graph_)
+
+    def _name_diffusion(self) -> tuple[object, bytes, bool] | None:
+        """Return what tells the way in which measures are diffused from others, if anything is to be shared."""
+        shared, prepared = self._shared_diffusion(), self.prepared_
+        if shared is None:
+            return None
+        return self._name_graph(shared), digest_of_record(prepared.diffuser.to_record()), prepared.adjoint
+
+    def reuse_diffusion(self, memory: int | float | str | None = DEFAULT_MEMORY) -> Self:
+        """Let the fits of this estimator and of its clones share what they have in common.
+
+        Scales, the way to diffuse and the densities of measures do not depend on ``alpha``, ``norm``, ``n_scales`` and
+        ``weights``: a search over these needs them only once. Clones made by scikit-learn share them without being
+        asked, so that `GridSearchCV` and `cross_val_score` do; call this to choose the memory, or to fit one estimator
+        several times. Results have the same bits with and without. Threads share, other processes do not.
+
+        Parameters
+        ----------
+        memory
+            What may be kept, in bytes or as ``"2 GB"``; what was not used for longest goes first. Measures whose
+            densities take more than this are diffused as if nothing was shared. None: share nothing, not even among
+            clones.
+
+        Returns
+        -------
+        DiffusionEMD
+            Itself. What was kept before is forgotten.
+
+        Examples
+        --------
+        >>> import heatmover as hm
+        >>> data = hm.datasets.ring(8, points_per_measure=25)
+        >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10)).reuse_diffusion("100 MB")
+        >>> [model.set_params(alpha=alpha).fit_transform(data.measures()).shape[0] for alpha in (0.3, 0.4, 0.5)]
+        [8, 8, 8]
+        """
+        self._shared = None if memory is None else SharedDiffusion(check_memory(memory))
+        return self
+
+    def __sklearn_clone__(self) -> Self:
+        if not hasattr(self, "_shared"):
+            self.reuse_diffusion()
+        clone: Self = super().__sklearn_clone__()
+        clone._shared = self._shared
+        return clone
+
+    def distance(self, mu: Any, nu: Any) -> float:
+        """Return the Diffusion Earth Mover's Distance between two measures.
+
+        For more than a few pairs `transform` and `heatmover.pairwise_distances` are much faster.
+
+        Parameters
+        ----------
+        mu, nu
+            One measure each: ``(n_points,)``, or a matrix of one row ``(1, n_points)``, dense or sparse, or `Measures`
+            of one measure.
+
+        Returns
+        -------
+        float
+            The L1 distance between their rows of `transform`.
+
+        Examples
+        --------
+        >>> import heatmover as hm
+        >>> data = hm.datasets.ring(8, points_per_measure=25)
+        >>> mu = data.measures()
+        >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10)).fit(mu)
+        >>> bool(np.isclose(model.distance(mu[0], mu[1]), hm.pairwise_distances(model.transform(mu))[0, 1]))
+        True
+        """
+        check_is_fitted(self)
+        embedding = self._embed(
+            sp.vstack([sp.csr_array(self.node_masses(_one_row(x))) for x in (mu, nu)], format="csr")
+        )
+        return float(l1_distances(embedding[:1], embedding[1:], n_jobs=1)[0, 0])
 
     def _take(self, prepared: Preparation) -> None:
         """Show what was prepared in the attributes of a fitted estimator."""
@@ -468,11 +589,11 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         model.graph_ = graph
         model.n_features_in_ = record.integer("n_features_in", minimum=1)
         if model.n_features_in_ != graph.n_points:
-            raise InvalidInputError(f"a stored model of {graph.n_points} points", f"{model.n_features_in_}")
+            raise InvalidInputError(f"a stored model of {counted(graph.n_points, 'point')}", f"{model.n_features_in_}")
         if "feature_names" in record.parts:
             names = record.texts("feature_names")
             if len(names) != graph.n_points:
-                raise InvalidInputError(f"{graph.n_points} stored names of points", f"{len(names)}")
+                raise InvalidInputError(f"{counted(graph.n_points, 'stored name')} of points", f"{len(names)}")
             model.feature_names_in_ = np.array(names, dtype=object)
         model._take(Preparation.from_record(record.part("prepared"), graph.n_nodes))
         return model
@@ -570,13 +691,18 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         return tags
 
     def _embed(self, rows: Any) -> FloatArray:
-        return self.prepared_.embed(rows, n_threads=check_threads(self.n_jobs))
+        prepared, shared, name = self.prepared_, self._shared_diffusion(), getattr(self, "_diffusion_name", None)
+        size = rows.shape[0] * len(prepared.layout.scales) * prepared.layout.n_points * prepared.precision.itemsize
+        if shared is not None and name is not None and size <= shared.memory:
+            prepared = replace(prepared, diffuser=RememberingDiffuser(prepared.diffuser, shared, name))
+        return prepared.embed(rows, n_threads=check_threads(self.n_jobs))
 
     def _blocks(self, matrices: Iterable[Any], width: int) -> Iterator[FloatArray]:
         for matrix in matrices:
             rows = self.node_masses(matrix)
             for start in range(0, rows.shape[0], width):
-                yield self._embed(rows[start : start + width])
+                # Whoever limits the memory has no use for densities that are kept.
+                yield self.prepared_.embed(rows[start : start + width], n_threads=check_threads(self.n_jobs))
 
     def check_parameters(self) -> None:
         """Raise `InvalidInputError` for the first parameter that `fit` would refuse, without fitting.
@@ -652,6 +778,18 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         return self.graph.gather(np.full((1, self.graph.n_points), 1 / self.graph.n_points))
 
 
+def unfitted_copy(model: DiffusionEMD) -> DiffusionEMD:
+    """Return an estimator with the same parameters that, unlike a clone, shares no diffusion with its model.
+
+    Examples
+    --------
+    >>> unfitted_copy(DiffusionEMD(alpha=0.4)).alpha
+    0.4
+    """
+    copy: DiffusionEMD = BaseEstimator.__sklearn_clone__(model)
+    return copy
+
+
 def _refuse_contradictions(parameters: dict[str, Any], asked: dict[str, object]) -> None:
     """Raise for parameters of `DiffusionEMD` that `DiffusionEMD.from_paper` sets itself; equal values are welcome."""
     for name, value in asked.items():
@@ -724,6 +862,22 @@ def _check_share(name: str, value: object) -> None:
         )
 
 
+def _one_row(measure: Any) -> Any:
+    """Return one measure as a matrix of one row, or raise if it is none or several."""
+    rows = measure.masses if isinstance(measure, Measures) else measure
+    if not sp.issparse(rows):
+        rows = as_array("measures", rows)
+    if rows.ndim == 1:
+        rows = rows.reshape(1, -1)
+    if rows.ndim != 2 or rows.shape[0] != 1:
+        raise InvalidInputError(
+            "one measure on each side, (n_points,) or (1, n_points)",
+            f"shape {rows.shape}",
+            "use pairwise_distances(model.transform(measures)) for more",
+        )
+    return rows
+
+
 def _refuse_other_shapes(values: npt.NDArray[Any]) -> None:
     if values.dtype.kind in "US":
         raise InvalidInputError("measures", "strings", "use measures_from_labels(labels) to make measures of them")
@@ -743,8 +897,9 @@ def _warn_of_components(operator: DiffusionOperator, rows: Any) -> None:
     largest[operator.order] = operator.component == np.argmax(sizes)
     outside = 1 - float(np.mean(rows @ largest))
     warnings.warn(
-        f"Expected a connected graph, found {operator.n_components} components ({int((sizes == 1).sum())} isolated "
-        f"points) with {outside:.1%} of the measures' mass outside the largest; mass never moves between them. "
+        f"Expected a connected graph, found {counted(operator.n_components, 'component')} "
+        f"({counted(int((sizes == 1).sum()), 'isolated point')}) with {outside:.1%} of the measures' mass outside "
+        f"the largest; mass never moves between them. "
         "See graph.diagnose().",
         GraphWarning,
         stacklevel=3,
@@ -763,14 +918,26 @@ def warn_of_near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_
     max_scale
         Heat is compared after at most ``2**max_scale`` steps.
     """
+    message = near_cuts(graph, operator, rows, max_scale)
+    if message:
+        warnings.warn(message, GraphWarning, stacklevel=3)
+
+
+def _warn_of_graph(message: str) -> None:
+    if message:
+        warnings.warn(message, GraphWarning, stacklevel=3)
+
+
+def near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_scale: int) -> str:
+    """Return what `warn_of_near_cuts` says, or nothing; arguments as there."""
     masses = np.asarray(rows.sum(axis=0), dtype=np.float64).ravel()[operator.order]
     cuts = find_near_cuts(operator.symmetric, operator.degree, 2**max_scale, masses)
     if cuts is None:
-        return
+        return ""
     shares = cuts.shares(masses)
     noticed = (shares >= NOTICEABLE) & (np.bincount(cuts.part) >= FEWEST)
     if not noticed.any():
-        return
+        return ""
     affinity = graph.node_affinity
     if operator.is_reordered:
         affinity = sp.csr_array(affinity[operator.order][:, operator.order])
@@ -778,20 +945,20 @@ def warn_of_near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_
     parts = [described[int(part)] for part in np.flatnonzero(noticed)]
     largest = max(parts, key=lambda part: part.n_points)
     count, hangs = ("a part", "hangs") if len(parts) == 1 else (f"{len(parts)} parts", "hang")
-    leaves = largest.conductance * 2**max_scale
+    leaves, steps = largest.conductance * 2**max_scale, f"2^{max_scale} steps"
     meaning = (
-        f", and at most {leaves:.1e} of its heat leaves in 2^{max_scale} steps. Measures on different sides look about "
+        f", and at most {leaves:.1e} of its heat leaves in {steps}. Measures on different sides look about "
         "as far apart as if nothing joined them"
         if leaves < PASSES
-        else f". Heat passes there only in diffusions as long as 2^{max_scale} steps, at which all else has mixed"
+        else f". Heat passes there only in diffusions as long as {steps}, at which all else has mixed"
     )
-    warnings.warn(
-        f"Expected a graph that holds together, found {count} ({sum(part.n_points for part in parts)} points, "
+    return (
+        f"Expected a graph that holds together, found {count} "
+        f"({counted(sum(part.n_points for part in parts), 'point')}, "
         f"{shares[noticed].sum():.1%} of the measures' mass) that {hangs} on the rest by a thread: affinities of "
-        f"{largest.affinity:.1e} in sum join the largest ({largest.n_points} points){meaning}. Use more neighbours, "
-        "kernel='adaptive' or a larger bandwidth; see graph.diagnose().",
-        GraphWarning,
-        stacklevel=3,
+        f"{largest.affinity:.1e} in sum join the largest ({counted(largest.n_points, 'point')}){meaning}. Use more "
+        f"neighbours, "
+        "kernel='adaptive' or a larger bandwidth; see graph.diagnose()."
     )
 
 
@@ -799,9 +966,26 @@ def _warn_of_compression(prepared: Preparation) -> None:
     if prepared.compression.by_itself:
         warnings.warn(
             f"Expected an embedding of at most {LARGEST_EMBEDDING / 2**30:g} GiB, found that "
-            f"{prepared.compression.reason}; it was made compact, {prepared.layout.n_features:,} features "
+            f"{prepared.compression.reason}; it was made compact, {counted(prepared.layout.n_features, 'feature')} "
             f"(compress={prepared.compression.delta:g}). In Python, compress chooses "
             "otherwise, and compress=False keeps every point.",
             EmbeddingWarning,
             stacklevel=3,
         )
+
+
+def _keep_names(transform: Callable[..., Any]) -> Callable[..., Any]:
+    """Give the rows of a DataFrame, which `set_output` has asked for, the names of the measures."""
+
+    @wraps(transform)
+    def named(self: DiffusionEMD, X: Any, *arguments: Any, **options: Any) -> Any:
+        result = transform(self, X, *arguments, **options)
+        if isinstance(X, Measures) and hasattr(result, "set_axis"):
+            return result.set_axis(list(X.names), axis=0)
+        return result
+
+    return named
+
+
+# scikit-learn wraps this method when the class is made, and knows no names but those of a DataFrame.
+DiffusionEMD.transform = _keep_names(DiffusionEMD.transform)  # type: ignore[method-assign]

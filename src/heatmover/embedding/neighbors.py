@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from heatmover._typing import Float64, FloatArray, Int64
 from heatmover._validation import check_integer, check_threads
+from heatmover._words import counted
 from heatmover.embedding.distances import check_rows, for_each_tile
 from heatmover.embedding.sketch import choose_groups, nearest_by_groups
 from heatmover.errors import InvalidInputError
@@ -112,9 +113,9 @@ def _check_k(k: object, rows: FloatArray, others: FloatArray | None) -> int:
     if count > available:
         raise InvalidInputError(
             f"k of at most {available}",
-            f"k={count} with {len(rows)} rows in embedding"
+            f"k={count} with {counted(len(rows), 'row')} in embedding"
             if others is None
-            else f"k={count} with {len(others)} rows in other",
+            else f"k={count} with {counted(len(others), 'row')} in other",
             "a row is not its own neighbour" if others is None else "",
         )
     return count

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from heatmover._progress import SILENT, Progress
 from heatmover._validation import check_matrix
+from heatmover._words import counted
 from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser, check_single, rounding
 from heatmover.diffusion.exact import ExactDiffuser, solver_rounding
@@ -40,11 +42,14 @@ __all__ = [
     "DEFAULT_DELTA",
     "LARGEST_EMBEDDING",
     "Compression",
+    "Groundwork",
     "ModelParameters",
     "Preparation",
     "centres_of_scales",
     "choose_compression",
     "fewest_regions",
+    "lay_groundwork",
+    "lay_out",
     "prepare",
     "regions_of_scales",
     "skeleton_tolerance",
@@ -94,6 +99,11 @@ class ModelParameters:
     def adjoint(self) -> bool:
         """Whether mass diffuses, not functions."""
         return self.density == "adjoint"
+
+    @property
+    def of_diffusion(self) -> ModelParameters:
+        """The same with the defaults of all that only weighs and stacks: models that agree in it diffuse alike."""
+        return replace(self, n_scales=None, alpha=0.5, norm="levels", weights=None)
 
 
 @final
@@ -202,7 +212,7 @@ class Preparation:
         """Apply the transpose of `embed`: ``(n_rows, n_features)`` -> ``(n_rows, n_points)``, in its precision."""
         rows = check_matrix("features (n_rows, n_features)", features, dtype=self.precision)
         if rows.shape[1] != self.layout.n_features:
-            raise InvalidInputError(f"{self.layout.n_features} features", f"rows of width {rows.shape[1]}")
+            raise InvalidInputError(counted(self.layout.n_features, "feature"), f"rows of width {rows.shape[1]}")
         if self.table is not None:
             return self.table.transposed(rows)
         return embed_transposed(self.diffuser, rows, self.layout, dtype=self.precision, n_threads=n_threads)
@@ -220,8 +230,43 @@ class Preparation:
         return (
             f"method: {self.method} ({self.method_reason})\n"
             f"max_scale: {self.choice.max_scale} ({self.choice.reason})\n"
-            f"embedding: {kind}, {self.layout.n_features:,} features ({self.compression.reason}{lookup})"
+            f"embedding: {kind}, {counted(self.layout.n_features, 'feature')} ({self.compression.reason}{lookup})"
         )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Groundwork:
+    """What of a preparation depends neither on the number of scales nor on their weights, and is paid for only once.
+
+    Attributes
+    ----------
+    operator
+        The diffusion operator, in float64.
+    choice
+        The largest scale, and why.
+    plan
+        How to diffuse, and why.
+    skeletons
+        The nested skeletons, if the embedding is to be sampled at them.
+    precision
+        Of the embedding.
+    diffuser
+        Diffuses measures.
+    n_measures
+        How many measures are to be embedded, or None for any number.
+    rng
+        For what is left to choose.
+    """
+
+    operator: DiffusionOperator
+    choice: ScaleChoice
+    plan: DiffusionPlan
+    skeletons: list[Factor] | None
+    precision: np.dtype[Any]
+    diffuser: Diffuser
+    n_measures: int | None
+    rng: np.random.Generator
 
 
 def prepare(
@@ -248,10 +293,24 @@ def prepare(
     rng, n_threads
         For all random choices; to use.
     """
+    ground = lay_groundwork(operator, rows, settings, n_measures=n_measures, rng=rng, n_threads=n_threads)
+    return lay_out(ground, settings, rng=rng, n_threads=n_threads)
+
+
+def lay_groundwork(
+    operator: DiffusionOperator,
+    rows: Any,
+    settings: ModelParameters,
+    *,
+    n_measures: int | None,
+    rng: np.random.Generator,
+    n_threads: int,
+) -> Groundwork:
+    """Do what is the same for all parameters with the same ``settings.of_diffusion``; arguments as in `prepare`."""
     _check_method(operator, settings.method)
     chosen = "walk" if operator.is_uneven else settings.method
     _check_tolerance(operator, chosen, settings.tol, 0)  # before anything is paid for
-    work = Workload(operator, settings.method, n_measures or MANY, settings.tol * operator.tightening, rng, n_threads)
+    work = _workload(operator, settings, n_measures, rng, n_threads)
     choice, plan = _choose_scale(work, rows, settings.max_scale)
     _check_steps(chosen, choice.max_scale)
     skeletons = _skeletons_asked_for(work, choice.max_scale, settings)
@@ -259,24 +318,54 @@ def prepare(
         plan = _plan_on_skeletons(work, choice.max_scale, skeletons)
     else:
         plan = plan_diffusion(work, choice.max_scale, plan)
-    scales = _kept_scales(choice.max_scale, settings)
     coarsest = min(choice.max_scale, plan.first - 1)
     _check_tolerance(operator, plan.method, settings.tol, coarsest)
     precision = _choose_precision(work, plan, settings, coarsest)
+    diffuser = _diffuser(work, plan, precision, adjoint=settings.adjoint)
+    return Groundwork(operator, choice, plan, skeletons, precision, diffuser, n_measures, rng)
+
+
+def lay_out(
+    ground: Groundwork, settings: ModelParameters, *, n_threads: int, rng: np.random.Generator | None = None
+) -> Preparation:
+    """Decide what is compared: the scales that are kept, their weights, the columns and the table.
+
+    Parameters
+    ----------
+    ground
+        From `lay_groundwork`. Nothing of it changes, so that it serves any number of times, to the same bits.
+    settings, n_threads
+        As in `prepare`.
+    rng
+        For the regions. None: a copy of that of the groundwork.
+    """
+    n_measures, operator, plan = ground.n_measures, ground.operator, ground.plan
+    work = _workload(operator, settings, n_measures, deepcopy(ground.rng) if rng is None else rng, n_threads)
+    scales = _kept_scales(ground.choice.max_scale, settings)
     shape = (n_measures or MANY, len(scales), operator.n_points)
-    compression = choose_compression(settings.compress, shape, precision.itemsize)
-    layout = _layout(work, plan, scales, settings, compression.delta, skeletons)
+    compression = choose_compression(settings.compress, shape, ground.precision.itemsize)
+    layout = _layout(work, plan, scales, settings, compression.delta, ground.skeletons)
     return Preparation(
-        choice,
+        ground.choice,
         plan.method,
         plan.reason,
         compression,
         layout,
-        precision,
-        _diffuser(work, plan, precision, adjoint=settings.adjoint),
-        _table(work, plan, layout, settings, precision, n_measures),
+        ground.precision,
+        ground.diffuser,
+        _table(work, plan, layout, settings, ground.precision, n_measures),
         settings.adjoint,
     )
+
+
+def _workload(
+    operator: DiffusionOperator,
+    settings: ModelParameters,
+    n_measures: int | None,
+    rng: np.random.Generator,
+    n_threads: int,
+) -> Workload:
+    return Workload(operator, settings.method, n_measures or MANY, settings.tol * operator.tightening, rng, n_threads)
 
 
 def _choose_scale(work: Workload, rows: Any, max_scale: float | str) -> tuple[ScaleChoice, DiffusionPlan | None]:
@@ -377,9 +466,11 @@ def _plan_on_skeletons(work: Workload, max_scale: int, skeletons: list[Factor]) 
         return DiffusionPlan("chebyshev", reason)
     bound = max(factor.bound for factor in skeletons)
     if bound > work.tol - work.room():
-        return DiffusionPlan("chebyshev", f"skeletons of {skeletons[0].rank} points are certified to {bound:.1e} only")
+        return DiffusionPlan(
+            "chebyshev", f"skeletons of {counted(skeletons[0].rank, 'point')} are certified to {bound:.1e} only"
+        )
     scales = f"2^{skeletons[0].scale} to 2^{max_scale}"
-    reason = f"as asked for; {scales} steps come from the {skeletons[0].rank} centres and fewer"
+    reason = f"as asked for; {scales} steps come from the {counted(skeletons[0].rank, 'centre')} and fewer"
     return DiffusionPlan("interpolative", reason, factors=skeletons)
 
 
@@ -459,7 +550,7 @@ def choose_compression(compress: float | bool | None, shape: tuple[int, int, int
     if compress is not None:
         return Compression(float(compress), "as asked for")
     size = float(np.prod(np.asarray(shape, dtype=np.float64))) * itemsize
-    full = f"the full embedding of {shape[0]:,} measures"
+    full = f"the full embedding of {counted(shape[0], 'measure')}"
     if size <= LARGEST_EMBEDDING:
         return Compression(None, f"{full} takes {size / 1e9:.2g} GB, at most {LARGEST_EMBEDDING / 1e9:.2g} GB")
     reason = f"{full} would take {size / 1e9:.2g} GB, more than {LARGEST_EMBEDDING / 1e9:.2g} GB"

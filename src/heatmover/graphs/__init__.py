@@ -5,3 +5,7 @@ from heatmover.graphs.graph import Graph
 from heatmover.graphs.landmarks import Histograms, Landmarks
 
 __all__ = ["Diagnosis", "Graph", "Histograms", "Landmarks"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from heatmover._typing import Bool, Float64, Int32
-from heatmover._words import counted, part_of
+from heatmover._words import counted, part_of, verb
 from heatmover.graphs.cuts import FEWEST, NOTICEABLE, NearCut, NearCuts, by_sweep, find_near_cuts
 from heatmover.graphs.spectrum import SlowMode, normalise, slowest_mode
 
@@ -102,22 +102,21 @@ class Diagnosis:
 
     def __str__(self) -> str:
         low, median, high = self.neighbors
-        parts = "one component" if self.n_components == 1 else f"{self.n_components:,} components"
+        parts = "one component" if self.n_components == 1 else counted(self.n_components, "component")
         copies = f" different points of {self.n_points + self.n_copies:,}"
         points = f"{self.n_points:,}{copies if self.n_copies else ' points'}"
         lines = [
-            f"{points}, {self.n_edges:,} edges, {parts}.",
+            f"{points}, {counted(self.n_edges, 'edge')}, {parts}.",
             f"Neighbours per point: {low:,} to {high:,}, median {median:g}.",
         ]
         if self.mixing_steps is not None:
             what = "everything" if self.n_components == 1 else "the largest component"
-            steps = f"{self.mixing_steps:.0f}" if self.mixing_steps < 1e6 else f"{self.mixing_steps:.1e}"
+            many = self.mixing_steps >= 1e6
+            steps = f"{self.mixing_steps:.1e} steps" if many else counted(round(self.mixing_steps), "step")
             if self.converged:
-                lines.append(f"Spectral gap about {1 / self.mixing_steps:.2g}: {what} mixes in about {steps} steps.")
+                lines.append(f"Spectral gap about {1 / self.mixing_steps:.2g}: {what} mixes in about {steps}.")
             else:
-                lines.append(
-                    f"Spectral gap at most {1 / self.mixing_steps:.2g}: {what} mixes in {steps} steps or more."
-                )
+                lines.append(f"Spectral gap at most {1 / self.mixing_steps:.2g}: {what} mixes in {steps} or more.")
         return "\n".join([*lines, *(f"- {line}" for line in self.advice)] if self.advice else [*lines, "All is well."])
 
 
@@ -162,20 +161,22 @@ def _advice(
     lines = []
     others = n_components - n_isolated
     if n_isolated:
+        many = "their mass never moves. Remove them if they are outliers"
         lines.append(
-            f"{counted(n_isolated, 'point')} {'has' if n_isolated == 1 else 'have'} no neighbour: their mass never "
-            "moves. Remove them if they are outliers, or use more neighbours or a larger radius."
+            f"{counted(n_isolated, 'point')} {verb(n_isolated, 'has', 'have')} no neighbour: "
+            f"{verb(n_isolated, 'its mass never moves. Remove it if it is an outlier', many)}, "
+            "or use more neighbours or a larger radius."
         )
     if others > 1:
         lines.append(
-            f"{others:,} components have several points (the largest holds "
+            f"{counted(others, 'component')} have several points (the largest holds "
             f"{part_of(round(largest_component * n_points), n_points, 'point')}): "
             "measures in different components are infinitely far apart in truth and at the largest possible distance "
             "here. Use more neighbours to join them, or leave it if the groups are real."
         )
     if n_weak:
         lines.append(
-            f"{part_of(n_weak, n_points, 'point')} {'is' if n_weak == 1 else 'are'} so far from their neighbours that "
+            f"{part_of(n_weak, n_points, 'point')} {verb(n_weak, 'is', 'are')} so far from their neighbours that "
             "their mass hardly moves. "
             "If they are not outliers, make the graph with Graph.from_points(points, kernel='adaptive')."
         )
@@ -196,7 +197,7 @@ def _spectral_advice(n_points: int, gap: float, lowest: float) -> list[str]:
         )
     if gap > STRUCTURELESS and n_points > 30:
         lines.append(
-            f"Everything mixes in about {max(1 / gap, 1):.0f} steps: there is hardly any structure. "
+            f"Everything mixes in about {counted(round(max(1 / gap, 1)), 'step')}: there is hardly any structure. "
             "Use fewer neighbours, or reduce the points to a few dozen principal components first."
         )
     return lines

@@ -27,8 +27,10 @@ from heatmover._validation import (
     check_sparse,
     check_threads,
 )
+from heatmover._words import counted
 from heatmover.errors import GraphWarning, InvalidInputError, argument
 from heatmover.graphs.distinct import distinct_points, gather_masses
+from heatmover.graphs.given import given_neighbors
 from heatmover.graphs.grid import grid_affinity
 from heatmover.graphs.kernels import (
     Bandwidth,
@@ -38,8 +40,9 @@ from heatmover.graphs.kernels import (
     choose_bandwidth,
     narrow,
 )
+from heatmover.graphs.metrics import find_metric
 from heatmover.graphs.recognition import looks_like_distances
-from heatmover.graphs.search.choose import SEARCHES, k_nearest, within_radius
+from heatmover.graphs.search.choose import SEARCHES, Neighbors, k_nearest, within_radius
 from heatmover.storage import Record
 from heatmover.storage.record import matrix_record
 
@@ -49,15 +52,14 @@ if TYPE_CHECKING:
 __all__ = ["Graph"]
 
 # What to do with distances.
-AFFINITY_OF_DISTANCES = (
-    "use Graph.from_points(points) on the points themselves, or make them affinities: np.exp(-(d / b)**2) of every "
-    "distance d that is there, with a width b such as the median of them"
-)
+AFFINITY_OF_DISTANCES = "use Graph.from_distances(distances), or Graph.from_points(points) on the points themselves"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
-    """A weighted graph over points: `Graph.from_points`, `Graph.from_affinity` or `Graph.from_grid` make one.
+    """A weighted graph over points.
+
+    `Graph.from_points`, `Graph.from_distances`, `Graph.from_affinity` and `Graph.from_grid` make one.
 
     Equal points are one node. The nodes of points are sorted by their coordinates, and everything is computed in that
     order, so that no result depends on the order of the points.
@@ -116,6 +118,7 @@ class Graph:
         neighbors: str = "auto",
         radius: float | None = None,
         n_jobs: int | None = None,
+        metric: str = "euclidean",
     ) -> Graph:
         """Join every point with its nearest neighbours and weigh the edges by a kernel of their length.
 
@@ -144,6 +147,12 @@ class Graph:
             ``neighbors`` then have no effect.
         n_jobs
             Threads; None for all cores. The result does not depend on it.
+        metric
+            Of the distance d, by its name in scikit-learn. ``"euclidean"``; ``"cosine"`` (1 less the cosine of the
+            angle) and ``"correlation"`` (the same, of rows less their means), for which points of one direction are
+            equal; ``"haversine"``: the angle between latitudes and longitudes in radians; ``"manhattan"`` and
+            ``"chebyshev"``: the sum and the largest of the differences, found by a tree, which takes long for many
+            points of many dimensions. `Graph.from_distances` takes those of any other metric.
 
         Returns
         -------
@@ -156,32 +165,128 @@ class Graph:
         >>> graph = Graph.from_points(np.linspace(0, 1, 50)[:, None], n_neighbors=4, kernel="box")
         >>> graph.n_points, graph.affinity.sum(axis=1)[:3].tolist()
         (50, [5.0, 5.0, 5.0])
+        >>> words = np.random.default_rng(0).normal(size=(200, 20))
+        >>> Graph.from_points(words, n_neighbors=10, metric="cosine")
+        Graph(200 points, ... edges; gaussian kernel, bandwidth ..., 10 neighbours by tree, cosine distance)
         """
         check_kernel(kernel, bandwidth)
         check_option("neighbors", neighbors, SEARCHES)
+        metric, how = find_metric(metric)
+        if how.order != 2 and neighbors not in ("auto", "tree"):
+            raise InvalidInputError(
+                f"{argument('neighbors', 'tree')} or 'auto' with {argument('metric', metric)}", repr(neighbors)
+            )
         array = np.asarray(check_points(points), dtype=np.float64)
         rng = check_random_state(random_state)
         n_threads = check_threads(n_jobs)
         count = 0 if radius is not None else _check_neighbors(n_neighbors, array)
-        nodes, place = distinct_points(array)
+        nodes, place = distinct_points(how.place(array))
         if radius is not None:
-            support = within_radius(nodes, check_number("radius", radius, above=0))
+            reach = float(how.radius(np.float64(check_number("radius", radius, above=0))))  # type: ignore[arg-type]
+            support = within_radius(nodes, reach, order=how.order)
         else:
-            support = k_nearest(nodes, min(count, len(nodes) - 1), algorithm=neighbors, rng=rng, n_threads=n_threads)
-        widths = choose_bandwidth(support.middle, kernel, bandwidth)
+            support = k_nearest(
+                nodes,
+                min(count, len(nodes) - 1),
+                algorithm=neighbors,
+                rng=rng,
+                n_threads=n_threads,
+                order=how.order,
+            )
+        support.distances.data[:] = how.length(support.distances.data)
         construction = {
             "source": "points",
-            "kernel": kernel,
-            "bandwidth": None if kernel == "box" else float(np.median(widths)),
+            "metric": metric,
             "n_neighbors": None if radius is not None else int(n_neighbors),
             "neighbors": support.search.algorithm,
             "recall": support.search.recall,
             "reason": support.search.reason,
-            "n_copies": len(array) - len(nodes),
         }
-        unmoved = np.array_equal(place, np.arange(len(nodes)))
+        support = replace(support, middle=how.length(support.middle))
+        return cls._from_neighbors(support, place, kernel, bandwidth, construction, n_threads)
+
+    @classmethod
+    def _from_neighbors(
+        cls,
+        support: Neighbors,
+        place: Intp,
+        kernel: KernelName,
+        bandwidth: Bandwidth,
+        construction: dict[str, Any],
+        n_threads: int,
+    ) -> Graph:
+        """Weigh neighbours by a kernel; ``place`` is the node of each point. The distances are written over."""
+        widths = choose_bandwidth(support.middle, kernel, bandwidth)
+        n_nodes = support.distances.shape[0]
+        told = {
+            "source": construction["source"],
+            "kernel": kernel,
+            "bandwidth": None if kernel == "box" else float(np.median(widths)),
+            **construction,
+            "n_copies": place.size - n_nodes,
+        }
+        unmoved = np.array_equal(place, np.arange(n_nodes))
         affinity = affinity_from_neighbors(support.distances, kernel, widths, n_threads=n_threads, overwrite=True)
-        return cls(affinity, construction, None if unmoved else place)
+        return cls(affinity, told, None if unmoved else place)
+
+    @classmethod
+    def from_distances(
+        cls,
+        distances: Any,
+        n_neighbors: int | None = None,
+        kernel: KernelName = "gaussian",
+        bandwidth: Bandwidth = "auto",
+        *,
+        n_jobs: int | None = None,
+    ) -> Graph:
+        """Join every point with its nearest neighbours by distances that are known, and weigh the edges by a kernel.
+
+        Kernel and bandwidth are those of `Graph.from_points`: on the same neighbours both make the same graph.
+
+        Parameters
+        ----------
+        distances
+            ``(n_points, n_points)``, non-negative, zero from a point to itself. Dense: of all pairs, symmetric. SciPy
+            sparse: of neighbours, such as those of ``sklearn.neighbors.kneighbors_graph(points, 15, mode="distance")``
+            and of scanpy's ``obsp["distances"]``; pairs that are not stored are no neighbours, a pair may be stored for
+            either point or for both, and a stored zero is a distance. Points at a distance of zero are one node.
+        n_neighbors
+            Neighbours of each node, and all that are as far as the last of them. None: 30, or all others if there are
+            fewer; of sparse distances all that are stored.
+        kernel, bandwidth
+            As in `Graph.from_points`.
+        n_jobs
+            Threads; None for all cores. The result does not depend on it.
+
+        Returns
+        -------
+        Graph
+            With ones on the diagonal of its affinity. Its nodes are in the order of the points.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn.neighbors import kneighbors_graph
+        >>> points = np.random.default_rng(0).normal(size=(200, 3))
+        >>> near = kneighbors_graph(points, 10, mode="distance")
+        >>> graph = Graph.from_distances(near)
+        >>> graph
+        Graph(200 points, ... edges; gaussian kernel, bandwidth ..., given distances)
+        >>> same = Graph.from_points(points, n_neighbors=10).affinity
+        >>> bool(abs(graph.affinity - same).max() < 1e-12)
+        True
+        """
+        check_kernel(kernel, bandwidth)
+        n_threads = check_threads(n_jobs)
+        support, place = given_neighbors(distances, n_neighbors)
+        construction = {
+            "source": "distances",
+            "n_neighbors": None if n_neighbors is None else int(n_neighbors),
+            "neighbors": support.search.algorithm,
+            "recall": support.search.recall,
+            "reason": support.search.reason,
+        }
+        return cls._from_neighbors(support, place, kernel, bandwidth, construction, n_threads)
 
     @classmethod
     def from_affinity(cls, affinity: Any) -> Graph:
@@ -198,7 +303,7 @@ class Graph:
         Examples
         --------
         >>> Graph.from_affinity([[0, 1], [1, 0]])
-        Graph(2 points, 1 edges; given affinity)
+        Graph(2 points, 1 edge; given affinity)
         """
         return cls(_check_affinity(affinity), {"source": "affinity"})
 
@@ -368,14 +473,18 @@ class Graph:
     def __repr__(self) -> str:
         how = self.construction
         words = f"{how.get('source', 'given')} affinity" if how.get("source") != "affinity" else "given affinity"
-        if how.get("source") == "points":
+        if how.get("source") in ("points", "distances"):
             width = "" if how["bandwidth"] is None else f", bandwidth {how['bandwidth']:.3g}"
-            count = "" if how["n_neighbors"] is None else f"{how['n_neighbors']} "
-            words = f"{how['kernel']} kernel{width}, {count}neighbours by {how['neighbors']}"
+            near = "neighbours" if how["n_neighbors"] is None else counted(how["n_neighbors"], "neighbour")
+            words = f"{how['kernel']} kernel{width}, {near} by {how['neighbors']}"
+            if how["source"] == "distances":
+                words = f"{how['kernel']} kernel{width}, given distances"
+            elif how.get("metric", "euclidean") != "euclidean":
+                words += f", {how['metric']} distance"
         elif how.get("source") == "grid":
             words = f"grid {'x'.join(map(str, how['shape']))}"
-        nodes = "" if self.n_nodes == self.n_points else f" on {self.n_nodes} nodes"
-        return f"Graph({self.n_points} points{nodes}, {self.n_edges} edges; {words})"
+        nodes = "" if self.n_nodes == self.n_points else f" on {counted(self.n_nodes, 'node')}"
+        return f"Graph({counted(self.n_points, 'point')}{nodes}, {counted(self.n_edges, 'edge')}; {words})"
 
 
 def _stored_construction(record: Record) -> dict[str, Any]:
@@ -406,7 +515,7 @@ def _check_neighbors(n_neighbors: object, points: npt.NDArray[Any]) -> int:
     if count >= len(points):
         raise InvalidInputError(
             f"more points than {argument('n_neighbors', count)}",
-            f"{len(points)} points",
+            counted(len(points), "point"),
             f"use {argument('n_neighbors')} of at most {len(points) - 1}"
             if len(points) > 1
             else "give at least two points",
@@ -462,7 +571,7 @@ def _check_faintest(matrix: sp.csr_array) -> None:
     if faint.size:
         raise InvalidInputError(
             "affinities that a float holds with all digits",
-            f"{faint.size} points whose largest is below 2.2e-308 (first: point {faint[0]})",
+            f"{counted(faint.size, 'point')} whose largest is below 2.2e-308 (first: point {faint[0]})",
             "multiply all affinities by one large number, which changes no result",
         )
 

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from heatmover._typing import Float64, Int64
 from heatmover._validation import check_integer, check_number
+from heatmover._words import counted
 from heatmover.errors import InvalidInputError
 
 __all__ = ["grid_affinity"]
@@ -33,7 +34,9 @@ def grid_affinity(
     span = (2 if len(sizes) <= 2 else 1) if reach is None else check_integer("reach", reach, minimum=1)
     if periodic and min(sizes) <= 2 * span:
         # A shorter ring would meet the same neighbour from both sides.
-        raise InvalidInputError(f"periodic axes longer than {2 * span} nodes", f"shape {sizes}", "use a smaller reach")
+        raise InvalidInputError(
+            f"periodic axes longer than {counted(2 * span, 'node')}", f"shape {sizes}", "use a smaller reach"
+        )
     coordinates = np.indices(sizes).reshape(len(sizes), -1)
     offsets = [np.array(offset) for offset in product(range(-span, span + 1), repeat=len(sizes))]
     pieces = [_edges(coordinates, offset, sizes, periodic=periodic) for offset in offsets]

@@ -22,6 +22,7 @@ from heatmover._validation import (
     check_random_state,
     check_threads,
 )
+from heatmover._words import counted
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.graph import Graph, check_points
@@ -59,7 +60,7 @@ class Landmarks:
     >>> data = hm.datasets.cohort(10, cells_per_sample=400)
     >>> landmarks = hm.Landmarks.from_points(data.points, 200)
     >>> landmarks
-    Landmarks(200 for 4000 points; root mean square distance ...)
+    Landmarks(200 for 4,000 points; root mean square distance ...)
     >>> measures = landmarks.measures(data.labels, landmarks.assign(data.points))
     >>> hm.compare(landmarks.graph(), measures).distances.shape
     (10, 10)
@@ -189,7 +190,8 @@ class Landmarks:
         array = check_points(points)
         if array.shape[1] != self.centers.shape[1]:
             raise InvalidInputError(
-                f"points in the {self.centers.shape[1]} dimensions of the landmarks", f"{array.shape[1]} dimensions"
+                f"points in the {counted(self.centers.shape[1], 'dimension')} of the landmarks",
+                counted(array.shape[1], "dimension"),
             )
         return array
 
@@ -221,7 +223,9 @@ class Landmarks:
         if not isinstance(labels, Measures):
             return self.histograms().add_assigned(places, labels).measures()
         if labels.shape[1] != places.size:
-            raise InvalidInputError(f"measures over the {places.size} points assigned", f"{labels.shape[1]} points")
+            raise InvalidInputError(
+                f"measures over the {counted(places.size, 'point')} assigned", counted(labels.shape[1], "point")
+            )
         return measures_from_weights(gather_masses(labels.masses, places, self.n_landmarks), names=labels.names)
 
     def histograms(self) -> Histograms:
@@ -254,7 +258,7 @@ class Landmarks:
 
     def __repr__(self) -> str:
         return (
-            f"Landmarks({self.n_landmarks} for {int(self.counts.sum())} points; "
+            f"Landmarks({self.n_landmarks} for {counted(int(self.counts.sum()), 'point')}; "
             f"root mean square distance {np.sqrt(self.distortion):.3g})"
         )
 
@@ -400,7 +404,7 @@ def find_landmarks(
 def _check_same_length(n_points: int, labels: npt.ArrayLike) -> None:
     shape = np.shape(labels)
     if len(shape) == 1 and shape[0] != n_points:
-        raise InvalidInputError(f"one label for each of the {n_points} points", f"{shape[0]} labels")
+        raise InvalidInputError(f"one label for each of the {counted(n_points, 'point')}", counted(shape[0], "label"))
 
 
 def _sorted_samples(samples: Sequence[tuple[int, Any]]) -> list[int]:

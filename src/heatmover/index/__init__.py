@@ -5,3 +5,7 @@ from heatmover.index.neighbors import Nearest, Within
 from heatmover.index.rerank import exact_emd
 
 __all__ = ["MeasureIndex", "Nearest", "Within", "exact_emd"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

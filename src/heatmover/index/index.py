@@ -273,7 +273,7 @@ class MeasureIndex:
 
     def __repr__(self) -> str:
         place = "in memory" if self.path is None else f"in {str(self.path)!r}"
-        return f"MeasureIndex({self.n_rows:,} samples x {self.n_features:,} features, {place})"
+        return f"MeasureIndex({counted(self.n_rows, 'sample')} x {counted(self.n_features, 'feature')}, {place})"
 
     def row(self, name: str) -> int:
         """Return the row of a stored sample, or raise with the nearest name."""

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from heatmover._typing import Float64, Int64
 from heatmover._validation import check_threads
+from heatmover._words import counted
 from heatmover.errors import InvalidInputError
 from heatmover.index.neighbors import Nearest
 from heatmover.measures import check_measures
@@ -52,7 +53,7 @@ def exact_emd(
     stored, asked = (sp.csr_array(check_measures(rows)) for rows in (measures, queries))
     if stored.shape[1] != asked.shape[1]:
         raise InvalidInputError(
-            f"queries on the {stored.shape[1]:,} points of the measures", f"rows of width {asked.shape[1]:,}"
+            f"queries on the {counted(stored.shape[1], 'point')} of the measures", f"rows of width {asked.shape[1]:,}"
         )
     ground = costs if callable(costs) else _looked_up(costs, stored.shape[1])
     n_threads = check_threads(n_jobs)
@@ -60,7 +61,7 @@ def exact_emd(
     def distance(query: int, rows: Int64) -> Float64:
         if rows.size and rows.max() >= stored.shape[0]:
             raise InvalidInputError(
-                "the measure of every row of the index", f"{stored.shape[0]:,} measures and row {rows.max():,}"
+                "the measure of every row of the index", f"{counted(stored.shape[0], 'measure')} and row {rows.max():,}"
             )
         both = sp.csr_array(sp.vstack([asked[[query]], stored[rows]]))
         both.sort_indices()
@@ -93,7 +94,7 @@ def reranked(found: Nearest, distance: Distance, k: int) -> Nearest:
 def _values(distance: Distance, query: int, candidates: Int64) -> Float64:
     values = np.asarray(distance(query, candidates), dtype=np.float64)
     if values.shape != candidates.shape:
-        raise InvalidInputError(f"{candidates.size} distances", f"an array of shape {values.shape}")
+        raise InvalidInputError(counted(candidates.size, "distance"), f"an array of shape {values.shape}")
     if np.isnan(values).any():
         raise InvalidInputError("distances without NaN", f"{int(np.isnan(values).sum())} of query {query}")
     return values

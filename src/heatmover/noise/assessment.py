@@ -197,7 +197,7 @@ class Uncertainty(ReadOnlyArrays):
             parts.append("Nothing but the luck of the draw sets the samples apart.")
         if self.lower is not None:
             pairs = self.told_apart[np.triu_indices(len(self.sizes), 1)]
-            parts.append(f"{int(pairs.sum()):,} of {pairs.size:,} pairs can be told apart{self.by_luck}.")
+            parts.append(f"{int(pairs.sum()):,} of {counted(pairs.size, 'pair')} can be told apart{self.by_luck}.")
         return " ".join(parts)
 
     def plain(self, floor: Callable[[float], float] | None = None) -> dict[str, Any]:
@@ -355,7 +355,7 @@ def check_cells(model: DiffusionEMD, measures: Any, sizes: npt.ArrayLike | None)
         found = as_array("sizes", sizes)
         if found.shape != (masses.shape[0],) or found.dtype.kind not in "iuf":
             raise InvalidInputError(
-                f"{argument('sizes')}: the number of cells of each of the {masses.shape[0]} samples",
+                f"{argument('sizes')}: the number of cells of each of the {counted(masses.shape[0], 'sample')}",
                 f"shape {found.shape} of {found.dtype}",
             )
     nodes = sp.csr_array(model.node_masses(measures))

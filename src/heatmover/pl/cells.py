@@ -79,7 +79,7 @@ def composition(
         found.shares[order],
         groups,
         rest=len(found.types) < len(every.types),
-        title=f"Composition of {len(order)} samples",
+        title=f"Composition of {counted(len(order), 'sample')}",
         legend=found.annotation,
     )
 

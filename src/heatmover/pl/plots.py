@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from heatmover._validation import RandomState
+from heatmover._words import counted
 from heatmover.diffusion.scales import MIXED
 from heatmover.drawing import style as picture
 from heatmover.drawing.heatmap import draw_heatmap
@@ -272,7 +273,7 @@ def _blocks(variables: list[Variable]) -> dict[str, Any]:
         if variable.missing.any():
             raise InvalidInputError(
                 f"a block in {variable.name or 'blocks'!r} for every sample",
-                f"none for {int(variable.missing.sum())} of {len(variable.missing)} samples",
+                f"none for {int(variable.missing.sum())} of {counted(len(variable.missing), 'sample')}",
             )
     return {
         variable.name or "blocks": variable.codes if variable.numbers is None else variable.numbers

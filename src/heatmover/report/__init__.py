@@ -17,3 +17,7 @@ __all__ = [
     "write_report",
     "write_results",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

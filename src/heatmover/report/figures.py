@@ -12,7 +12,7 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
 from heatmover._typing import Float64, Int64
-from heatmover._words import naturally
+from heatmover._words import counted, naturally
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.study import Study
 from heatmover.analysis.variables import kind_of, label
@@ -74,7 +74,7 @@ def _coloring(name: str, values: list[Any], *, numeric: bool = False) -> dict[st
     return {
         "name": name,
         "kind": "groups",
-        "groups": [*kept, *([f"{OTHER} ({len(other)} groups)"] if other else [])],
+        "groups": [*kept, *([f"{OTHER} ({counted(len(other), 'group')})"] if other else [])],
         "counts": [*(counts[group] for group in kept), *([sum(counts[group] for group in other)] if other else [])],
         "codes": [
             -1 if is_missing(value) else codes.get(text, len(kept)) for text, value in zip(texts, values, strict=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from heatmover._words import counted, percent
+from heatmover._words import counted, percent, verb
 from heatmover.analysis.examination import LEVEL, Finding
 from heatmover.analysis.study import Study
 from heatmover.report.markup import shortened
@@ -113,15 +113,15 @@ def _few(study: Study) -> Iterator[str]:
         if finding.answer is not None:
             yield from (f"{shortened(finding.variable)!r}: {caution}" for caution in _doubts(finding, finding.answer))
     if study.findings and len(study.comparison.names) < FEW_SAMPLES:
-        yield f"{len(study.comparison.names)} samples are few: only a large difference can show."
+        yield f"{counted(len(study.comparison.names), 'sample')} are few: only a large difference can show."
 
 
 def _doubts(finding: Finding, answer: TestResult) -> Iterator[str]:
     small = sum(size < FEW_IN_GROUP for size in finding.groups.values())
     if small:
         yield (
-            f"{small} of {len(finding.groups)} groups {'has' if small == 1 else 'have'} fewer than {FEW_IN_GROUP} "
-            "samples; one unusual sample can make or hide a difference."
+            f"{small} of {counted(len(finding.groups), 'group')} {verb(small, 'has', 'have')} fewer than "
+            f"{FEW_IN_GROUP} samples; one unusual sample can make or hide a difference."
         )
     possible = len(answer.null)
     if possible < FEW_PERMUTATIONS:
@@ -135,7 +135,7 @@ def _doubts(finding: Finding, answer: TestResult) -> Iterator[str]:
 
 
 def _kind(finding: Finding) -> str:
-    return f"{len(finding.groups)} groups" if finding.kind == "groups" else "number"
+    return counted(len(finding.groups), "group") if finding.kind == "groups" else "number"
 
 
 def _verdict(finding: Finding) -> dict[str, str]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from heatmover._files import plain
 from heatmover._typing import Float64
 from heatmover._validation import import_extra
+from heatmover._words import counted
 
 __all__ = ["digest", "fill", "legal_script", "packed", "rounded", "script_json", "shortened", "static"]
 
@@ -70,6 +71,7 @@ def _environment() -> Any:
     environment.filters["shortened"] = shortened
     environment.filters["probability"] = probability
     environment.filters["count"] = lambda number: f"{number:,}"
+    environment.filters["counted"] = counted
     return environment
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from heatmover._words import counted, listed, percent, unused
+from heatmover._words import counted, listed, percent, unused, verb
 from heatmover.analysis.cell_types import CellContrast
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.study import Study
@@ -20,6 +20,14 @@ KERNELS = {
     "adaptive": "edges were weighted by a Gaussian kernel exp(-d^2/(b_i b_j)) whose bandwidth follows the local "
     "distance to neighbours (median {bandwidth:.3g})",
     "box": "edges had equal weights",
+}
+METRIC_NAMES = {
+    "euclidean": "Euclidean",
+    "cosine": "cosine",
+    "correlation": "correlation",
+    "haversine": "great-circle",
+    "manhattan": "Manhattan",
+    "chebyshev": "Chebyshev",
 }
 NORMS = {
     "levels": "the sum over k of 2^(-(K-k) alpha) times the L1 distance between the two densities after 2^k steps",
@@ -103,7 +111,8 @@ def _samples(study: Study) -> str:
     left = f" Other columns were {unused(source['unused'])}." if source and source.get("unused") else ""
     drawn = "" if comparison.drawn is None else f" {comparison.drawn}, at random and without replacement."
     return (
-        f"{len(comparison.names):,} samples with {int(comparison.sizes.sum()):,} cells in total{dimensions} were "
+        f"{counted(len(comparison.names), 'sample')} with {counted(int(comparison.sizes.sum()), 'cell')} in "
+        f"total{dimensions} were "
         "compared by Diffusion Earth Mover's Distances (Tong et al., 2021) as implemented in heatmover "
         f"{study.record.versions.get('heatmover', '')}.{drawn}{left}"
     )
@@ -114,13 +123,15 @@ def _landmarks(comparison: Comparison) -> Iterator[str]:
     if agreement is None:
         return
     correlation = (
-        f"; distances through them agreed with those on a graph over {agreement.n_points:,} cells with a Spearman "
+        f"; distances through them agreed with those on a graph over {counted(agreement.n_points, 'cell')} with a "
+        f"Spearman "
         f"correlation of {agreement.spearman:.3f}"
         if np.isfinite(agreement.spearman)
         else ""
     )
     yield (
-        f"{agreement.n_landmarks:,} centres of k-means stood for the cells (leaving {percent(agreement.unexplained)} "
+        f"{counted(agreement.n_landmarks, 'centre')} of k-means stood for the cells (leaving "
+        f"{percent(agreement.unexplained)} "
         f"of the variance unexplained{correlation})."
     )
 
@@ -130,16 +141,20 @@ def _graph(study: Study) -> str:
     nodes = "cell" if study.comparison.landmarks is None else "centre"
     if how.get("source") == "points":
         kernel = KERNELS[how["kernel"]].format(bandwidth=how["bandwidth"] or 0.0)
+        metric = METRIC_NAMES[how.get("metric", "euclidean")]
         near = (
-            f"its {how['n_neighbors']} nearest neighbours (Euclidean distance)"
+            f"its {counted(how['n_neighbors'], 'nearest neighbour')} ({metric} distance)"
             if how["n_neighbors"]
             else "all others within a fixed radius"
         )
-        copies = f" Equal {nodes}s are one node ({how['n_copies']:,} copies)." if how.get("n_copies") else ""
+        copies = f" Equal {nodes}s are one node ({counted(how['n_copies'], 'copy')})." if how.get("n_copies") else ""
         return f"Every {nodes} was joined with {near}, and {kernel}.{copies}"
+    if how.get("source") == "distances":
+        kernel = KERNELS[how["kernel"]].format(bandwidth=how["bandwidth"] or 0.0)
+        return f"Every {nodes} was joined with its nearest neighbours by distances that were given, and {kernel}."
     if how.get("source") == "grid":
         return f"The graph was a grid of {' x '.join(map(str, how['shape']))} nodes."
-    return f"The graph over {study.comparison.graph.n_points:,} nodes was given by its affinities."
+    return f"The graph over {counted(study.comparison.graph.n_points, 'node')} was given by its affinities."
 
 
 def _diffusion(comparison: Comparison) -> str:
@@ -187,12 +202,13 @@ def _noise(comparison: Comparison) -> Iterator[str]:
 
 def _numerics(study: Study) -> str:
     model = study.comparison.model
+    kept = int(model.n_regions_.sum())
     compact = (
         ""
         if model.compress_ is None
-        else f" The densities were kept at {int(model.n_regions_.sum()):,} points over all scales."
+        else f" The densities were kept at {counted(kept, 'point')} over all scales."
         if model.compress_by == "centres"
-        else f" The densities were kept as masses in {int(model.n_regions_.sum()):,} regions of points over all scales."
+        else f" The densities were kept as masses in {counted(kept, 'region')} of points over all scales."
     )
     return (
         f"Densities were computed by {WAYS[model.method_]}; the certified relative error of each is at most "
@@ -223,7 +239,7 @@ def _tests(study: Study) -> Iterator[str]:
     names = [words for test, words in TESTS.items() if test in used]
     yield (
         f"Whether a variable goes with the distances was tested by {' and '.join(names)}, with "
-        f"{permutations:,} permutations each (all of them where there are no more)."
+        f"{counted(permutations, 'permutation')} each (all of them where there are no more)."
     )
     if study.comparison.bias == "corrected":
         yield (
@@ -245,7 +261,8 @@ def _tests(study: Study) -> Iterator[str]:
         yield f"In permutations {' or '.join(BLOCKS[how].format(block=block) for how in sorted(tied))}."
     if len(done) > 1:
         yield (
-            f"P-values of the {len(done)} variables were adjusted for the false discovery rate (Benjamini and "
+            f"P-values of the {counted(len(done), 'variable')} were adjusted for the false discovery rate (Benjamini "
+            f"and "
             "Hochberg, 1995)."
         )
 
@@ -256,10 +273,12 @@ def _contrast(study: Study) -> Iterator[str]:
         return
     yield (
         f"Cell types ({shortened(found.annotation)}) were compared between {found.n_samples[0]:,} and "
-        f"{found.n_samples[1]:,} independent samples of {shortened(found.group)!r} and {shortened(found.reference)!r}: "
+        f"{counted(found.n_samples[1], 'independent sample')} of {shortened(found.group)!r} and "
+        f"{shortened(found.reference)!r}: "
         f"their numbers by studentised differences of shares and of log-ratios to {_reference(found)}, the less sure "
         "of the two counting, and their states by studentised distances between the diffused distributions of their "
-        f"own cells, with {found.n_permutations:,} permutations, each adjusted for the false discovery rate over types "
+        f"own cells, with {counted(found.n_permutations, 'permutation')}, each adjusted for the false discovery rate "
+        f"over types "
         "(Benjamini and Hochberg, 1995). The distance between the means of the two groups was divided among cell types "
         "by its witness function, and each part into abundance and state."
     )
@@ -267,7 +286,11 @@ def _contrast(study: Study) -> Iterator[str]:
 
 def _reference(found: CellContrast) -> str:
     count = len(found.stable)
-    return f"the {count:,} types that are stable" if count else "no reference, for no types are known to be stable"
+    return (
+        f"the {counted(count, 'type')} that {verb(count, 'is', 'are')} stable"
+        if count
+        else "no reference, for no types are known to be stable"
+    )
 
 
 def _listed(words: list[str]) -> str:

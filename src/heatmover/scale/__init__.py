@@ -16,3 +16,7 @@ __all__ = [
     "read_cohort",
     "study_cohort",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

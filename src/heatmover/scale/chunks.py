@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from heatmover._progress import Progress
 from heatmover._typing import Float64, FloatArray, Int32, Int64, Intp
-from heatmover._words import quoted_path, readable
+from heatmover._words import counted, quoted_path, readable
 from heatmover.cohort import Cohort
 from heatmover.cohort.formats.text import from_the_top
 from heatmover.cohort.hashes import cell_hashes
@@ -224,8 +224,9 @@ def make_plan(
     stage, need = max(least.bounds.items(), key=lambda item: item[1])
     if least.held + need > memory:
         raise InvalidInputError(
-            f"{argument('memory')} of at least {(least.held + need) / 1e6:,.0f} MB for {cohort.n_cells:,} cells of "
-            f"{len(cohort.names)} samples and {n_landmarks:,} landmarks ({stage!r})",
+            f"{argument('memory')} of at least {(least.held + need) / 1e6:,.0f} MB for "
+            f"{counted(cohort.n_cells, 'cell')} of "
+            f"{counted(len(cohort.names), 'sample')} and {counted(n_landmarks, 'landmark')} ({stage!r})",
             f"{memory / 1e6:,.0f} MB",
             "allow more, or use fewer landmarks or fewer threads",
         )
@@ -355,7 +356,7 @@ class Piece:
                 done += len(points)
         if done != self.stop - self.start:
             raise InvalidInputError(
-                f"{self.stop - self.start} cells from row {self.start} on of {quoted_path(self.cells.path)}",
+                f"{counted(self.stop - self.start, 'cell')} from row {self.start} on of {quoted_path(self.cells.path)}",
                 f"{done}",
                 "the file has changed since it was read",
             )

@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from heatmover._progress import Progress
 from heatmover._validation import check_threads, import_extra
+from heatmover._words import counted
 from heatmover.errors import HeatmoverError, InvalidInputError, argument
 from heatmover.scale.checkpoint import Arrays, Checkpoint
 
@@ -167,7 +168,7 @@ class Persistent:
 def _lasting(error: Exception) -> InvalidInputError:
     return InvalidInputError(
         "storage and a network that answer",
-        f"{type(error).__name__} at each of {len(PAUSES) + 1} attempts within {sum(PAUSES):.1f} s ({error})",
+        f"{type(error).__name__} at each of {counted(len(PAUSES) + 1, 'attempt')} within {sum(PAUSES):.1f} s ({error})",
         f"check the drive and the network; {RESUME}",
     )
 

@@ -16,6 +16,7 @@ from heatmover._progress import SILENT, Progress
 from heatmover._typing import FloatArray, Intp
 from heatmover._validation import check_integer, check_memory, check_option, check_threads, check_truth
 from heatmover._version import __version__
+from heatmover._words import counted as in_words
 from heatmover.analysis import study
 from heatmover.analysis.cell_types import Annotation
 from heatmover.analysis.comparers import Compared, draw_equally
@@ -272,7 +273,7 @@ class Request:
         if self.n_landmarks <= self.n_neighbors:
             raise InvalidInputError(
                 f"more landmarks than {argument('n_neighbors', self.n_neighbors)}",
-                f"{self.n_landmarks} for {self.cohort.n_cells} cells",
+                f"{self.n_landmarks} for {in_words(self.cohort.n_cells, 'cell')}",
                 "use fewer neighbours, or hm.compare, which needs no landmarks for few cells",
             )
 
@@ -304,7 +305,7 @@ class Request:
         if equal_cells is not False and need > budget:
             raise InvalidInputError(
                 f"{argument('memory')} of at least {need / 1e6:,.0f} MB to draw {argument('equal_cells')} from "
-                f"{self.cohort.n_cells:,} cells",
+                f"{in_words(self.cohort.n_cells, 'cell')}",
                 f"{budget / 1e6:,.0f} MB",
                 "allow more",
             )
@@ -455,7 +456,7 @@ def compare_cohort(
     >>> _ = (folder / "cells.csv").write_text("\n".join([header, *rows]))
     >>> result = compare_cohort(read_cohort(folder / "cells.csv", sample_key="sample"), landmarks=100, memory="1 GB")
     >>> result.distances.shape, result.landmarks
-    ((6, 6), Landmarks(100 for 1800 points; root mean square distance ...))
+    ((6, 6), Landmarks(100 for 1,800 points; root mean square distance ...))
     """
     check_option("bias", bias, BIASES)
     check_integer("n_bootstrap", n_bootstrap, minimum=0)
@@ -471,7 +472,9 @@ def compare_cohort(
     )  # fmt: skip
     kept = np.flatnonzero(cohort.sizes >= min_cells)
     if len(kept) < 2:
-        raise InvalidInputError("at least two samples to compare", f"{len(kept)} of at least {min_cells} cells")
+        raise InvalidInputError(
+            "at least two samples to compare", f"{len(kept)} of at least {in_words(min_cells, 'cell')}"
+        )
     check_all_pairs(len(kept), "histograms, embed and nearest of heatmover.scale find the nearest of each")
     request, kept = request.equally(kept, check_equal_cells(equal_cells))
     with counted(request) as (stages, drawn, found):

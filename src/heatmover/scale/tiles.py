@@ -19,7 +19,7 @@ from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, FloatArray, Int64
 from heatmover._validation import check_integer, check_matrix, check_memory, check_option, import_extra
 from heatmover._version import __version__
-from heatmover._words import quoted_path, readable
+from heatmover._words import counted, quoted_path, readable
 from heatmover.cohort.formats.stored import missing_chunks, told
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
@@ -143,7 +143,7 @@ def tile_rows(rows: Rows, memory: int, n_workers: int) -> int:
         size //= 2
     if need(size) > memory:
         raise InvalidInputError(
-            f"{argument('memory')} of at least {need(size) / 1e6:,.0f} MB for tiles of {size} rows",
+            f"{argument('memory')} of at least {need(size) / 1e6:,.0f} MB for tiles of {counted(size, 'row')}",
             f"{memory / 1e6:,.0f} MB",
         )
     return size
@@ -421,7 +421,7 @@ def nearest(
     """
     rows, count = Rows.of(embedding), check_integer("k", k, minimum=1)
     if count >= rows.shape[0]:
-        raise InvalidInputError(f"k of at most {rows.shape[0] - 1}", f"k={count} with {rows.shape[0]} rows")
+        raise InvalidInputError(f"k of at most {rows.shape[0] - 1}", f"k={count} with {counted(rows.shape[0], 'row')}")
     best = _nothing_yet(rows.shape[0], count)
     with executor(client, n_jobs) as where:
         spans = cut(rows.shape[0], size := tile_rows(rows, check_memory(memory), where.n_workers))

@@ -27,3 +27,7 @@ __all__ = [
     "permanova",
     "permanova_design",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

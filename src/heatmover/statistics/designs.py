@@ -13,7 +13,7 @@ from heatmover._readonly import ReadOnlyArrays
 from heatmover._threads import by_one_blas_thread
 from heatmover._typing import Bool, Float64
 from heatmover._validation import LabelNames, check_word, import_extra
-from heatmover._words import distinct, find, listed, quoted
+from heatmover._words import counted, distinct, find, listed, quoted
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 from heatmover.statistics.samples import check_labels, check_numbers
@@ -137,7 +137,7 @@ class Design:
         return Design(terms, int(np.count_nonzero(kept)))
 
     def __repr__(self) -> str:
-        return f"Design({' + '.join(self.names)}, {self.n_samples} samples)"
+        return f"Design({' + '.join(self.names)}, {counted(self.n_samples, 'sample')})"
 
 
 def formula_names(formula: str) -> list[str]:

@@ -16,6 +16,7 @@ from heatmover._readonly import ReadOnlyArrays
 from heatmover._threads import in_threads, one_blas_thread
 from heatmover._typing import Float64, Int64
 from heatmover._validation import RandomState, check_integer, check_random_state, check_threads
+from heatmover._words import counted
 from heatmover.errors import InvalidInputError
 from heatmover.statistics.samples import check_labels
 
@@ -102,7 +103,7 @@ class TestResult(ReadOnlyArrays):
         return self.p_value <= self.smallest_p * (1 + ROUNDING) and self.smallest_p > LEVEL
 
     def __repr__(self) -> str:
-        how = f"{'all ' if self.complete else ''}{len(self.null)} permutations"
+        how = f"{'all ' if self.complete else ''}{counted(len(self.null), 'permutation')}"
         return (
             f"TestResult({self.test}: statistic {self.statistic:.3g}, effect {self.effect:.2f}, "
             f"p = {self.p_value:.2g}, {how})"
@@ -340,7 +341,7 @@ def _places(restriction: Restriction, unit_of: Int64, first: Int64) -> list[Int6
     if varying.size:
         raise InvalidInputError(
             "blocks that lie within each other",
-            f"{varying.size} of {len(first)} blocks that reach across others",
+            f"{varying.size} of {counted(len(first), 'block')} that reach across others",
             "name fewer of them: a variable that is constant within a block can only be permuted in larger blocks that "
             "contain this one as a whole",
         )

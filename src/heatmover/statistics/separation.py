@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._typing import Float64
+from heatmover._words import counted
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Separation", "separate"]
@@ -54,8 +55,8 @@ class Separation:
         return (
             f"Samples of different {kind}s are {words} samples of one {kind} "
             f"(mean distance {self.between:.2f} against {self.within:.2f}).\n"
-            f"The nearest sample is of the same {kind} for {self.agreement * self.n_samples:.3g} of {self.n_samples} "
-            f"samples ({self.chance * self.n_samples:.1f} expected by chance)."
+            f"The nearest sample is of the same {kind} for {self.agreement * self.n_samples:.3g} of "
+            f"{counted(self.n_samples, 'sample')} ({self.chance * self.n_samples:.1f} expected by chance)."
         )
 
     def __str__(self) -> str:
@@ -84,7 +85,7 @@ def separate(distances: Float64, codes: npt.NDArray[np.integer]) -> Separation:
     if not (same & pairs).any() or same.all():
         raise InvalidInputError(
             "at least two groups, one of them with at least two samples",
-            f"{codes.max() + 1} groups of {n_samples} samples",
+            f"{counted(codes.max() + 1, 'group')} of {counted(n_samples, 'sample')}",
         )
     candidates = distances.copy()
     np.fill_diagonal(candidates, np.inf)

@@ -262,7 +262,9 @@ def permanova_design(
     check_option("by", by, ("terms", "margin"))
     matrix = check_distances(distances)
     if design.n_samples != len(matrix):
-        raise InvalidInputError(f"a design of {len(matrix)} samples, as many as in distances", f"{design.n_samples}")
+        raise InvalidInputError(
+            f"a design of {counted(len(matrix), 'sample')}, as many as in distances", f"{design.n_samples}"
+        )
     unit = float(matrix.max()) or 1.0
     gram = gower(matrix / unit)
     total = float(np.trace(gram))
@@ -360,7 +362,7 @@ def within_blocks(spaces: Spaces, restriction: Restriction, what: str) -> Spaces
     if found.residual_degrees_of_freedom < 1:
         raise InvalidInputError(
             f"covariates and blocks that leave some of {counted(len(fixed), 'sample')} to compare",
-            f"{fixed.shape[1] - 1} columns of them",
+            f"{counted(fixed.shape[1] - 1, 'column')} of them",
             "adjust for fewer",
         )
     return found
@@ -427,7 +429,9 @@ def as_design(adjust: Any, n_samples: int) -> Design:
     """Return covariates as a design, or raise if they are of other samples."""
     design = adjust if isinstance(adjust, Design) else Design.from_columns(adjust)
     if design.n_samples != n_samples:
-        raise InvalidInputError(f"covariates of {n_samples} samples, as many as in distances", f"{design.n_samples}")
+        raise InvalidInputError(
+            f"covariates of {counted(n_samples, 'sample')}, as many as in distances", f"{design.n_samples}"
+        )
     return design
 
 
@@ -450,8 +454,8 @@ def beside(columns: Float64, design: Design, what: str) -> Spaces:
     spaces = Spaces(fixed, tested, np.zeros((len(columns), 0)))
     if spaces.residual_degrees_of_freedom < 1:
         raise InvalidInputError(
-            f"covariates that leave some of {len(columns)} samples to compare",
-            f"{fixed.shape[1] - 1} columns of {', '.join(map(quoted, design.names))}",
+            f"covariates that leave some of {counted(len(columns), 'sample')} to compare",
+            f"{counted(fixed.shape[1] - 1, 'column')} of {', '.join(map(quoted, design.names))}",
             "adjust for fewer",
         )
     return spaces

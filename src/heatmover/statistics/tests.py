@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from heatmover._threads import by_one_blas_thread
 from heatmover._typing import Float64, Int64
 from heatmover._validation import RandomState
+from heatmover._words import counted
 from heatmover.errors import InvalidInputError
 from heatmover.statistics.designs import DEPENDENT, Design, orthonormal
 from heatmover.statistics.permutations import Restriction, TestResult, null_distribution, probability, restrict
@@ -330,7 +331,7 @@ class _Unexplained:
         if np.abs(self.of_numbers(numbers[None])).max() <= DEPENDENT * np.abs(numbers).max():
             raise InvalidInputError(
                 "a number that differs between blocks in other ways than the covariates",
-                f"none left in {len(sizes)} blocks",
+                f"none left in {counted(len(sizes), 'block')}",
                 "adjust for fewer",
             )
 

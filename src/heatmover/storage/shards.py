@@ -195,9 +195,11 @@ class Table:
             )
         n_nodes = None if self.counts is None else self.counts.shape[1]
         if n_nodes != schema.n_nodes:
-            told = ("no cells", "an atlas adds samples itself") if n_nodes is None else (f"{n_nodes:,} nodes", "")
+            told = ("no cells", "an atlas adds samples itself") if n_nodes is None else (counted(n_nodes, "node"), "")
             kept = (
-                "samples alone" if schema.n_nodes is None else f"samples with their cells at {schema.n_nodes:,} nodes"
+                "samples alone"
+                if schema.n_nodes is None
+                else f"samples with their cells at {counted(schema.n_nodes, 'node')}"
             )
             raise InvalidInputError(f"{kept}, as the store keeps them", *told)
         numbers = {each.name for each in schema.variables if each.kind == "number"}
@@ -278,7 +280,9 @@ def _check_counts(counts: sp.csr_array, n_rows: int) -> sp.csr_array:
     found.sort_indices()
     whole = np.all((found.data >= 1) & (found.data < MOST_CELLS) & (found.data == np.floor(found.data)))
     if found.shape[0] != n_rows or not whole or np.any(np.diff(found.indptr) == 0):
-        raise InvalidInputError(f"cells of each of the {n_rows:,} samples at nodes, in whole numbers", "others")
+        raise InvalidInputError(
+            f"cells of each of the {counted(n_rows, 'sample')} at nodes, in whole numbers", "others"
+        )
     return found
 
 

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from heatmover._files import sync
 from heatmover._version import __version__
-from heatmover._words import quoted, quoted_path
+from heatmover._words import counted, quoted, quoted_path
 from heatmover.errors import InvalidInputError, argument
 from heatmover.storage.record import Record
 
@@ -229,7 +229,7 @@ def _arrays_of(record: Record, before: str = "", depth: int = 1) -> Iterator[tup
         if array.dtype.name not in TYPES or array.ndim == 0:
             raise InvalidInputError(
                 f"arrays of truths or numbers in a store ({quoted(before + name)})",
-                f"{array.dtype} with {array.ndim} dimensions",
+                f"{array.dtype} with {counted(array.ndim, 'dimension')}",
             )
         yield before + name, array
     for name, part in record.parts.items():
@@ -387,7 +387,9 @@ def _check_tree(place: Path, head: Mapping[str, Any], beside: Collection[str]) -
     for names, what in ((expected - found, "is missing"), (found - expected, "does not belong there")):
         if names:
             raise InvalidInputError(
-                f"the {len(expected)} files of the store {where}", f"that {quoted(min(names))} {what}", DAMAGED
+                f"the {counted(len(expected), 'file')} of the store {where}",
+                f"that {quoted(min(names))} {what}",
+                DAMAGED,
             )
     for folder in folders:
         _check_same(place, f"{folder}/{METADATA}", _group(None))

@@ -6,3 +6,7 @@ from heatmover.tl._map import map_samples
 from heatmover.tl._samples import samples
 
 __all__ = ["explain", "map_samples", "sample_distances", "samples"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from heatmover._typing import Int32
 from heatmover._validation import check_sparse
-from heatmover._words import find, listed, quoted
+from heatmover._words import counted, find, listed, quoted, verb
 from heatmover.analysis.comparison import compare
 from heatmover.analysis.units import Units
 from heatmover.cohort import read_cohort
@@ -160,7 +160,7 @@ def _check_representation(adata: Any, use_rep: str | Sequence[str] | None) -> st
     if use_rep == "X" and adata.n_vars > MOST_COLUMNS:
         raise InvalidInputError(
             f"a representation of at most {MOST_COLUMNS} dimensions",
-            f"X with {adata.n_vars} variables",
+            f"X with {counted(adata.n_vars, 'variable')}",
             "run PCA first, scanpy.pp.pca(adata), or name a key of obsm in use_rep",
         )
     return use_rep
@@ -179,7 +179,7 @@ def _from_neighbors(adata: Any, sample_key: str, neighbors_key: str) -> tuple[Gr
     graph = Graph.from_affinity(_connectivities(adata, neighbors_key))
     single = [name for name, size in zip(labels.names, labels.sizes, strict=True) if size == 1]
     if single:
-        subject = "1 sample has" if len(single) == 1 else f"{len(single)} samples have"
+        subject = f"{counted(len(single), 'sample')} {verb(len(single), 'has', 'have')}"
         _warn([f"{subject} a single cell: {listed(single)}."])
     return graph, _measures(labels.names, labels.codes)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from heatmover._validation import LabelNames, check_integer
-from heatmover._words import find, find_all, quoted
+from heatmover._words import counted, find, find_all, quoted
 from heatmover.analysis.cell_types import Annotation, CellContrast, CellMasses, annotate, contrast_cells
 from heatmover.analysis.comparison import Comparison, compare, in_units
 from heatmover.analysis.examination import label
@@ -193,7 +193,7 @@ def _samples(adata: Any, stored: Mapping[str, Any], sample_key: str | None) -> L
     labels = read_labels(adata, known, [])
     if len(check_stored(stored, labels.names, labels.sizes)) < len(stored["names"]):
         raise InvalidInputError(
-            f"the cells of all {len(stored['names'])} samples whose distances are stored",
+            f"the cells of all {counted(len(stored['names']), 'sample')} whose distances are stored",
             f"those of {len(labels.names)}",
             "call hm.tl.sample_distances on these cells first",
         )
@@ -209,7 +209,7 @@ def _of_samples(adata: Any, samples: Labels, column: str, argument: str) -> list
     if varying.size:
         raise InvalidInputError(
             f"{argument}={quoted(column)} to be the same in all cells of a sample",
-            f"that it varies within {varying.size} of {len(samples.names)} samples (first: "
+            f"that it varies within {varying.size} of {counted(len(samples.names), 'sample')} (first: "
             f"{quoted(samples.names[varying[0]])})",
             "choose a variable of samples, not of cells" + (", or annotation= for it" if argument == "groupby" else ""),
         )

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from heatmover._typing import Float64, Int64
 from heatmover._validation import check_integer, import_extra
 from heatmover._version import __version__
-from heatmover._words import find, quoted
+from heatmover._words import counted, find, quoted
 from heatmover.analysis.cell_types import annotate
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.composition import SampleComposition, shares_of
@@ -124,7 +124,7 @@ def check_stored(stored: Mapping[str, Any], names: tuple[str, ...], sizes: Int64
     if changed:
         raise InvalidInputError(
             "the cells from which the distances were computed",
-            f"other cells in {len(changed)} samples (first: {quoted(changed[0])})",
+            f"other cells in {counted(len(changed), 'sample')} (first: {quoted(changed[0])})",
             "call hm.tl.sample_distances again",
         )
     return [place[name] for name in names]

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from heatmover._validation import check_sparse, import_extra
-from heatmover._words import distinct, find, find_all, listed, quoted, quoted_path
+from heatmover._words import counted, distinct, find, find_all, listed, quoted, quoted_path
 from heatmover.cohort.formats.hdf5 import check_heaps, check_object
 from heatmover.cohort.formats.stored import (
     check_length,
@@ -80,7 +80,7 @@ class AnnDataReader:
             for first, last in spans(start, stop, size, _chunk_rows(matrix)):
                 for block in _rows(matrix, self.representation, first, last):
                     if block.shape[1] != width:
-                        raise InvalidInputError(f"{width:,} columns", f"{block.shape[1]:,}", CHANGED)
+                        raise InvalidInputError(counted(width, "column"), f"{block.shape[1]:,}", CHANGED)
                     yield block if self.positions is None else block[:, list(self.positions)]
 
     def choose(self, features: tuple[str, ...]) -> AnnDataReader:
@@ -142,9 +142,13 @@ def _check(root: Any, key: str, element: Any) -> tuple[str, ...]:
     if len(shape) != 2:
         raise InvalidInputError(f"{key} to be a matrix of cells by features", f"an array of shape {shape}")
     if shape[0] != n_cells:
-        raise InvalidInputError(f"{n_cells:,} rows in {key}, as many as obs has", f"{shape[0]:,}", CONTRADICTION)
+        raise InvalidInputError(
+            f"{counted(n_cells, 'row')} in {key}, as many as obs has", f"{shape[0]:,}", CONTRADICTION
+        )
     if key == "X" and shape[1] != (n_features := _length(root, "var")):
-        raise InvalidInputError(f"{n_features:,} columns in X, as many as var has rows", f"{shape[1]:,}", CONTRADICTION)
+        raise InvalidInputError(
+            f"{counted(n_features, 'column')} in X, as many as var has rows", f"{shape[1]:,}", CONTRADICTION
+        )
     if key != "X" and shape[1] > MOST_WIDE:
         raise InvalidInputError(f"at most {MOST_WIDE:,} columns in {key}", f"{shape[1]:,}", CONTRADICTION)
     encoding = _encoding(element)

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, final
 import numpy as np
 
 from heatmover._validation import import_extra
-from heatmover._words import distinct, find, find_all, listed, quoted, readable
+from heatmover._words import counted, distinct, find, find_all, listed, quoted, readable
 from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, spans
 from heatmover.cohort.source import fcs_files
 from heatmover.cohort.transforms import Logicle
@@ -110,7 +110,7 @@ class FcsReader:
             values = data.as_array()
             channels = channel_names(data, file)
             if values.shape != (count, len(channels)):
-                raise ValueError(f"{values.shape[0]} cells where the header says {count}")
+                raise ValueError(f"{counted(values.shape[0], 'cell')} where the header says {count}")
             if self.measured.compensate:
                 values = compensated(values, spillover(data, file))
             values = values[:, list(find_all(self.features, channels, f"the channels of {quoted(file)}").values())]
@@ -308,7 +308,7 @@ def _check_text(data: Any) -> None:
             raise ValueError(f"its ${key.upper()} is {quoted(found)}, not one of {', '.join(known)}")
     # A value takes at least a byte; the length of the file bounds what a damaged number of cells can ask for.
     if not 0 <= data.event_count * data.channel_count <= data.file_size:
-        raise ValueError(f"{data.event_count} cells in a file of {data.file_size} bytes")
+        raise ValueError(f"{counted(data.event_count, 'cell')} in a file of {data.file_size} bytes")
 
 
 def _count(header: Any, file: str) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from heatmover._typing import Int64, IntArray
-from heatmover._words import quoted, quoted_path
+from heatmover._words import counted, quoted, quoted_path
 from heatmover.cohort.formats.hdf5 import check_text
 from heatmover.cohort.reader import Block, as_float, spans, without_copies
 from heatmover.errors import InvalidInputError
@@ -47,7 +47,7 @@ def check_length(element: Any, length: int, name: str, of: str) -> None:
     if not shape or int(shape[0]) != length:
         found = f"{shape[0]:,}" if shape else "a single value"
         raise InvalidInputError(
-            f"{length:,} rows in {name}, as many as {of}", found, "the file contradicts itself; write it again"
+            f"{counted(length, 'row')} in {name}, as many as {of}", found, "the file contradicts itself; write it again"
         )
 
 
@@ -126,7 +126,7 @@ def _pointers(group: Any, name: str, start: int, stop: int, most: int) -> Int64:
         place = int(lengths.argmax())
         raise _contradiction(
             name,
-            f"at most {most:,} values, one for each place, between two pointers",
+            f"at most {counted(most, 'value')}, one for each place, between two pointers",
             f"{int(lengths[place]):,} after pointer {start + place}",
         )
     return pointers
@@ -135,7 +135,7 @@ def _pointers(group: Any, name: str, start: int, stop: int, most: int) -> Int64:
 def _values(group: Any, name: str, first: int, last: int, most: int) -> tuple[Block, Ints]:
     data, indices = as_float(group["data"][first:last]), np.asarray(group["indices"][first:last])
     if data.size != last - first or indices.size != last - first:
-        raise _contradiction(name, f"{last - first:,} values", f"{data.size:,} and {indices.size:,} indices")
+        raise _contradiction(name, counted(last - first, "value"), f"{data.size:,} and {indices.size:,} indices")
     if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= most):
         wrong = int(np.argmax((indices < 0) | (indices >= most)))
         raise _contradiction(name, f"indices below {most:,}", f"{int(indices[wrong]):,} at place {first + wrong:,}")
@@ -181,7 +181,7 @@ def told(missing: Sequence[str]) -> tuple[str, ...]:
     if not missing:
         return ()
     shown = "; ".join(missing[:EXTENTS_SHOWN])
-    more = f"; and of {len(missing) - EXTENTS_SHOWN} more arrays" if len(missing) > EXTENTS_SHOWN else ""
+    more = f"; and of {counted(len(missing) - EXTENTS_SHOWN, 'more array')}" if len(missing) > EXTENTS_SHOWN else ""
     return (
         f"Chunks that are not stored were read as empty: {shown}{more}. "
         "That is right only if nothing else was in them when the file was written.",

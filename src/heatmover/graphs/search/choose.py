@@ -14,13 +14,14 @@ from scipy.spatial import cKDTree
 from heatmover import _threads
 from heatmover._typing import Bool, Float64, Int64, Intp
 from heatmover._validation import check_threads
+from heatmover._words import counted
 from heatmover.graphs.kernels import narrow
 from heatmover.graphs.search.cells import TIE, Cells, Probe, least_recall
 from heatmover.graphs.search.descent import descend
 from heatmover.graphs.search.groups import Groups
 from heatmover.graphs.search.products import true_squares
 
-__all__ = ["SEARCHES", "Neighbors", "Search", "k_nearest", "within_radius"]
+__all__ = ["SEARCHES", "Neighbors", "Search", "k_nearest", "middle_of_rows", "within_radius"]
 
 SEARCHES = ("auto", "tree", "groups", "blocked", "cells", "descent")
 
@@ -112,7 +113,13 @@ class Neighbors:
 
 
 def k_nearest(
-    points: Float64, k: int, *, algorithm: str = "auto", rng: np.random.Generator, n_threads: int | None = None
+    points: Float64,
+    k: int,
+    *,
+    algorithm: str = "auto",
+    rng: np.random.Generator,
+    n_threads: int | None = None,
+    order: float = 2.0,
 ) -> Neighbors:
     """Find the k nearest neighbours of every point, itself excluded, and those as far as the last of them.
 
@@ -128,10 +135,14 @@ def k_nearest(
         Used by the sample that chooses the algorithm and by the approximate search.
     n_threads
         Threads; None for all cores.
+    order
+        Of the norm: 2, or 1 and infinity, of which only the tree finds neighbours, and "auto" takes it.
     """
     n_threads, n_points = check_threads(n_threads), len(points)
     if k == 0:
         return Neighbors(sp.csr_array((n_points, n_points)), np.zeros(n_points), Search("tree", 1.0, "a single point"))
+    if order != 2:
+        return _by_norm(points, k, order, n_threads)
     search, prepared = Search(algorithm, 1.0, "as asked for"), _Prepared()
     if algorithm == "auto":
         search, prepared = _choose(points, k, rng, n_threads)
@@ -153,6 +164,34 @@ def k_nearest(
             parts = [_Part(rest, np.full(rest.size, k), distances[rest, :k].ravel(), indices[rest, :k].ravel())]
             parts += _with_ties(_grouped(points), k, np.flatnonzero(tied), n_threads)
     return Neighbors(_matrix(n_points, parts), _middle(distances, k), search)
+
+
+def _by_norm(points: Float64, k: int, order: float, n_threads: int) -> Neighbors:
+    """Find the k nearest under another norm than the Euclidean one, and those as far as the last of them, by a tree."""
+    n_points = len(points)
+    distances, indices = _without_self(*_by_tree(points, points, min(k + 1, n_points - 1) + 1, n_threads, order))
+    counts = np.full(n_points, k)
+    tied = np.flatnonzero(distances[:, -1] <= distances[:, k - 1] * (1 + TIE)) if distances.shape[1] > k else counts[:0]
+    parts = [_Part(np.arange(n_points), counts, distances[:, :k].ravel(), indices[:, :k].ravel())]
+    if tied.size:
+        rest = np.setdiff1d(np.arange(n_points), tied)
+        parts = [_Part(rest, counts[rest], distances[rest, :k].ravel(), indices[rest, :k].ravel())]
+        width = min(MOST_TIED * k + 1, n_points - 1)
+        for some in _blocks(tied, TIED_AT_ONCE):
+            parts.append(_nearest_and_tied(points, k, width, some, order, n_threads))
+    reason = "the only search under this metric"
+    return Neighbors(_matrix(n_points, parts), _middle(distances, k), Search("tree", 1.0, reason))
+
+
+def _nearest_and_tied(points: Float64, k: int, width: int, rows: Intp, order: float, n_threads: int) -> _Part:
+    distances, indices = _by_tree(points, points[rows], width + 1, n_threads, order)
+    own = indices == rows[:, None]
+    distances, indices = distances[~own].reshape(-1, width), indices[~own].reshape(-1, width)
+    counts = (distances <= distances[:, k - 1 : k] * (1 + TIE)).sum(axis=1)
+    if width < len(points) - 1:
+        counts[counts == width] = k  # more are tied than may be joined
+    inside = np.arange(width) < counts[:, None]
+    return _Part(rows, counts, distances[inside], indices[inside])
 
 
 class _Prepared(NamedTuple):
@@ -269,20 +308,27 @@ def _matrix(n_points: int, parts: list[_Part]) -> sp.csr_array:
     return narrow(sp.csr_array((values, columns, offsets), shape=(n_points, n_points)))
 
 
-def within_radius(points: Float64, radius: float) -> Neighbors:
-    """Join all points within ``radius`` of each other; a point may have none."""
-    pairs = cKDTree(points).query_pairs(radius, output_type="ndarray")
-    lengths = np.tile(np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], axis=1), 2)
+def within_radius(points: Float64, radius: float, *, order: float = 2.0) -> Neighbors:
+    """Join all points within ``radius`` of each other, in the norm of this order; a point may have none."""
+    pairs = cKDTree(points).query_pairs(radius, p=order, output_type="ndarray")
+    lengths = np.tile(np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], ord=order, axis=1), 2)
     rows, columns = np.r_[pairs[:, 0], pairs[:, 1]], np.r_[pairs[:, 1], pairs[:, 0]]
-    order = np.lexsort((columns, lengths, rows))
+    ascending = np.lexsort((columns, lengths, rows))
     counts = np.bincount(rows, minlength=len(points))
     offsets = np.r_[0, np.cumsum(counts)]
-    matrix = sp.csr_array((lengths[order], columns[order], offsets), shape=(len(points), len(points)))
-    zeros = np.bincount(rows[lengths == 0], minlength=len(points))
+    matrix = sp.csr_array((lengths[ascending], columns[ascending], offsets), shape=(len(points), len(points)))
+    return Neighbors(matrix, middle_of_rows(matrix, counts), Search("radius", 1.0, f"all pairs within {radius:g}"))
+
+
+def middle_of_rows(matrix: sp.csr_array, counts: Int64) -> Float64:
+    """Return `Neighbors.middle` of rows in ascending order, ``(n_points,)``, of the first so many entries of each."""
+    offsets = matrix.indptr[:-1].astype(np.int64)
+    row = np.repeat(np.arange(counts.size), np.diff(matrix.indptr))
+    zeros = np.bincount(row[matrix.data == 0], minlength=counts.size)
     place = np.minimum(np.maximum(counts // 2 - 1, zeros), counts - 1)
-    middle = np.zeros(len(points))
-    middle[counts > 0] = matrix.data[(offsets[:-1] + place)[counts > 0]]
-    return Neighbors(matrix, middle, Search("radius", 1.0, f"all pairs within {radius:g}"))
+    middle = np.zeros(counts.size)
+    middle[counts > 0] = matrix.data[(offsets + place)[counts > 0]]
+    return middle
 
 
 def _middle(distances: Float64, k: int) -> Float64:
@@ -296,11 +342,11 @@ def _middle(distances: Float64, k: int) -> Float64:
 def _choose(points: Float64, k: int, rng: np.random.Generator, n_threads: int) -> tuple[Search, _Prepared]:
     n_points, n_dimensions = points.shape
     if n_points <= FEW:
-        return Search("tree", 1.0, f"{n_points} points: exact search is instant"), _Prepared()
+        return Search("tree", 1.0, f"{counted(n_points, 'point')}: exact search is instant"), _Prepared()
     if n_points <= CELLS_ABOVE:
         groups = _grouped(points)
         share = groups.share_in_reach(k, SAMPLE)
-        reason = f"{share:.0%} of {groups.radii.size} groups in reach: exact "
+        reason = f"{share:.0%} of {counted(groups.radii.size, 'group')} in reach: exact "
         if share * n_points * n_dimensions <= MOST_BY_BALLS:
             return Search("groups", 1.0, reason + "and fast"), _Prepared(groups=groups)
         return Search("blocked", 1.0, reason + "products are faster"), _Prepared()
@@ -310,14 +356,14 @@ def _choose(points: Float64, k: int, rng: np.random.Generator, n_threads: int) -
     if is_small:
         share = probe.n_candidates(1.0) / n_points
         if share * n_points * n_dimensions <= MOST_IN_REACH:
-            reason = f"{share:.0%} of {cells.n_cells} groups in reach: exact and fast"
+            reason = f"{share:.0%} of {counted(cells.n_cells, 'group')} in reach: exact and fast"
             return Search("groups", 1.0, reason), _Prepared(cells)
     dimension = n_dimensions if n_dimensions <= 3 else min(probe.dimension(), n_dimensions)
     looks = f"the data look {dimension:.1f}-dimensional"
     if dimension <= TREE_DIMENSION:
         return Search("tree", 1.0, f"{looks}: an exact tree is fast"), _Prepared()
     is_near = probe.plan(WANTED, surely=True).n_candidates * n_dimensions <= MOST_LOOKED_AT
-    reason = f"{n_points} points that look {dimension:.1f}-dimensional: exact search is slow"
+    reason = f"{counted(n_points, 'point')} that look {dimension:.1f}-dimensional: exact search is slow"
     return Search("cells" if is_near else "descent", np.nan, reason), _Prepared(cells, probe)
 
 
@@ -326,8 +372,8 @@ def _grouped(points: Float64) -> Groups:
     return Groups.from_points(points, round(2 * len(points) ** 0.5))
 
 
-def _by_tree(points: Float64, queries: Float64, k: int, n_threads: int) -> Found:
-    return cKDTree(points).query(queries, k=k, workers=n_threads)  # type: ignore[no-any-return]
+def _by_tree(points: Float64, queries: Float64, k: int, n_threads: int, order: float = 2.0) -> Found:
+    return cKDTree(points).query(queries, k=k, p=order, workers=n_threads)  # type: ignore[no-any-return]
 
 
 def _by_blocks(points: Float64, queries: Intp, k: int, n_threads: int = 1) -> Found:

@@ -1,0 +1,139 @@
+"""Metrics between points: which ones a search for neighbours finds exactly, and how.
+
+Cosine, correlation and great-circle distances grow with the Euclidean distance between points that were put on a
+sphere: every search for Euclidean neighbours finds theirs. Sums and maxima of differences a k-d tree finds by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from heatmover._typing import Bool, Float64
+from heatmover._validation import check_option
+from heatmover._words import counted, verb
+from heatmover.errors import InvalidInputError, argument
+
+__all__ = ["METRICS", "Metric", "find_metric"]
+
+Map = Callable[[Float64], Float64]
+
+
+def _same(values: Float64) -> Float64:
+    return values
+
+
+@final
+@dataclass(frozen=True)
+class Metric:
+    """How to find neighbours under a metric.
+
+    Attributes
+    ----------
+    place
+        Points -> the points whose distances are compared, ``(n_points, n_coordinates)``.
+    length
+        Distances between those -> distances of the metric; never decreasing.
+    radius
+        The other way round.
+    order
+        Of the norm between the points that are compared: 2, 1 or infinity.
+    """
+
+    place: Map = _same
+    length: Map = _same
+    radius: Map = _same
+    order: float = 2.0
+
+
+def _directions(points: Float64) -> Float64:
+    """Return points at a distance of one from the origin, in the same direction."""
+    largest = np.abs(points).max(axis=1, keepdims=True)
+    _refuse(largest[:, 0] == 0, "cosine", "points that are not zero, whose direction is known", "zero")
+    scaled = points / largest  # no square leaves the range of a float
+    return np.asarray(scaled / np.sqrt((scaled**2).sum(axis=1, keepdims=True)))
+
+
+def _centred_directions(points: Float64) -> Float64:
+    constant = points.max(axis=1) == points.min(axis=1)
+    _refuse(constant, "correlation", "points whose coordinates differ among themselves", "constant")
+    return _directions(points - points.mean(axis=1, keepdims=True))
+
+
+def _on_globe(points: Float64) -> Float64:
+    """Return places on the unit sphere from latitude and longitude in radians."""
+    if points.shape[1] != 2:
+        raise InvalidInputError(
+            f"latitude and longitude with {argument('metric', 'haversine')}", f"{counted(points.shape[1], 'column')}"
+        )
+    latitude, longitude = points.T
+    if np.abs(latitude).max() > np.pi / 2 * (1 + 1e-9) or np.abs(longitude).max() > 2 * np.pi * (1 + 1e-9):
+        raise InvalidInputError(
+            "latitude and longitude in radians",
+            f"values up to {np.abs(latitude).max():g} and {np.abs(longitude).max():g}",
+            "use np.radians(degrees)",
+        )
+    ring = np.cos(latitude)
+    return np.stack([ring * np.cos(longitude), ring * np.sin(longitude), np.sin(latitude)], axis=1)
+
+
+def _refuse(bad: Bool, metric: str, expected: str, found: str) -> None:
+    if bad.any():
+        raise InvalidInputError(
+            f"{expected}, with {argument('metric', metric)}",
+            f"{counted(int(bad.sum()), 'row')} that {verb(int(bad.sum()), 'is', 'are')} {found} (first: row "
+            f"{int(np.argmax(bad))})",
+            "drop them",
+        )
+
+
+def _half_square(chord: Float64) -> Float64:
+    return np.asarray(chord**2 / 2)
+
+
+def _root_of_double(distance: Float64) -> Float64:
+    return np.sqrt(2 * distance)
+
+
+def _arc(chord: Float64) -> Float64:
+    return np.asarray(2 * np.arcsin(np.minimum(chord / 2, 1.0)))
+
+
+def _chord(arc: Float64) -> Float64:
+    return np.asarray(2 * np.sin(np.minimum(arc, np.pi) / 2))
+
+
+# By the names that scikit-learn and SciPy have for them.
+METRICS: dict[str, Metric] = {
+    "euclidean": Metric(),
+    "cosine": Metric(_directions, _half_square, _root_of_double),
+    "correlation": Metric(_centred_directions, _half_square, _root_of_double),
+    "haversine": Metric(_on_globe, _arc, _chord),
+    "manhattan": Metric(order=1.0),
+    "chebyshev": Metric(order=np.inf),
+}
+ALIASES = {"l2": "euclidean", "l1": "manhattan", "cityblock": "manhattan"}
+
+
+def find_metric(name: str) -> tuple[str, Metric]:
+    """Return a metric and its own name, or raise if its neighbours cannot be found exactly.
+
+    Examples
+    --------
+    >>> find_metric("cityblock")[0]
+    'manhattan'
+    >>> find_metric("jaccard")
+    Traceback (most recent call last):
+        ...
+    heatmover.errors.InvalidInputError: Expected metric to be one of 'euclidean', ..., found 'jaccard'; any other ...
+    """
+    known = ALIASES.get(name, name) if isinstance(name, str) else name
+    try:
+        check_option("metric", known, METRICS)
+    except InvalidInputError as error:
+        advice = "any other metric: Graph.from_distances(distances), for instance of sklearn.neighbors.kneighbors_graph"
+        raise InvalidInputError(error.expected, repr(name), advice) from None
+    return known, METRICS[known]
