@@ -14,6 +14,7 @@ from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, FloatArray, Int32
 from heatmover._validation import check_matrix
 from heatmover._words import distinct, find_all, listed, readable
+from heatmover.atlas.coverage import CellDraw
 from heatmover.cohort import Cohort, read_cohort
 from heatmover.cohort.projection import Moments, Projection
 from heatmover.cohort.shifted import ShiftedReader
@@ -22,7 +23,7 @@ from heatmover.errors import InvalidInputError, argument
 from heatmover.storage import Record
 from heatmover.storage.record import texts_record
 
-__all__ = ["Features", "Ranges"]
+__all__ = ["Features", "Ranges", "check_names", "check_unmoved"]
 
 # Values that reach further beyond the reference's than its own range is wide have another unit, or another meaning: of
 # 763 samples of five cohorts (single cells, cytometry, glomeruli, simulated) none reaches further beyond all others
@@ -95,21 +96,18 @@ class Features(ReadOnlyArrays):
     named: bool = True
 
     @classmethod
-    def of_cohort(cls, cohort: Cohort) -> Features:
-        """Look once at all values of a cohort."""
+    def of_cohort(cls, cohort: Cohort, draw: CellDraw | None = None) -> Features:
+        """Look once at all values of a cohort, and draw cells from it meanwhile."""
+        check_unmoved(cohort)
         reader: Any = cohort.reader
         while hasattr(reader, "inner"):
-            if isinstance(reader, ShiftedReader):
-                raise InvalidInputError(
-                    "a cohort as it was read",
-                    "one whose batches were moved",
-                    "no new sample could be moved as they were",
-                )
             reader = reader.inner
         key = getattr(reader, "representation", None)
         ranges = Ranges(len(cohort.reader.features))
-        for block, _ in raw_blocks(cohort):
+        for block, codes in raw_blocks(cohort):
             ranges.add(block)
+            if draw is not None:
+                draw.add(block, codes, cohort.projection.apply)
         return cls(
             tuple(cohort.reader.features),
             cohort.projection,
@@ -126,10 +124,7 @@ class Features(ReadOnlyArrays):
         """Look once at points ``(n_cells, n_features)``, of features with these names, if they have names."""
         ranges = Ranges(points.shape[1])
         ranges.add(points)
-        known = [f"feature {i}" for i in range(1, points.shape[1] + 1)] if names is None else list(map(str, names))
-        if len(known) != points.shape[1]:
-            raise InvalidInputError(f"a name for each of the {points.shape[1]} features", f"{len(known)} names")
-        distinct(known, "names of features")
+        known = check_names(points.shape[1], names)
         spread = ranges.moments.deviation
         return cls(tuple(known), Projection(), ranges.lower, ranges.upper, spread, named=names is not None)
 
@@ -227,6 +222,26 @@ class Features(ReadOnlyArrays):
             record.text("sample_key"),
             record.truth("named"),
         )
+
+
+def check_names(n_features: int, names: Sequence[str] | None) -> list[str]:
+    """Return a name for each feature, or raise if they are not that many or not distinct."""
+    known = [f"feature {i}" for i in range(1, n_features + 1)] if names is None else list(map(str, names))
+    if len(known) != n_features:
+        raise InvalidInputError(f"a name for each of the {n_features} features", f"{len(known)} names")
+    distinct(known, "names of features")
+    return known
+
+
+def check_unmoved(cohort: Cohort) -> None:
+    """Raise if batches of a cohort were moved."""
+    reader: Any = cohort.reader
+    while hasattr(reader, "inner"):
+        if isinstance(reader, ShiftedReader):
+            raise InvalidInputError(
+                "a cohort as it was read", "one whose batches were moved", "no new sample could be moved as they were"
+            )
+        reader = reader.inner
 
 
 def raw_blocks(cohort: Cohort) -> Iterator[tuple[Any, Int32]]:

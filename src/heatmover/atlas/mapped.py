@@ -18,6 +18,7 @@ from heatmover._validation import check_integer
 from heatmover._words import counted, find, percent, quoted
 from heatmover.atlas.coverage import RANKED, Coverage
 from heatmover.atlas.features import Features
+from heatmover.atlas.placing import Placement
 from heatmover.attribution import explain
 from heatmover.calibration import Curve
 from heatmover.embedding import pairwise_distances
@@ -136,6 +137,8 @@ class Mapped(ReadOnlyArrays):
         What is legal but odd, such as other units, in sentences.
     reference
         The reference samples.
+    placement
+        How cells were placed on the nodes, see `Atlas.map`.
 
     Examples
     --------
@@ -159,6 +162,15 @@ class Mapped(ReadOnlyArrays):
     coverage: Coverage | None
     warnings: tuple[str, ...]
     reference: Reference
+    placement: Placement = "nearest"
+
+    def check_whole(self, expected: str) -> None:
+        """Raise unless every cell is wholly at one node."""
+        if self.placement != "nearest":
+            raise InvalidInputError(
+                expected, f"samples mapped with {argument('placement', self.placement)}",
+                f"map them with {argument('placement', 'nearest')}",
+            )  # fmt: skip
 
     @cached_property
     def distances(self) -> Float64:
@@ -249,6 +261,7 @@ class Mapped(ReadOnlyArrays):
         told_apart : ndarray of shape (n_samples, n_reference)
             Whether a pair differs by more than noise.
         """
+        self.check_whole("cells that are drawn again, each wholly at its node, for intervals")
         check_integer("n_bootstrap", n_bootstrap, minimum=1)
         reference, count = self.reference, len(self.names)
         masses = sp.vstack([self.measures.masses, reference.measures.masses], format="csr")

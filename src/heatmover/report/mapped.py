@@ -126,7 +126,9 @@ def render_mapped(
     n_reference = len(mapped.reference.names)
     count = min(check_integer("k", k, minimum=1), max(n_reference - 1, 1))
     chosen = tuple(_predictable(mapped, count)) if predict is None else tuple(predict)
-    asked = _Asked(chosen, count, check_integer("n_bootstrap", n_bootstrap, minimum=0), random_state)
+    # Cells that nodes share have no intervals.
+    n_bootstrap = check_integer("n_bootstrap", n_bootstrap, minimum=0) if mapped.placement == "nearest" else 0
+    asked = _Asked(chosen, count, n_bootstrap, random_state)
     answers = [(name, mapped.predict(name, count)) for name in chosen]
     page = fill(
         "mapped.html",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,7 @@ def map_samples(
     *,
     k: int = 10,
     predict: Sequence[str] = (),
+    placement: Literal["nearest", "kernel"] = "nearest",
     n_jobs: int | None = None,
     key_added: str = "heatmover_atlas",
     copy: bool = False,
@@ -45,6 +46,8 @@ def map_samples(
         Nearest reference samples to write, and to vote.
     predict
         Variables of the reference to predict.
+    placement
+        How cells go to the nodes, see `Atlas.map`.
     n_jobs
         Threads; None for all cores.
     key_added
@@ -84,7 +87,7 @@ def map_samples(
     reference = atlas if isinstance(atlas, Atlas) else load(atlas)
     if not isinstance(reference, Atlas):
         raise InvalidInputError("an atlas", type(reference).__name__, "hm.build_atlas makes one")
-    mapped = reference.map(adata, sample_key=sample_key, n_jobs=n_jobs)
+    mapped = reference.map(adata, sample_key=sample_key, placement=placement, n_jobs=n_jobs)
     k = min(k, len(reference.names)) if isinstance(k, int) else k
     found: dict[str, Any] = {
         "names": np.array(mapped.names, dtype=object),
