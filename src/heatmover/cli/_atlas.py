@@ -120,6 +120,7 @@ def map_(
     *,
     sample_key: options.SampleKey = None,
     sample_sheet: options.SampleSheet = None,
+    missing: options.Missing = "refuse",
     nearest: Nearest = None,
     predict: Predict = None,
     placement: Placing = "nearest",
@@ -138,8 +139,8 @@ def map_(
         _check_found(out)
         reference = _load(atlas)
         mapped = reference.map(
-            file, sample_key=sample_key, sample_sheet=sample_sheet, placement=placement,  # type: ignore[arg-type]
-            n_jobs=options.number(threads),
+            file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads),
+            placement=placement, on_missing=missing,  # type: ignore[arg-type]
         )  # fmt: skip
         k = min(10, len(reference.names) - 1) if nearest is None else nearest
         mapped.nearest(k)  # refuses more than there are
@@ -164,6 +165,7 @@ def add(
     *,
     sample_key: options.SampleKey = None,
     sample_sheet: options.SampleSheet = None,
+    missing: options.Missing = "refuse",
     threads: options.Threads = None,
     quiet: options.Quiet = False,
 ) -> None:
@@ -171,8 +173,11 @@ def add(
     load_late("scipy.stats")
     with plain_errors():
         reference = _load(atlas)
-        cohort = reference.features.open(file, sample_key, sample_sheet)
-        mapped = reference.map(file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads))
+        cohort = reference.features.open(file, sample_key, sample_sheet, missing)  # type: ignore[arg-type]
+        mapped = reference.map(
+            file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads),
+            on_missing=missing,  # type: ignore[arg-type]
+        )  # fmt: skip
         known = {name: cohort.samples[name].tolist() for name in cohort.samples if name in reference.variables}
         larger = reference.add(mapped, known, path=atlas)
     if not quiet:
