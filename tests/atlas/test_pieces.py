@@ -114,3 +114,46 @@ def test_the_draw_depends_neither_on_blocks_nor_on_order(monkeypatch):
         assert np.bincount(own).tolist() == [27, 27, 5]  # all of the small one, and as many of the others
         found.append({(int(own), *cell) for own, cell in zip(own, cells.tolist(), strict=True)})
     assert found[0] == found[1] == found[2]
+
+
+def test_cells_are_never_in_memory_together(path, monkeypatch):
+    from heatmover.cohort import Cohort
+
+    def refused(self):
+        raise AssertionError("all cells were asked for")
+
+    monkeypatch.setattr(Cohort, "points", refused)
+    monkeypatch.setattr(coverage, "SUPPORT", 100)
+    held, add = [], CellDraw.add
+
+    def watched(self, values, codes, *project):
+        add(self, values[:200], codes[:200], *project)
+        held.append(self._codes.size)
+        for start in range(200, codes.size, 200):
+            add(self, values[start : start + 200], codes[start : start + 200], *project)
+            held.append(self._codes.size)
+
+    monkeypatch.setattr(CellDraw, "add", watched)
+    found = hm.build_atlas(read_in_pieces(path, **HOW), landmarks=100, pieces=InPieces(memory="300 MB"), **OPTIONS)
+    assert len(held) >= N_SAMPLES * CELLS // 200
+    assert max(held) <= 2 * 100 + 200
+    assert found.support.n_cells.sum() == 96
+
+
+def test_the_command_builds_it_in_pieces(path, tmp_path):
+    from typer.testing import CliRunner
+
+    from heatmover.cli import app
+
+    out = tmp_path / "it.atlas"
+    words = [str(path), "-s", "sample", "--standardize", "--components", "2", "--landmarks", "100", "--neighbors", "12"]
+    result = CliRunner().invoke(app, ["atlas", "build", *words, "--memory", "400MB", "-o", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "2400 cells on 100 nodes" in result.stdout
+    truth = hm.build_atlas(read_in_pieces(path, **HOW), landmarks=100, n_neighbors=12, pieces=InPieces())
+    same(hm.load(out), truth)
+    refused = CliRunner().invoke(
+        app, ["atlas", "build", *words, "--checkpoint", str(tmp_path / "n"), "-o", str(tmp_path / "n")]
+    )
+    assert refused.exit_code == 2
+    assert "--checkpoint outside of --out" in refused.stderr

@@ -203,7 +203,7 @@ class Features(ReadOnlyArrays):
                 f"Values of {quoted(self.names[i])} from {ranges.lower[i]:.3g} to {ranges.upper[i]:.3g}, in the "
                 f"reference from {self.lower[i]:.3g} to {self.upper[i]:.3g}: check the units."
             )
-        more = np.count_nonzero(outside) - TOLD
+        more = int(np.count_nonzero(outside)) - TOLD
         if more > 0:
             yield f"Values of {counted(more, 'further feature')} are far beyond the reference's too."
 

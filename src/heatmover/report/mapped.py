@@ -151,6 +151,8 @@ def render_mapped(
         predictions=[_prediction(mapped, name, answer) for name, answer in answers],
         differences=list(_differences(mapped, answers)),
         number=_number,
+        digits=_digits,
+        missed=mapped.coverage is not None and False in mapped.coverage.covered,
     )
     # A lone surrogate, as a badly decoded file name has it, cannot be written as UTF-8.
     return page.encode("utf-8", "replace").decode("utf-8")
@@ -231,6 +233,11 @@ def _prediction(mapped: Mapped, variable: str, answer: Any) -> dict[str, Any]:
     ]
     told = _number(answer.accuracy) if answer.is_number else percent(answer.accuracy)
     return {"variable": variable, "is_number": answer.is_number, "accuracy": told, "rows": rows}
+
+
+def _digits(value: float, count: int) -> str:
+    """Return a number with so many digits, zeros at its end included, so that those of a column are alike."""
+    return f"{value:#.{count}g}".rstrip(".")
 
 
 def _number(value: float) -> str:
