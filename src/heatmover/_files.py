@@ -93,7 +93,8 @@ def exchange(one: Path, other: Path) -> bool:
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> for name in "ab":
     ...     _ = (folder / name).write_text(name)
-    >>> (folder / "a").read_text() == ("b" if exchange(folder / "a", folder / "b") else "a")
+    >>> went = exchange(folder / "a", folder / "b")
+    >>> (folder / "a").read_text() == ("b" if went else "a")
     True
     """
     import ctypes

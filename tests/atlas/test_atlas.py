@@ -229,6 +229,21 @@ def test_nearest_and_predictions_follow_the_distances():
         mapped.nearest(21)
 
 
+def test_few_reference_samples_vote_all_but_one(tmp_path):
+    points, labels = cells()
+    few = np.isin(labels, ["s00", "s01", "s02", "s03", "s04"])
+    found = hm.build_atlas(
+        points[few], labels[few], variables={"group": ["a", "b", "a", "b", None]}, n_neighbors=15,
+        model=hm.DiffusionEMD(max_scale=3),
+    )  # fmt: skip
+    mapped = found.map(*fresh())
+    assert mapped.predict("group").values == mapped.predict("group", k=3).values
+    mapped.to_csv(tmp_path / "x.csv", predict=["group"])
+    assert "nearest 5" in (tmp_path / "x.csv").read_text()
+    with pytest.raises(InvalidInputError, match="more than k=4 reference samples"):
+        mapped.predict("group", k=4)
+
+
 def test_votes_by_hand():
     from heatmover.atlas.mapped import _calibrated, _votes
 

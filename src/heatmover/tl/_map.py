@@ -22,7 +22,7 @@ def map_samples(
     atlas: Atlas | str | os.PathLike[str],
     sample_key: str | None = None,
     *,
-    k: int = 10,
+    k: int | None = None,
     predict: Sequence[str] = (),
     placement: Literal["nearest", "kernel"] = "nearest",
     n_jobs: int | None = None,
@@ -43,7 +43,7 @@ def map_samples(
     sample_key
         Column of ``.obs`` that tells the sample of each cell; default as in the reference.
     k
-        Nearest reference samples to write, and to vote.
+        Nearest reference samples to write, and to vote; None for 10, or as many as there are.
     predict
         Variables of the reference to predict.
     placement
@@ -88,13 +88,13 @@ def map_samples(
     if not isinstance(reference, Atlas):
         raise InvalidInputError("an atlas", type(reference).__name__, "hm.build_atlas makes one")
     mapped = reference.map(adata, sample_key=sample_key, placement=placement, n_jobs=n_jobs)
-    k = min(k, len(reference.names)) if isinstance(k, int) else k
+    n_nearest = min(10, len(reference.names)) if k is None else k
     found: dict[str, Any] = {
         "names": np.array(mapped.names, dtype=object),
         "sizes": mapped.sizes.copy(),
         "distances": mapped.distances.copy(),
         "reference": np.array(reference.names, dtype=object),
-        "nearest": mapped.nearest(k)[1],
+        "nearest": mapped.nearest(n_nearest)[1],
         "coordinates": mapped.coordinates(),
     }
     for variable in predict:
