@@ -114,6 +114,28 @@ def embed(document: dict, arrays: dict[str, np.ndarray], masses: np.ndarray) -> 
     return np.hstack(blocks)
 
 
+def fingerprint(document: dict, arrays: dict[str, np.ndarray]) -> str:
+    prepared = document["parts"]["model"]["parts"]["prepared"]
+    layout, values = prepared["parts"]["layout"]["values"], prepared["values"]
+    scales = list(range(layout["first"], layout["stop"]))
+    size = arrays["model/prepared/operator/order"].size
+    names = [f"model/graph/affinity/{name}" for name in ("data", "indices", "indptr")]
+    names += ["model/graph/place", "model/prepared/layout/matrix"]
+    widths = [size] * len(scales)
+    if layout["compact"]:
+        blocks = [f"model/prepared/layout/block_{block}" for block in range(len(scales))]
+        names += [f"{block}/{name}" for block in blocks for name in ("labels", "centres")]
+        widths = [arrays[f"{block}/centres"].size for block in blocks]
+    total = json.dumps([scales, size, sum(widths), values["precision"], values["adjoint"]]).encode()
+    for name in names:
+        if name not in arrays:
+            total += b"none"
+            continue
+        plain = arrays[name].astype("<i8" if arrays[name].dtype.kind == "i" else "<f8")
+        total += str(plain.shape).encode() + plain.tobytes()
+    return hashlib.sha256(total).hexdigest()
+
+
 def points_of(arrays: dict[str, np.ndarray], values: np.ndarray) -> np.ndarray:
     if "features/projection/mean" not in arrays:
         return values
@@ -167,7 +189,7 @@ def test_samples_are_read(written):
     path, atlas = written
     document, arrays = read_store(path)
     manifest, shards = read_samples(path / "samples")
-    assert manifest["model"] == document["values"]["fingerprint"]
+    assert manifest["model"] == document["values"]["fingerprint"] == fingerprint(document, arrays)
     assert manifest["n_nodes"] == len(arrays["nodes/centers"])
     assert [name for one in shards for name in texts(one["names"], one["name_ends"])] == list(atlas.names)
     rows = np.vstack([one["rows"] for one in shards])
