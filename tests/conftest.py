@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -200,3 +202,50 @@ def measures(affinity_name):
 def eager_threads(monkeypatch):
     """Threads share every step of a recurrence, however short it is."""
     monkeypatch.setattr("heatmover.diffusion.recurrence.PRODUCTS_PER_THREAD", 1)
+
+
+class Killed(BaseException):
+    """Ends everything, as SIGKILL does."""
+
+
+def die_at(call: int, patch: pytest.MonkeyPatch, steps: tuple[tuple[object, str], ...]) -> None:
+    """Let the process end before the call-th of some steps on the disk, after which nothing is cleared up."""
+    done = 0
+
+    def dying(work):
+        def step(*args, **options):
+            nonlocal done
+            done += 1
+            if done > call:
+                raise Killed
+            return work(*args, **options)
+
+        return step
+
+    def living(work):
+        return lambda *args, **options: None if done > call else work(*args, **options)
+
+    for owner, name in steps:
+        patch.setattr(owner, name, dying(getattr(owner, name)))
+    patch.setattr(shutil, "rmtree", living(shutil.rmtree))
+    patch.setattr(Path, "unlink", living(Path.unlink))
+
+
+@pytest.fixture
+def deaths() -> Callable[..., Iterator[int]]:
+    """Do some work that dies at a step, then at a later one, until it comes to its end; yields after every death."""
+
+    def each(work: Callable[[], object], *further: tuple[object, str], every: int = 1) -> Iterator[int]:
+        steps = tuple((Path, name) for name in ("replace", "rename", "mkdir")) + further
+        number = 0
+        while True:
+            with pytest.MonkeyPatch.context() as patch:
+                die_at(number * every, patch, steps)
+                try:
+                    work()
+                    return
+                except Killed:
+                    number += 1
+            yield number
+
+    return each

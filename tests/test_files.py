@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from heatmover import _files
-from heatmover._files import LOCK, guarded, plain, replacing
+from heatmover._files import LOCK, exchange, guarded, plain, replacing
 from heatmover.errors import InvalidInputError
 
 
@@ -34,6 +34,18 @@ def test_a_failure_leaves_the_old_file(tmp_path):
         file.write(str(1 / 0))
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
     assert (tmp_path / "x").read_text() == "old"
+
+
+def test_names_are_exchanged_in_one_step_or_not_at_all(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    went = exchange(tmp_path / "a", tmp_path / "b")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b" if went else "a"]
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["a" if went else "b"]
+    if went:
+        with pytest.raises(FileNotFoundError):
+            exchange(tmp_path / "a", tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("path", ["", ".", "/"])

@@ -17,7 +17,7 @@ import numpy as np
 
 from heatmover.errors import InvalidInputError
 
-__all__ = ["LOCK", "guarded", "lock_file", "plain", "replacing", "sync", "try_lock"]
+__all__ = ["LOCK", "exchange", "guarded", "lock_file", "plain", "replacing", "sync", "try_lock"]
 
 LOCK = ".heatmover.lock"
 # Seconds to wait for a folder that another run holds; an exchange takes some milliseconds, more on a slow network disk.
@@ -26,6 +26,10 @@ PATIENCE = 60.0
 PAUSE = 0.005
 # A lock that is held, and a file system that knows no locks.
 HELD = {errno.EWOULDBLOCK, errno.EACCES}
+# A system or a file system that exchanges no names.
+NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
+# Of Linux' renameat2 and of macOS' renamex_np.
+AT_FDCWD, EXCHANGE = -100, 2
 NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF}
 
 
@@ -76,6 +80,42 @@ def sync(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange what two names of one file system stand for, in one indivisible step; False where that cannot be done.
+
+    At every moment both names are there.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> for name in "ab":
+    ...     _ = (folder / name).write_text(name)
+    >>> went = exchange(folder / "a", folder / "b")
+    >>> (folder / "a").read_text() == ("b" if went else "a")
+    True
+    """
+    import ctypes
+
+    try:
+        system = ctypes.CDLL(None, use_errno=True)
+    except (OSError, TypeError):  # Windows
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    if hasattr(system, "renameat2"):
+        failed = system.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], EXCHANGE)
+    elif hasattr(system, "renamex_np"):
+        failed = system.renamex_np(*names, EXCHANGE)
+    else:
+        return False
+    if not failed:
+        return True
+    number = ctypes.get_errno()
+    if number in NO_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
 
 
 def try_lock(descriptor: int) -> bool | None:

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import pytest
 
 import heatmover as hm
 from heatmover.errors import InvalidInputError
-from heatmover.storage import Shards, sealed, write_store, writing
+from heatmover.storage import Shards, sealed, store, write_store, writing
 
 CELLS = 20
 # Each value keeps its own type.
@@ -270,48 +269,27 @@ def test_forged_values_are_refused(path, forged):
         _ = Shards.open(path / "samples").variables()
 
 
-class Killed(BaseException):
-    """Ends everything, as SIGKILL does."""
-
-
-def die_at(call: int, patch: pytest.MonkeyPatch) -> None:
-    """Let the process end before the call-th step on the disk, after which nothing is cleared up."""
-    steps = 0
-
-    def dying(work):
-        def step(*args, **options):
-            nonlocal steps
-            steps += 1
-            if steps > call:
-                raise Killed
-            return work(*args, **options)
-
-        return step
-
-    def living(work):
-        return lambda *args, **options: None if steps > call else work(*args, **options)
-
-    for name in ("replace", "mkdir"):
-        patch.setattr(Path, name, dying(getattr(Path, name)))
-    patch.setattr(shutil, "rmtree", living(shutil.rmtree))
-    patch.setattr(Path, "unlink", living(Path.unlink))
-
-
-def test_a_death_at_any_step_of_an_addition_loses_nothing(path):
-    larger, deaths = built().add(more()), 0
-    while True:
-        with pytest.MonkeyPatch.context() as patch:
-            # Every third step: tests/storage takes every one.
-            die_at(3 * deaths, patch)
-            try:
-                built().add(more(), path=path)
-                break
-            except Killed:
-                deaths += 1
-        assert same(hm.load(path), built())
-    assert deaths > 5
+def test_a_death_at_any_step_of_an_addition_loses_nothing(path, deaths):
+    larger = built().add(more())
+    # Every third step: tests/storage takes every one.
+    unchanged = [same(hm.load(path), built()) for _ in deaths(lambda: built().add(more(), path=path), every=3)]
+    assert len(unchanged) > 5
+    assert all(unchanged)
     assert same(hm.load(path), larger)
     hm.atlas.verify(path)
+
+
+@pytest.mark.parametrize("exchanging", [True, False])
+def test_a_death_at_any_step_of_an_overwrite_leaves_one_of_the_two(path, deaths, monkeypatch, exchanging):
+    if not exchanging:
+        monkeypatch.setattr(store, "exchange", lambda one, other: False)
+    larger, there = built().add(more()), []
+    for _ in deaths(lambda: larger.save(path, overwrite=True), (store, "exchange"), every=4 if exchanging else 5):
+        found = hm.load(path)
+        there.append(same(found, larger if len(found.names) == 8 else built()))
+    assert len(there) > 5
+    assert all(there)
+    assert same(hm.load(path), larger)
 
 
 APPEND = """

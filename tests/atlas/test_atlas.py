@@ -172,11 +172,37 @@ def test_a_cohort_of_shifted_batches_is_refused(tmp_path):
 def test_other_units_are_told():
     points, labels = fresh()
     assert atlas().map(points, labels).warnings == ()
-    (large,) = atlas().map(points * [1, 1000, 1], labels).warnings
-    assert "1 of 3 features ('CD4'" in large
+    large, twice = atlas().map(points * [1, 1000, -500], labels).warnings
+    assert "Values of 'CD4' from" in large
     assert "check the units" in large
+    assert "Values of 'CD8' from" in twice
     (small,) = atlas().map(points / 100, labels).warnings
     assert "less than 20% as much as the reference's in 3 of 3 features" in small
+    (one,) = atlas().map(points / [1, 1, 100], labels).warnings
+    assert one == "Values spread less than 2% as much as the reference's in 'CD8': check the units."
+    assert atlas().map(points * [1, 1, 0], labels).warnings == ()  # not there at all, as a gene may be
+
+
+def test_many_features_of_other_units_are_counted():
+    points, labels = np.random.default_rng(0).normal(size=(200, 14)), np.repeat(["a", "b", "c", "d"], 50)
+    found = hm.build_atlas(points, labels, n_neighbors=8, model=hm.DiffusionEMD(max_scale=2))
+    told = found.map(points * 100, labels).warnings
+    assert len(told) == 11
+    assert told[-1] == "Values of 4 further features are far beyond the reference's too."
+
+
+def test_errors_of_a_file_speak_of_the_atlas(tmp_path):
+    points, labels = fresh()
+    frame = pandas.DataFrame(points, columns=FEATURES).assign(sample=labels)
+    frame.drop(columns="CD8").to_csv(tmp_path / "missing.csv", index=False)
+    with pytest.raises(InvalidInputError, match=r"in the features of the atlas to be a column .*found 'CD8'"):
+        atlas().map(tmp_path / "missing.csv", sample_key="sample")
+    frame.iloc[3, 0] = np.nan
+    frame.to_csv(tmp_path / "nan.csv", index=False)
+    with pytest.raises(InvalidInputError, match="on_missing='drop'"):
+        atlas().map(tmp_path / "nan.csv", sample_key="sample")
+    mapped = atlas().map(tmp_path / "nan.csv", sample_key="sample", on_missing="drop")
+    assert mapped.sizes.sum() == len(points) - 1
 
 
 def test_nearest_and_predictions_follow_the_distances():
@@ -201,6 +227,21 @@ def test_nearest_and_predictions_follow_the_distances():
         mapped.predict("age", k=19)
     with pytest.raises(InvalidInputError, match="k to be at most 20"):
         mapped.nearest(21)
+
+
+def test_few_reference_samples_vote_all_but_one(tmp_path):
+    points, labels = cells()
+    few = np.isin(labels, ["s00", "s01", "s02", "s03", "s04"])
+    found = hm.build_atlas(
+        points[few], labels[few], variables={"group": ["a", "b", "a", "b", None]}, n_neighbors=15,
+        model=hm.DiffusionEMD(max_scale=3),
+    )  # fmt: skip
+    mapped = found.map(*fresh())
+    assert mapped.predict("group").values == mapped.predict("group", k=3).values
+    mapped.to_csv(tmp_path / "x.csv", predict=["group"])
+    assert "nearest 5" in (tmp_path / "x.csv").read_text()
+    with pytest.raises(InvalidInputError, match="more than k=4 reference samples"):
+        mapped.predict("group", k=4)
 
 
 def test_votes_by_hand():
@@ -345,3 +386,24 @@ def test_the_nearest_come_from_an_index():
     assert atlas().index.variables(found.rows[0, :1])["group"][0] == atlas().variables["group"][indices[0, 0]]
     atlas().index.add(mapped.embedding, names=mapped.names, variables=dict.fromkeys(atlas().variables, [None] * 2))
     assert atlas().map(*fresh()).nearest(20)[1].max() < N_SAMPLES
+
+
+def test_a_loaded_model_works_in_a_pipeline_of_scikit_learn(tmp_path):
+    from sklearn.base import clone
+    from sklearn.frozen import FrozenEstimator
+    from sklearn.model_selection import cross_val_score
+    from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.pipeline import make_pipeline
+
+    atlas().model.save(tmp_path / "it.model")
+    classifier = make_pipeline(
+        FrozenEstimator(hm.load(tmp_path / "it.model")), KNeighborsClassifier(5, metric="manhattan")
+    )
+    masses, group = atlas().measures.masses, np.array(atlas().variables["group"])
+    assert cross_val_score(classifier, masses, group, cv=4).mean() > 0.9
+    mapped = atlas().map(*fresh())
+    fitted = clone(classifier).fit(masses, group)
+    assert fitted.predict(mapped.measures.masses).tolist() == list(mapped.predict("group", k=5).values)
+    # It was not fitted again: what it sees are the distances of the atlas.
+    distances, _ = fitted[-1].kneighbors(fitted[0].transform(mapped.measures.masses))
+    np.testing.assert_allclose(distances, mapped.nearest(5)[0], rtol=1e-5)

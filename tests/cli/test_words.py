@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from heatmover.analysis import StudyParameters
+from heatmover.atlas import Atlas, build_atlas
 from heatmover.cli import app
 from heatmover.cli._options import OPTIONS, in_options
 from heatmover.cli._settings import Reading
@@ -49,11 +50,14 @@ def test_the_users_own_names_stay(name):
 
 def test_every_option_exists_and_every_argument_has_one():
     command = typer.main.get_command(app)
-    known = {option for each in command.commands.values() for parameter in each.params for option in parameter.opts}
+    commands = list(command.commands.values())
+    commands += [each for group in commands for each in getattr(group, "commands", {}).values()]
+    known = {option for each in commands for parameter in each.params for option in parameter.opts}
     assert set(OPTIONS.values()) <= known
     taken = {field.name for value in (Reading, StudyParameters, InPieces) for field in fields(value)}
     taken |= {name for function in (read_cohort, result_folder) for name in inspect.signature(function).parameters}
-    assert set(OPTIONS) <= taken
+    of_atlases = {name for function in (build_atlas, Atlas.map) for name in inspect.signature(function).parameters}
+    assert set(OPTIONS) <= taken | of_atlases
     # What no option sets.
     assert taken - set(OPTIONS) == {"path", "annotations", "required", "progress", "passes", "look_later", "names"}
 

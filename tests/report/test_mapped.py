@@ -132,3 +132,23 @@ def test_the_cells_that_differ_are_those_that_do():
     assert (less["own"], less["theirs"]) == ("25 %", "75 %")
     assert (more["features"][0]["name"], more["features"][0]["size"][0]) == ("up", "+")
     assert (less["features"][0]["name"], less["features"][0]["size"][0]) == ("up", "\u2212")
+
+
+def test_digits_are_alike():
+    from heatmover.report.mapped import _digits
+
+    assert [_digits(value, 3) for value in (0.0, 1.2, 0.12345, 123.0, 1234.0)] == [
+        "0.00",
+        "1.20",
+        "0.123",
+        "123",
+        "1.23e+03",
+    ]
+
+
+def test_shared_cells_have_no_intervals():
+    data = hm.datasets.cohort(8, cells_per_sample=30)
+    atlas = hm.build_atlas(data.points, data.labels)
+    page = render_mapped(atlas.map(data.points[:20] + 0.01, "new", placement="kernel"))
+    assert "for which there are no intervals" in page
+    assert "95 % interval" not in page

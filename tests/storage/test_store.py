@@ -333,8 +333,38 @@ def test_a_full_disk_leaves_nothing_and_the_old_store_as_it_was(tmp_path, monkey
     assert [file.name for file in tmp_path.iterdir()] == ["it.store"]
 
 
+@pytest.mark.parametrize("exchanging", [True, False])
+def test_a_death_at_any_step_of_an_overwrite_leaves_the_old_store_or_the_new(tmp_path, deaths, monkeypatch, exchanging):
+    path = saved(tmp_path)
+    if not exchanging:  # as on Windows and on some network disks
+        monkeypatch.setattr(store, "exchange", lambda one, other: False)
+
+    def overwrite() -> None:
+        write_store(path, Record({"new": 1}), schema="test", version=1, overwrite=True)
+
+    steps = deaths(overwrite, (os, "fsync"), (store, "exchange"))
+    found = [read_store(path, KIND).record.values.get("new") for _ in steps]
+    assert len(found) > 3
+    # The old one until the last step but one brings the new one.
+    assert found == sorted(found, key=bool)
+    assert found[0] is None
+    assert found[-1] == 1
+    assert read_store(path, KIND).record.values == {"new": 1}
+    assert not list(tmp_path.glob("*.old"))
+
+
+def test_a_store_that_was_moved_aside_is_not_lost_to_a_save_that_follows(tmp_path, monkeypatch):
+    path = saved(tmp_path)
+    monkeypatch.setattr(store, "exchange", lambda one, other: False)
+    path.rename(store._kept(path))
+    with pytest.raises(InvalidInputError, match="overwrite=True replaces it"):
+        write_store(path, Record(), schema="test", version=1)
+    read_store(path, KIND)
+
+
 def test_a_rename_that_fails_brings_the_old_store_back(tmp_path, monkeypatch):
     path = saved(tmp_path)
+    monkeypatch.setattr(store, "exchange", lambda one, other: False)
     before = everything(path)
     rename = Path.rename
 
@@ -347,6 +377,20 @@ def test_a_rename_that_fails_brings_the_old_store_back(tmp_path, monkeypatch):
     with pytest.raises(InvalidInputError, match="Input/output error"):
         write_store(path, Record(), schema="test", version=1, overwrite=True)
     monkeypatch.undo()
+    assert everything(path) == before
+    assert [file.name for file in tmp_path.iterdir()] == ["it.store"]
+
+
+def test_an_exchange_that_fails_leaves_the_old_store(tmp_path, monkeypatch):
+    path = saved(tmp_path)
+    before = everything(path)
+
+    def broken(one, other):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(store, "exchange", broken)
+    with pytest.raises(InvalidInputError, match="Input/output error"):
+        write_store(path, Record(), schema="test", version=1, overwrite=True)
     assert everything(path) == before
     assert [file.name for file in tmp_path.iterdir()] == ["it.store"]
 

@@ -722,7 +722,7 @@ def check_components(affinity: Any, cells: Float64) -> None:
 
 def _left_out_notes(cohort: Cohort, kept: Intp, min_cells: int | None) -> Iterator[str]:
     names = [cohort.names[i] for i in np.setdiff1d(np.arange(len(cohort.names)), kept)]
-    if names:
+    if names and min_cells is not None:
         yield (
             f"{counted(len(names), 'sample')} with fewer than {counted(min_cells, 'cell')} left out: {listed(names)}."
         )

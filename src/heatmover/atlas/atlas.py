@@ -18,14 +18,22 @@ from heatmover._files import plain
 from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import FloatArray, Int64, IntArray
-from heatmover._validation import LabelNames, check_finite, check_matrix, check_random_state
+from heatmover._validation import (
+    LabelNames,
+    check_finite,
+    check_matrix,
+    check_memory,
+    check_option,
+    check_random_state,
+)
 from heatmover._words import counted, listed, quoted, quoted_path
 from heatmover.analysis.comparison import check_model
 from heatmover.analysis.landmarking import place_landmarks
 from heatmover.analysis.units import Units, calibrated, check_units
-from heatmover.atlas.coverage import SUPPORT, Support, find_support
-from heatmover.atlas.features import Features, Ranges, code_labels, raw_blocks
+from heatmover.atlas.coverage import SUPPORT, CellDraw, Support, hold_out, support_bytes
+from heatmover.atlas.features import Features, Ranges, check_names, check_unmoved, code_labels, raw_blocks
 from heatmover.atlas.mapped import Mapped, Reference
+from heatmover.atlas.placing import PLACEMENTS, UNIT, Placement, around, count_at, share_among
 from heatmover.calibration import Curve
 from heatmover.cohort import Cohort
 from heatmover.embedding.estimator import DiffusionEMD
@@ -35,6 +43,8 @@ from heatmover.graphs.distinct import distinct_points
 from heatmover.index import MeasureIndex
 from heatmover.index.fingerprint import fingerprint
 from heatmover.measures import Measures, measures_from_weights
+from heatmover.scale import InPieces
+from heatmover.scale.pieces import Request, cells_counted
 from heatmover.storage import Record, Schema, Shards, Table, peek_store, read_store, verify_store, write_store, writing
 
 __all__ = ["ATLAS_SCHEMA", "ATLAS_VERSION", "Atlas", "build_atlas", "verify_atlas"]
@@ -144,12 +154,15 @@ class Atlas(ReadOnlyArrays):
         *,
         sample_key: str | None = None,
         sample_sheet: str | os.PathLike[str] | None = None,
+        placement: Placement = "nearest",
+        on_missing: Literal["refuse", "drop"] = "refuse",
         n_jobs: int | None = None,
     ) -> Mapped:
         """Place new samples on the atlas, which stays as it is.
 
-        Their cells are scaled and projected as the reference's were, go to the nearest node, and are embedded by the
-        fitted model. Cells of the reference itself give its embedding again, to the bit.
+        Their cells are scaled and projected as the reference's were, placed on the nodes, and embedded by the fitted
+        model. Cells of the reference itself give its embedding again, to the bit; through landmarks with the placement
+        by which they were counted, the nearest.
 
         Parameters
         ----------
@@ -163,6 +176,12 @@ class Atlas(ReadOnlyArrays):
             The column that tells the sample of each cell; default as in the reference.
         sample_sheet
             As in `heatmover.read_cohort`.
+        placement
+            ``"nearest"``: a cell goes to the nearest node. ``"kernel"``: the nearest node, at distance d, shares it
+            with those joined to it in the graph, by the weights exp(-r^2 / d^2) of their distances r; a cell at a node
+            is wholly there. Such samples cannot be added, and have no intervals.
+        on_missing
+            As in `heatmover.read_cohort`, for files and AnnData.
         n_jobs
             Threads; None for all cores. The result does not depend on it.
 
@@ -171,9 +190,10 @@ class Atlas(ReadOnlyArrays):
         Mapped
             Distances to the reference samples, coverage, warnings; print it.
         """
+        check_option("placement", placement, PLACEMENTS)
         if labels is None and not hasattr(source, "dtype") and not hasattr(source, "columns"):
-            cohort = self.features.open(source, sample_key, sample_sheet)
-            return self._mapped(cohort.names, raw_blocks(cohort), tuple(cohort.warnings), n_jobs)
+            cohort = self.features.open(source, sample_key, sample_sheet, on_missing)
+            return self._mapped(cohort.names, raw_blocks(cohort), tuple(cohort.warnings), placement, n_jobs)
         values = self.features.values_of(source)
         if labels is None:
             raise InvalidInputError("the sample of each point, or one name for all", f"no {argument('labels')}")
@@ -184,30 +204,37 @@ class Atlas(ReadOnlyArrays):
             raise InvalidInputError(
                 f"one label for each of the {counted(len(values), 'point')}", counted(codes.size, "label")
             )
-        return self._mapped(names, [(values, codes)], (), n_jobs)
+        return self._mapped(names, [(values, codes)], (), placement, n_jobs)
 
-    def _mapped(self, names: tuple[str, ...], blocks: Any, warnings: tuple[str, ...], n_jobs: int | None) -> Mapped:
+    def _mapped(
+        self, names: tuple[str, ...], blocks: Any, warnings: tuple[str, ...], placement: Placement, n_jobs: int | None
+    ) -> Mapped:
         ranges = Ranges(len(self.features.names))
-        counts = sp.csr_array((len(names), self.nodes.n_landmarks))
+        shape = (len(names), self.nodes.n_landmarks)
+        joined = around(self.model.graph_) if placement == "kernel" else None
+        counts = sp.csr_array(shape, dtype=np.float64 if joined is None else np.int64)
         chances, every = [], []
         for values, codes in blocks:
             ranges.add(values)
             points = self.features.projection.apply(values)
             places, squares = self.nodes.nearest(points, n_jobs=n_jobs)
-            counts = counts + _counts(places, codes, counts.shape)
+            if joined is None:
+                counts = counts + count_at(places, codes, shape)
+            else:
+                counts = counts + share_among(joined, self.nodes.centers, points, places, codes, len(names))
             if self.support is not None:
                 same = self.support.cells is self.nodes.centers
                 support = self.support
                 chances.append(support.judge_nearest(places, squares) if same else support.judge(points, n_jobs))
             every.append(codes)
-        coverage = None
+        coverage, of_sample = None, np.concatenate(every)
         if self.support is not None:
-            coverage = self.support.verdict(np.concatenate(chances), np.concatenate(every), len(names))
-        measures = measures_from_weights(counts, names=names)
-        sizes = np.asarray(counts.sum(axis=1)).ravel().astype(np.int64)
+            coverage = self.support.verdict(np.concatenate(chances), of_sample, len(names))
+        measures = measures_from_weights(counts if joined is None else counts * UNIT, names=names)
+        sizes = np.bincount(of_sample, minlength=len(names)).astype(np.int64)
         embedding = self.model.transform(measures)
         remarks = (*warnings, *self.features.remarks(ranges))
-        return Mapped(names, sizes, measures, embedding, coverage, remarks, self.reference)
+        return Mapped(names, sizes, measures, embedding, coverage, remarks, self.reference, placement)
 
     def add(
         self,
@@ -249,6 +276,7 @@ class Atlas(ReadOnlyArrays):
         """
         if mapped.reference is not self.reference:
             raise InvalidInputError("samples mapped onto this atlas", "samples mapped onto another", "map them again")
+        mapped.check_whole("samples to add, whose cells are counted at the nodes as the reference's are")
         twice = sorted(set(self.names) & set(mapped.names))
         if twice:
             raise InvalidInputError("names that the atlas does not have yet", listed(twice), "rename these samples")
@@ -392,9 +420,10 @@ def build_atlas(
     features: Sequence[str] | None = None,
     variables: Mapping[str, Sequence[Any]] | None = None,
     n_neighbors: int = 30,
-    landmarks: int | Literal["auto"] | None = "auto",
+    landmarks: int | Literal["auto"] | Landmarks | None = "auto",
     model: DiffusionEMD | None = None,
     units: Units = None,
+    pieces: InPieces | None = None,
     random_state: int = 0,
     n_jobs: int | None = None,
     progress: Progress = SILENT,
@@ -412,8 +441,14 @@ def build_atlas(
         Names of the features of points in an array.
     variables
         Values of the samples by name of the variable, in the order of the samples' names; default those of the cohort.
-    n_neighbors, landmarks, model, units, random_state, n_jobs, progress
+    n_neighbors, model, units, random_state, n_jobs, progress
         As in `heatmover.compare`.
+    landmarks
+        As in `heatmover.compare`; or landmarks that are there already, such as the nodes of another atlas.
+    pieces
+        ``heatmover.scale.InPieces(memory="4 GB")`` and the like: for a cohort whose cells do not fit into memory.
+        Landmarks stand for the cells, which are read in pieces. The atlas is the same to the bit for any budget, and
+        the same as without ``pieces`` through the same landmarks.
 
     Returns
     -------
@@ -431,19 +466,20 @@ def build_atlas(
     """
     check_units(units)
     copy = check_model(model, random_state=random_state, n_jobs=n_jobs)
-    names, codes, points, known, table = _read(source, labels, features)
+    given = _read(source, labels, features)
+    names, codes = given.names, given.codes
     if len(names) < 2:
         raise InvalidInputError("at least two reference samples", f"one, {names[0]!r}")
-    values = _check_variables(table if variables is None else variables, names)
+    values = _check_variables(given.table if variables is None else variables, names)
     # What cannot be saved is refused before anything is computed.
     Table.checked(np.empty((len(names), 0)), names, values, as_given=True)
-    rows = sp.csr_array((np.ones(codes.size), (codes, np.arange(codes.size))), shape=(len(names), codes.size))
-    placed = place_landmarks(
-        points, measures_from_weights(rows, names=names), landmarks, random_state=random_state, n_jobs=copy.n_jobs,
-        progress=progress,
-    )  # fmt: skip
-    nodes = _own_nodes(points) if placed is None else placed[0]
-    counts = _counts(nodes.assign(points, n_jobs=copy.n_jobs), codes, (len(names), nodes.n_landmarks))
+    rng = check_random_state(random_state)
+    draw = CellDraw(np.bincount(codes, minlength=len(names)), int(rng.integers(2**62)))
+    if pieces is None:
+        nodes, counts = _count_in_memory(given, landmarks, random_state, copy.n_jobs, progress)
+    else:
+        nodes, counts = _count_in_pieces(given, landmarks, pieces, n_neighbors, random_state, progress)
+    known = given.look(draw)
     measures = measures_from_weights(counts, names=names)
     progress.stage("find neighbours", 1)
     graph = nodes.graph(n_neighbors, random_state=random_state, n_jobs=copy.n_jobs)
@@ -456,22 +492,44 @@ def build_atlas(
         calibration = calibrated(fitted, measures, nodes.centers, units, random_state=random_state, progress=progress)
         fitted, curve = calibration.model, calibration.curve
     progress.stage("hold samples out", 1)
-    support = find_support(points, codes, len(names), check_random_state(random_state), copy.n_jobs)
-    if placed is None and support is not None and codes.size <= SUPPORT:
+    support = hold_out(*draw.cells(), len(names), copy.n_jobs)
+    if support is not None and codes.size <= SUPPORT and "every_point" in nodes.how:
         support = support.at(nodes.centers)
     progress.advance()
     embedding = fitted.transform(measures)
     return Atlas(names, counts, embedding, values, fitted, nodes, known, support, curve, units)
 
 
-def _read(
-    source: Any, labels: npt.ArrayLike | None, features: Sequence[str] | None
-) -> tuple[tuple[str, ...], IntArray, FloatArray, Features, Mapping[str, Any]]:
-    """Return names and codes of samples, points, features, and the variables that the source knows."""
+@final
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """Cells to build an atlas of, in memory or not, the sample of each, and the variables that the source knows."""
+
+    names: tuple[str, ...]
+    codes: IntArray
+    table: Mapping[str, Any]
+    source: Cohort | FloatArray
+    features: Sequence[str] | None = None
+
+    def points(self) -> FloatArray:
+        """``(n_cells, n_dimensions)``, all in memory."""
+        return self.source.points() if isinstance(self.source, Cohort) else self.source
+
+    def look(self, draw: CellDraw) -> Features:
+        """Look once at all values, and draw cells meanwhile."""
+        if isinstance(self.source, Cohort):
+            return Features.of_cohort(self.source, draw)
+        draw.add(self.source, self.codes)
+        return Features.of_points(self.source, self.features)
+
+
+def _read(source: Any, labels: npt.ArrayLike | None, features: Sequence[str] | None) -> _Given:
+    """Return what an atlas is to be built of, or raise."""
     if isinstance(source, Cohort):
         if labels is not None or features is not None:
             raise InvalidInputError(f"a cohort alone, which knows its {argument('labels')} and features", "both")
-        return source.names, source.codes, source.points(), Features.of_cohort(source), _of_table(source.samples)
+        check_unmoved(source)
+        return _Given(source.names, source.codes, _of_table(source.samples), source)
     if labels is None:
         raise InvalidInputError(
             "a Cohort, or points and labels", f"{type(source).__name__} without {argument('labels')}",
@@ -486,7 +544,47 @@ def _read(
         raise InvalidInputError(
             f"one label for each of the {counted(len(points), 'point')}", counted(codes.size, "label")
         )
-    return names, codes, points, Features.of_points(points, features), {}
+    check_names(points.shape[1], features)
+    return _Given(names, codes, {}, points, features)
+
+
+def _count_in_memory(
+    given: _Given, landmarks: Any, random_state: int, n_jobs: int | None, progress: Progress
+) -> tuple[Landmarks, sp.csr_array]:
+    """Return the nodes, and how many cells of each sample are at each, ``(n_samples, n_nodes)``."""
+    points, codes, n_samples = given.points(), given.codes, len(given.names)
+    nodes = landmarks if isinstance(landmarks, Landmarks) else None
+    if nodes is None:
+        rows = sp.csr_array((np.ones(codes.size), (codes, np.arange(codes.size))), shape=(n_samples, codes.size))
+        placed = place_landmarks(
+            points, measures_from_weights(rows, names=given.names), landmarks, random_state=random_state,
+            n_jobs=n_jobs, progress=progress,
+        )  # fmt: skip
+        nodes = _own_nodes(points) if placed is None else placed[0]
+    return nodes, count_at(nodes.assign(points, n_jobs=n_jobs), codes, (n_samples, nodes.n_landmarks))
+
+
+def _count_in_pieces(
+    given: _Given, landmarks: Any, pieces: InPieces, n_neighbors: int, random_state: int, progress: Progress
+) -> tuple[Landmarks, sp.csr_array]:
+    """Return what `_count_in_memory` does, for cells that are read in pieces."""
+    if not isinstance(given.source, Cohort):
+        raise InvalidInputError(f"a Cohort for {argument('pieces')}, which are read from a file", "points in memory")
+    if landmarks is None or isinstance(landmarks, Landmarks):
+        raise InvalidInputError(
+            f"a number of {argument('landmarks')}, which are found in the pieces of the cells",
+            "none" if landmarks is None else "landmarks that are there",
+            f"leave {argument('landmarks')} out, or {argument('pieces')}",
+        )
+    need, budget = support_bytes(given.source.n_cells, given.source.n_dimensions), check_memory(pieces.memory)
+    if need > budget:
+        raise InvalidInputError(
+            f"{argument('memory')} of at least {need / 1e6:,.0f} MB to tell what the atlas covers",
+            f"{budget / 1e6:,.0f} MB", "allow more",
+        )  # fmt: skip
+    request = Request(given.source, pieces, landmarks, n_neighbors, random_state, progress)
+    with cells_counted(request) as (_, _, found):
+        return found.landmarks, found.counts.astype(np.float64)
 
 
 def _of_table(table: Any) -> dict[str, list[Any]]:
@@ -547,13 +645,6 @@ def _own_nodes(points: FloatArray) -> Landmarks:
     """Return the different cells as landmarks of themselves."""
     centers, place = distinct_points(np.asarray(points, dtype=np.float64))
     return Landmarks(centers, np.bincount(place).astype(np.int64), 0.0, {"n_points": len(points), "every_point": True})
-
-
-def _counts(places: Int64, codes: IntArray, shape: tuple[int, int]) -> sp.csr_array:
-    """Return how many cells of each sample are at each node, ``(n_samples, n_nodes)``, sorted."""
-    keys, counts = np.unique(codes.astype(np.int64) * shape[1] + places, return_counts=True)
-    rows, columns = np.divmod(keys, shape[1])
-    return sp.csr_array((counts.astype(np.float64), (rows, columns)), shape=shape)
 
 
 def _whole(mapped: Mapped) -> sp.csr_array:

@@ -16,6 +16,7 @@ of the reference's own, which holds false alarms at 5 % for any law, or at 1 in 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
@@ -27,18 +28,21 @@ from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, FloatArray, Int64, IntArray, Intp
 from heatmover._validation import check_threads
 from heatmover.analysis.landmarking import quota
+from heatmover.cohort.hashes import cell_hashes
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.graphs.distinct import distinct_points
 from heatmover.graphs.search.assign import CenterSearch
 from heatmover.storage import Record
 
-__all__ = ["RANKED", "SUPPORT", "Coverage", "Support", "find_support"]
+__all__ = ["RANKED", "SUPPORT", "CellDraw", "Coverage", "Support", "find_support", "hold_out", "support_bytes"]
 
 # Cells of the reference that are kept to compare with: 20,000 of 50 dimensions are 8 MB.
 SUPPORT = 20_000
 # Cells around a cell that tell what distance is usual there.
 AROUND = 30
+# Of the graph over the support while it is made, for each neighbour that was asked for.
+EDGE_BYTES = 120
 # A cell is far at this p-value. Simulated populations that are absent from the reference (benchmarks/covered.py): 2 %
 # tells samples apart about as well, 5 % worse, because what is far by chance hides them.
 FAR = 0.01
@@ -219,6 +223,89 @@ class Support(ReadOnlyArrays):
         return cls(cells, record.floats("widths", (len(cells),)), scores, n_cells, n_far, evidence, spread)
 
 
+@final
+class CellDraw:
+    """Cells of all samples, of each at most as many as its share of the support, from blocks of any size.
+
+    They are drawn by hashes of their values, so that neither blocks nor the order of cells decide which.
+
+    Parameters
+    ----------
+    sizes
+        ``(n_samples,)``: cells of each sample.
+    seed
+        Of the hashes.
+
+    Examples
+    --------
+    >>> draw = CellDraw(np.array([3, 1]), seed=0)
+    >>> for block, codes in [([[1.0], [2.0]], [0, 1]), ([[3.0], [4.0]], [0, 0])]:
+    ...     draw.add(np.array(block), np.array(codes))
+    >>> cells, own = draw.cells()
+    >>> cells.ravel().tolist(), own.tolist()
+    ([1.0, 2.0, 3.0, 4.0], [0, 1, 0, 0])
+    """
+
+    def __init__(self, sizes: Int64, seed: int) -> None:
+        self.n_samples, self.most = sizes.size, quota(sizes, SUPPORT)
+        self._seed, self._all = seed, bool(sizes.max() <= self.most)
+        self._points: list[Float64] = []
+        self._codes, self._hashes = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)
+        # The largest hash that a sample still has room for.
+        self._limits = np.full(sizes.size, 2**64 - 1, dtype=np.uint64)
+
+    def add(self, values: Any, codes: IntArray, project: Callable[[Any], FloatArray] = np.asarray) -> None:
+        """Take in a block of cells.
+
+        Parameters
+        ----------
+        values
+            ``(n_rows, n_columns)``, dense or CSR: as they were read.
+        codes
+            ``(n_rows,)``: the sample of each.
+        project
+            Makes points of the values of the cells that are drawn.
+        """
+        if self._all:
+            hashes, rows = np.zeros(codes.size, dtype=np.uint64), np.arange(codes.size)
+        else:
+            hashes = cell_hashes(values, np.asarray(codes, dtype=np.int32), self._seed)
+            rows = np.flatnonzero(hashes <= self._limits[codes])
+        if not rows.size:
+            return
+        self._points.append(np.asarray(project(values[rows]), dtype=np.float64))
+        self._codes, self._hashes = np.r_[self._codes, codes[rows]], np.r_[self._hashes, hashes[rows]]
+        # Rarely, so that each cell is sorted a few times and not once per block.
+        if not self._all and self._codes.size > 2 * max(SUPPORT, self.n_samples):
+            self._prune()
+
+    def cells(self) -> tuple[Float64, Int64]:
+        """Return the cells drawn, ``(n_drawn, n_dimensions)``, in the order in which they came, and their samples."""
+        if not self._all:
+            self._prune()
+        return np.concatenate(self._points), self._codes
+
+    def _prune(self) -> None:
+        """Keep of each sample the cells with the smallest hashes; of equal ones, which are copies, the first."""
+        order = np.lexsort((self._hashes, self._codes))
+        starts = np.searchsorted(self._codes[order], np.arange(self.n_samples))
+        rank = np.arange(order.size) - starts[self._codes[order]]
+        last = order[rank == self.most - 1]
+        self._limits[self._codes[last]] = self._hashes[last]
+        kept = np.sort(order[rank < self.most])
+        self._points = [np.concatenate(self._points)[kept]]
+        self._codes, self._hashes = self._codes[kept], self._hashes[kept]
+
+
+def support_bytes(n_cells: int, n_dimensions: int) -> int:
+    """Return about how much memory it takes to find the support of so many cells.
+
+    Four copies of the cells drawn, twice as many while they are drawn, and the graph around each.
+    """
+    drawn = min(n_cells, SUPPORT)
+    return drawn * (8 * 8 * n_dimensions + AROUND * EDGE_BYTES)
+
+
 def find_support(
     points: FloatArray, codes: IntArray, n_samples: int, rng: np.random.Generator, n_jobs: int | None = None
 ) -> Support | None:
@@ -237,10 +324,15 @@ def find_support(
     n_jobs
         Threads.
     """
+    draw = CellDraw(np.bincount(codes, minlength=n_samples), int(rng.integers(2**62)))
+    draw.add(points, codes)
+    return hold_out(*draw.cells(), n_samples, n_jobs)
+
+
+def hold_out(cells: Float64, own: IntArray, n_samples: int, n_jobs: int | None = None) -> Support | None:
+    """Hold each sample out in turn, of the cells of a `CellDraw`; None if there is only one sample."""
     if n_samples < 2:
         return None
-    rows = _drawn(codes, n_samples, rng)
-    cells, own = np.asarray(points[rows], dtype=np.float64), codes[rows]
     nearest, distances = _from_others(cells, own, n_samples, check_threads(n_jobs))
     graph = Graph.from_points(cells, min(AROUND, len(cells) - 1), kernel="box", n_jobs=n_jobs)
     widths = graph.spread(_usual(graph, graph.node_affinity, distances, np.ones(len(cells))))
@@ -250,17 +342,6 @@ def find_support(
     n_cells, n_far = (np.bincount(part, minlength=n_samples).astype(np.int64) for part in (own, own[chances <= FAR]))
     evidence = _evidence(chances, own, n_cells)
     return Support(cells, widths, ordered, n_cells, n_far, evidence, _spread(chances, own, n_cells, evidence))
-
-
-def _drawn(codes: IntArray, n_samples: int, rng: np.random.Generator) -> Intp:
-    """Return the rows of cells drawn, ascending: of every sample all, or as many as its share of the support."""
-    sizes = np.bincount(codes, minlength=n_samples)
-    most = quota(sizes, SUPPORT)
-    order = np.argsort(codes, kind="stable")
-    parts = np.split(order, np.cumsum(sizes)[:-1])
-    return np.sort(
-        np.concatenate([part if part.size <= most else rng.choice(part, most, replace=False) for part in parts])
-    )
 
 
 def _from_others(cells: Float64, own: IntArray, n_samples: int, n_threads: int) -> tuple[Intp, Float64]:

@@ -18,6 +18,7 @@ from heatmover._validation import check_integer
 from heatmover._words import counted, find, percent, quoted
 from heatmover.atlas.coverage import RANKED, Coverage
 from heatmover.atlas.features import Features
+from heatmover.atlas.placing import Placement
 from heatmover.attribution import explain
 from heatmover.calibration import Curve
 from heatmover.embedding import pairwise_distances
@@ -35,6 +36,8 @@ __all__ = ["Mapped", "Prediction", "Reference"]
 # Pseudo-samples that hold a chance at the overall share of right answers: where two neighbours in the reference had
 # such a vote, both right, the chance is not 1.
 PRIOR = 2.0
+# Nearest reference samples that are told and vote, if nobody says how many.
+NEIGHBOURS = 10
 
 
 Method = Literal["auto", "exact", "approximate"]
@@ -136,6 +139,8 @@ class Mapped(ReadOnlyArrays):
         What is legal but odd, such as other units, in sentences.
     reference
         The reference samples.
+    placement
+        How cells were placed on the nodes, see `Atlas.map`.
 
     Examples
     --------
@@ -159,6 +164,15 @@ class Mapped(ReadOnlyArrays):
     coverage: Coverage | None
     warnings: tuple[str, ...]
     reference: Reference
+    placement: Placement = "nearest"
+
+    def check_whole(self, expected: str) -> None:
+        """Raise unless every cell is wholly at one node."""
+        if self.placement != "nearest":
+            raise InvalidInputError(
+                expected, f"samples mapped with {argument('placement', self.placement)}",
+                f"map them with {argument('placement', 'nearest')}",
+            )  # fmt: skip
 
     @cached_property
     def distances(self) -> Float64:
@@ -187,7 +201,7 @@ class Mapped(ReadOnlyArrays):
         k = check_integer("k", k, minimum=1, maximum=len(self.reference.names))
         return self.reference.nearest(self.embedding, k, method)
 
-    def predict(self, variable: str, k: int = 10, *, blocks: str | None = None) -> Prediction:
+    def predict(self, variable: str, k: int | None = None, *, blocks: str | None = None) -> Prediction:
         """Tell a variable of the new samples from their nearest reference samples, and how far that is to be trusted.
 
         Each of the k nearest with a known value has one vote; a tie goes to the nearer. The chance comes from the
@@ -198,7 +212,8 @@ class Mapped(ReadOnlyArrays):
         variable
             Of the reference samples.
         k
-            Neighbours that vote.
+            Neighbours that vote; None for 10, or for all but one of the reference samples with a known value if these
+            are fewer.
         blocks
             A variable that ties reference samples together, such as the patient: a sample's own block is left out with
             it when votes are judged, for its neighbours there would flatter them.
@@ -206,7 +221,7 @@ class Mapped(ReadOnlyArrays):
         reference = self.reference
         values = reference.variable(variable)
         known = np.flatnonzero([value is not None for value in values])
-        k = check_integer("k", k, minimum=1)
+        k = max(1, min(NEIGHBOURS, known.size - 1)) if k is None else check_integer("k", k, minimum=1)
         if known.size <= k:
             raise InvalidInputError(
                 f"more than {argument('k', k)} reference samples with a value of {quoted(variable)}",
@@ -249,6 +264,7 @@ class Mapped(ReadOnlyArrays):
         told_apart : ndarray of shape (n_samples, n_reference)
             Whether a pair differs by more than noise.
         """
+        self.check_whole("cells that are drawn again, each wholly at its node, for intervals")
         check_integer("n_bootstrap", n_bootstrap, minimum=1)
         reference, count = self.reference, len(self.names)
         masses = sp.vstack([self.measures.masses, reference.measures.masses], format="csr")
@@ -306,7 +322,7 @@ class Mapped(ReadOnlyArrays):
             if self.coverage is not None and self.coverage.covered[row] is False:
                 yield f"{quoted(name)}: {self._covered(row)}"
 
-    def to_csv(self, path: str | os.PathLike[str], k: int = 10, predict: Sequence[str] = ()) -> None:
+    def to_csv(self, path: str | os.PathLike[str], k: int | None = None, predict: Sequence[str] = ()) -> None:
         """Write what was found as CSV, one row for each sample, complete or not at all.
 
         The columns are sample, cells, covered (true, false, unknown), far (share of cells), p, then predicted value,
@@ -318,11 +334,12 @@ class Mapped(ReadOnlyArrays):
         path
             Where to; a file that is there already is replaced.
         k
-            Neighbours to write, and to vote.
+            Neighbours to write, and to vote; None for 10, or as many as there are.
         predict
             Variables of the reference.
         """
-        count = min(check_integer("k", k, minimum=1), len(self.reference.names))
+        asked = NEIGHBOURS if k is None else check_integer("k", k, minimum=1)
+        count = min(asked, len(self.reference.names))
         distances, indices = self.nearest(count)
         answers = [(name, self.predict(name, k)) for name in predict]
         header = ["sample", "cells", "covered", "far", "p"]

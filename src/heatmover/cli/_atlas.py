@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,7 @@ from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, 
 if TYPE_CHECKING:
     from heatmover.atlas import Atlas
     from heatmover.cohort import Cohort
+    from heatmover.scale import InPieces
 
 __all__ = ["app"]
 
@@ -42,6 +43,13 @@ Found = Annotated[
     typer.Option(
         "--out", "-o", metavar="DIR",
         help="Folder for the report and the table; a name that ends in .csv is the table alone.",
+    ),
+]  # fmt: skip
+Placing = Annotated[
+    str,
+    typer.Option(
+        "--placement", metavar="WAY",
+        help="Where cells go: the nearest node (nearest), or shared with the nodes around it (kernel).",
     ),
 ]  # fmt: skip
 MAPPED = "mapped.csv"
@@ -72,6 +80,10 @@ def build(
     neighbors: options.Neighbors = "30",
     landmarks: options.Landmarks = "auto",
     units: options.Units = None,
+    memory: options.Memory = None,
+    scheduler: options.Scheduler = None,
+    checkpoint: options.Checkpoint = None,
+    resume: options.Resume = False,
     seed: options.Seed = "0",
     threads: options.Threads = None,
     quiet: options.Quiet = False,
@@ -85,7 +97,8 @@ def build(
         with watched(quiet) as progress, ExitStack() as stack:
             from heatmover.atlas import build_atlas
 
-            cohort = _read(typed, progress)
+            pieces = stack.enter_context(_pieces(typed))
+            cohort = _read(typed, progress, pieces)
             # Said in a line of their own, at the end.
             caught = stack.enter_context(warnings.catch_warnings(record=True))
             for kind in (GraphWarning, EmbeddingWarning):
@@ -93,7 +106,7 @@ def build(
             found = build_atlas(
                 cohort, n_neighbors=options.number(neighbors),
                 landmarks=options.number(landmarks, {"auto": "auto", "none": None}), units=units,  # type: ignore[arg-type]
-                random_state=options.number(seed), n_jobs=options.number(threads), progress=progress,
+                pieces=pieces, random_state=options.number(seed), n_jobs=options.number(threads), progress=progress,
             )  # fmt: skip
             found.save(out, overwrite=force)
     if not quiet:
@@ -108,8 +121,10 @@ def map_(
     *,
     sample_key: options.SampleKey = None,
     sample_sheet: options.SampleSheet = None,
+    missing: options.Missing = "refuse",
     nearest: Nearest = None,
     predict: Predict = None,
+    placement: Placing = "nearest",
     out: Found = None,
     title: options.Title = None,
     force: options.Force = False,
@@ -124,7 +139,10 @@ def map_(
     with plain_errors():
         _check_found(out)
         reference = _load(atlas)
-        mapped = reference.map(file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads))
+        mapped = reference.map(
+            file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads),
+            placement=placement, on_missing=missing,  # type: ignore[arg-type]
+        )  # fmt: skip
         k = min(10, len(reference.names) - 1) if nearest is None else nearest
         mapped.nearest(k)  # refuses more than there are
         answers = [(name, mapped.predict(name, k)) for name in predict or ()]
@@ -148,6 +166,7 @@ def add(
     *,
     sample_key: options.SampleKey = None,
     sample_sheet: options.SampleSheet = None,
+    missing: options.Missing = "refuse",
     threads: options.Threads = None,
     quiet: options.Quiet = False,
 ) -> None:
@@ -155,8 +174,11 @@ def add(
     load_late("scipy.stats")
     with plain_errors():
         reference = _load(atlas)
-        cohort = reference.features.open(file, sample_key, sample_sheet)
-        mapped = reference.map(file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads))
+        cohort = reference.features.open(file, sample_key, sample_sheet, missing)  # type: ignore[arg-type]
+        mapped = reference.map(
+            file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads),
+            on_missing=missing,  # type: ignore[arg-type]
+        )  # fmt: skip
         known = {name: cohort.samples[name].tolist() for name in cohort.samples if name in reference.variables}
         larger = reference.add(mapped, known, path=atlas)
     if not quiet:
@@ -246,12 +268,30 @@ def _check_free(out: str, force: bool) -> None:
         )
 
 
-def _read(typed: dict[str, Any], progress: Any) -> Cohort:
+def _read(typed: dict[str, Any], progress: Any, pieces: InPieces | None) -> Cohort:
     from heatmover.cli._candidates import check_sample_key
     from heatmover.cli._settings import reading_of
 
     check_sample_key(typed["file"], typed["sample_key"])
-    return reading_of(typed).read((), options.number(typed["seed"]), progress)
+    return reading_of(typed).read((), options.number(typed["seed"]), progress, pieces)
+
+
+def _pieces(typed: dict[str, Any]) -> AbstractContextManager[InPieces | None]:
+    """Return what reads cells in pieces, if that is asked for, or raise before a cell is read."""
+    from heatmover.analysis import StudyParameters
+    from heatmover.cli._settings import check_named, check_outside, pieces_of
+
+    out, file, checkpoint = typed["out"], typed["file"], typed["checkpoint"]
+    check_named(file=file, checkpoint=checkpoint)
+    if checkpoint is not None:
+        check_outside("--checkpoint", Path(checkpoint), {"the input": file, "--out": out})
+        check_outside("--out", Path(out), {"--checkpoint": checkpoint})
+    study = StudyParameters(
+        landmarks=options.number(typed["landmarks"], {"auto": "auto", "none": None}), units=typed["units"]
+    )
+    return pieces_of(
+        options.number(typed["threads"]), typed["memory"], typed["scheduler"], checkpoint, typed["resume"], study
+    )
 
 
 def _load(path: str) -> Atlas:

@@ -89,6 +89,8 @@ OPTIONS: Mapping[str, str] = {
     "numeric": "--numeric",
     "on_missing": "--missing",
     "out": "--out",
+    "pieces": "--memory",
+    "placement": "--placement",
     "random_state": "--seed",
     "reference": "--reference",
     "representation": "--rep",

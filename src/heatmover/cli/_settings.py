@@ -24,7 +24,17 @@ from heatmover.report.folder import EVERY
 from heatmover.scale import InPieces, connected
 from heatmover.scale import read_cohort as read_in_pieces
 
-__all__ = ["Reading", "Settings", "check_named", "check_places", "comparer_of", "parse_names", "settings_of"]
+__all__ = [
+    "Reading",
+    "Settings",
+    "check_named",
+    "check_outside",
+    "check_places",
+    "comparer_of",
+    "parse_names",
+    "pieces_of",
+    "settings_of",
+]
 
 # Words that stand for a value of their option.
 WORDS: dict[str, dict[str, Any]] = {
@@ -85,9 +95,9 @@ def _check_apart(out: Path, file: str, sample_sheet: str | None, checkpoint: str
             )
     stores = {"the input": file} if _is_store(file) else {}
     if checkpoint:
-        _check_outside("--checkpoint", Path(checkpoint), {"the input": file})
+        check_outside("--checkpoint", Path(checkpoint), {"the input": file})
         stores["--checkpoint"] = checkpoint
-    _check_outside("--out", out, stores)
+    check_outside("--out", out, stores)
 
 
 def _is_store(file: str) -> bool:
@@ -95,7 +105,8 @@ def _is_store(file: str) -> bool:
     return Path(file).is_dir() and format_of(Path(file)) == "zarr"
 
 
-def _check_outside(option: str, place: Path, stores: dict[str, str]) -> None:
+def check_outside(option: str, place: Path, stores: dict[str, str]) -> None:
+    """Raise if a place that is written to is, or lies in, one of some stores, by what they are."""
     for what, store in stores.items():
         top, real = Path(store).resolve(), place.resolve()
         if real == top or (top in real.parents and (what != "the input" or _is_store(store))):
@@ -274,17 +285,31 @@ def comparer_of(
 
     Everything that can be refused is refused here, before a cell is read.
     """
+    with pieces_of(settings.n_jobs, memory, scheduler, checkpoint, resume, settings.study) as pieces:
+        if pieces is None:
+            in_memory = InMemory(settings.n_jobs)
+            in_memory.check(settings.study)
+            yield in_memory
+        else:
+            yield pieces
+
+
+@contextmanager
+def pieces_of(
+    n_jobs: int | None,
+    memory: str | None,
+    scheduler: str | None,
+    checkpoint: str | None,
+    resume: bool,
+    study: StudyParameters,
+) -> Iterator[InPieces | None]:
+    """Give what reads cells in pieces, if an option of these asks for it, or None; ``study`` says for what."""
     if not resume and memory is scheduler is checkpoint is None:
-        in_memory = InMemory(settings.n_jobs)
-        in_memory.check(settings.study)
-        yield in_memory
+        yield None
         return
     pieces = InPieces(
-        memory=DEFAULT_MEMORY if memory is None else memory,
-        checkpoint=checkpoint,
-        resume=resume,
-        n_jobs=settings.n_jobs,
+        memory=DEFAULT_MEMORY if memory is None else memory, checkpoint=checkpoint, resume=resume, n_jobs=n_jobs
     )
-    pieces.check(settings.study)
+    pieces.check(study)
     with connected(scheduler) as client:
         yield replace(pieces, client=client)

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, TypeVar, final
 from uuid import uuid4
@@ -129,6 +129,11 @@ class RememberingDiffuser(Diffuser):
     def operator(self) -> Any:  # type: ignore[override]
         """The diffusion operator."""
         return self.inner.operator
+
+    def shared_by(self, n_threads: int) -> RememberingDiffuser | None:
+        """Return this one around an inner diffuser that threads share, if it can be; see `Diffuser.shared_by`."""
+        inner = self.inner.shared_by(n_threads)
+        return None if inner is None else replace(self, inner=inner)
 
     def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
         """Yield the densities at the given scales; see `Diffuser.diffuse`."""

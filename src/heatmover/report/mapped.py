@@ -126,7 +126,9 @@ def render_mapped(
     n_reference = len(mapped.reference.names)
     count = min(check_integer("k", k, minimum=1), max(n_reference - 1, 1))
     chosen = tuple(_predictable(mapped, count)) if predict is None else tuple(predict)
-    asked = _Asked(chosen, count, check_integer("n_bootstrap", n_bootstrap, minimum=0), random_state)
+    # Cells that nodes share have no intervals.
+    n_bootstrap = check_integer("n_bootstrap", n_bootstrap, minimum=0) if mapped.placement == "nearest" else 0
+    asked = _Asked(chosen, count, n_bootstrap, random_state)
     answers = [(name, mapped.predict(name, count)) for name in chosen]
     page = fill(
         "mapped.html",
@@ -149,6 +151,8 @@ def render_mapped(
         predictions=[_prediction(mapped, name, answer) for name, answer in answers],
         differences=list(_differences(mapped, answers)),
         number=_number,
+        digits=_digits,
+        missed=mapped.coverage is not None and False in mapped.coverage.covered,
     )
     # A lone surrogate, as a badly decoded file name has it, cannot be written as UTF-8.
     return page.encode("utf-8", "replace").decode("utf-8")
@@ -229,6 +233,11 @@ def _prediction(mapped: Mapped, variable: str, answer: Any) -> dict[str, Any]:
     ]
     told = _number(answer.accuracy) if answer.is_number else percent(answer.accuracy)
     return {"variable": variable, "is_number": answer.is_number, "accuracy": told, "rows": rows}
+
+
+def _digits(value: float, count: int) -> str:
+    """Return a number with so many digits, zeros at its end included, so that those of a column are alike."""
+    return f"{value:#.{count}g}".rstrip(".")
 
 
 def _number(value: float) -> str:

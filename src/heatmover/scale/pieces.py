@@ -16,7 +16,7 @@ from heatmover._progress import SILENT, Progress
 from heatmover._typing import FloatArray, Intp
 from heatmover._validation import check_integer, check_memory, check_option, check_threads, check_truth
 from heatmover._version import __version__
-from heatmover._words import counted as in_words
+from heatmover._words import counted
 from heatmover.analysis import study
 from heatmover.analysis.cell_types import Annotation
 from heatmover.analysis.comparers import Compared, draw_equally
@@ -44,7 +44,7 @@ from heatmover.scale.execute import Executor, Stages, executor
 from heatmover.scale.landmarks import DRAWING, Draw, Histogrammed, count, draw, find_centers, gather
 from heatmover.scale.tiles import SAMPLES_AT_ONCE, embedding_tasks, same
 
-__all__ = ["InPieces", "Request", "compare_cohort", "compare_samples", "counted", "histograms", "study_cohort"]
+__all__ = ["InPieces", "Request", "cells_counted", "compare_cohort", "compare_samples", "histograms", "study_cohort"]
 
 # Fewer cells per landmark than this leave nothing to save.
 CELLS_PER_LANDMARK = 10
@@ -202,7 +202,7 @@ class InPieces:
         )  # fmt: skip
         request, kept = request.equally(kept, parameters.equal_cells)
         annotation = request.annotation
-        with counted(request) as (stages, drawn, found):
+        with cells_counted(request) as (stages, drawn, found):
             comparison = compare_samples(request, kept, found, drawn, stages)
         if annotation is None:
             return Compared(comparison)
@@ -273,7 +273,7 @@ class Request:
         if self.n_landmarks <= self.n_neighbors:
             raise InvalidInputError(
                 f"more landmarks than {argument('n_neighbors', self.n_neighbors)}",
-                f"{self.n_landmarks} for {in_words(self.cohort.n_cells, 'cell')}",
+                f"{self.n_landmarks} for {counted(self.cohort.n_cells, 'cell')}",
                 "use fewer neighbours, or hm.compare, which needs no landmarks for few cells",
             )
 
@@ -305,7 +305,7 @@ class Request:
         if equal_cells is not False and need > budget:
             raise InvalidInputError(
                 f"{argument('memory')} of at least {need / 1e6:,.0f} MB to draw {argument('equal_cells')} from "
-                f"{in_words(self.cohort.n_cells, 'cell')}",
+                f"{counted(self.cohort.n_cells, 'cell')}",
                 f"{budget / 1e6:,.0f} MB",
                 "allow more",
             )
@@ -342,7 +342,7 @@ class Request:
 
 
 @contextmanager
-def counted(request: Request) -> Iterator[tuple[Stages, Draw, Histogrammed]]:
+def cells_counted(request: Request) -> Iterator[tuple[Stages, Draw, Histogrammed]]:
     """Give what runs further stages, the cells drawn, and the histograms over landmarks."""
     cohort, pieces, seed = request.cohort, request.pieces, request.seed
     n_threads = check_threads(pieces.n_jobs)
@@ -473,11 +473,11 @@ def compare_cohort(
     kept = np.flatnonzero(cohort.sizes >= min_cells)
     if len(kept) < 2:
         raise InvalidInputError(
-            "at least two samples to compare", f"{len(kept)} of at least {in_words(min_cells, 'cell')}"
+            "at least two samples to compare", f"{len(kept)} of at least {counted(min_cells, 'cell')}"
         )
     check_all_pairs(len(kept), "histograms, embed and nearest of heatmover.scale find the nearest of each")
     request, kept = request.equally(kept, check_equal_cells(equal_cells))
-    with counted(request) as (stages, drawn, found):
+    with cells_counted(request) as (stages, drawn, found):
         return compare_samples(request, kept, found, drawn, stages)
 
 
@@ -575,5 +575,5 @@ def histograms(
         memory=memory, client=client, checkpoint=checkpoint, resume=resume, passes=passes, n_jobs=n_jobs
     )  # fmt: skip
     watcher = SILENT if progress is None else progress
-    with counted(Request(cohort, pieces, landmarks, 1, random_state, watcher)) as (_, _, found):
+    with cells_counted(Request(cohort, pieces, landmarks, 1, random_state, watcher)) as (_, _, found):
         return found.landmarks, measures_from_weights(found.counts.astype(np.float64), names=cohort.names)

@@ -25,7 +25,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._files import sync
+from heatmover._files import exchange, sync
 from heatmover._version import __version__
 from heatmover._words import counted, quoted, quoted_path
 from heatmover.errors import InvalidInputError, argument
@@ -272,6 +272,7 @@ def _write_file(path: Path, content: bytes | memoryview) -> None:
 
 
 def _check_target(place: Path, overwrite: bool) -> None:
+    _recover(place)
     if not os.path.lexists(place):
         return
     where = quoted_path(str(place))
@@ -295,7 +296,16 @@ def _put(aside: Path, place: Path, overwrite: bool) -> None:
         aside.rename(place)
         sync(place.absolute().parent)
         return
-    old = place.with_name(f".heatmover-{uuid.uuid4().hex}.old")
+    if not exchange(aside, place):
+        _put_in_two_steps(aside, place)
+    sync(place.absolute().parent)
+    # In exchange the old store is aside now, and goes with it.
+
+
+def _put_in_two_steps(aside: Path, place: Path) -> None:
+    """Replace a store where the system cannot exchange names: a death in between is mended by the next reader."""
+    old = _kept(place)
+    shutil.rmtree(old, ignore_errors=True)
     place.rename(old)
     try:
         aside.rename(place)
@@ -303,8 +313,21 @@ def _put(aside: Path, place: Path, overwrite: bool) -> None:
         with suppress(OSError):
             old.rename(place)
         raise
-    sync(place.absolute().parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _kept(place: Path) -> Path:
+    """Return where the store at a place is, between two steps; it fits into any file system, unlike a longer name."""
+    return place.with_name(f".heatmover-{hashlib.sha256(os.fsencode(place.name)).hexdigest()[:32]}.old")
+
+
+def _recover(place: Path) -> None:
+    """Bring a store back that a writer had moved aside when it died."""
+    old = _kept(place)
+    if not os.path.lexists(place) and old.is_dir() and not old.is_symlink():
+        # If the writer lives still, one of the two puts it there.
+        with suppress(OSError):
+            old.rename(place)
 
 
 # Reading.
@@ -313,6 +336,7 @@ def _put(aside: Path, place: Path, overwrite: bool) -> None:
 def _read_head(place: Path) -> dict[str, Any]:
     """Return what the root says of a store, or raise unless it is, byte for byte, what heatmover would have written."""
     where = quoted_path(str(place))
+    _recover(place)
     if not place.is_dir():
         found = "a file" if place.exists() else "nothing there"
         raise InvalidInputError(f"a store of heatmover, which is a folder, at {where}", found)

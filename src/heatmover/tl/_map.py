@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,8 +22,9 @@ def map_samples(
     atlas: Atlas | str | os.PathLike[str],
     sample_key: str | None = None,
     *,
-    k: int = 10,
+    k: int | None = None,
     predict: Sequence[str] = (),
+    placement: Literal["nearest", "kernel"] = "nearest",
     n_jobs: int | None = None,
     key_added: str = "heatmover_atlas",
     copy: bool = False,
@@ -42,9 +43,11 @@ def map_samples(
     sample_key
         Column of ``.obs`` that tells the sample of each cell; default as in the reference.
     k
-        Nearest reference samples to write, and to vote.
+        Nearest reference samples to write, and to vote; None for 10, or as many as there are.
     predict
         Variables of the reference to predict.
+    placement
+        How cells go to the nodes, see `Atlas.map`.
     n_jobs
         Threads; None for all cores.
     key_added
@@ -84,14 +87,14 @@ def map_samples(
     reference = atlas if isinstance(atlas, Atlas) else load(atlas)
     if not isinstance(reference, Atlas):
         raise InvalidInputError("an atlas", type(reference).__name__, "hm.build_atlas makes one")
-    mapped = reference.map(adata, sample_key=sample_key, n_jobs=n_jobs)
-    k = min(k, len(reference.names)) if isinstance(k, int) else k
+    mapped = reference.map(adata, sample_key=sample_key, placement=placement, n_jobs=n_jobs)
+    n_nearest = min(10, len(reference.names)) if k is None else k
     found: dict[str, Any] = {
         "names": np.array(mapped.names, dtype=object),
         "sizes": mapped.sizes.copy(),
         "distances": mapped.distances.copy(),
         "reference": np.array(reference.names, dtype=object),
-        "nearest": mapped.nearest(k)[1],
+        "nearest": mapped.nearest(n_nearest)[1],
         "coordinates": mapped.coordinates(),
     }
     for variable in predict:
