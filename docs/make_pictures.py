@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent / "_static"
 WIDTH, HEIGHT = 1300, 2560
 # Twice as wide as a card of the gallery, for screens with two dots per pixel; so many colours keep a picture of
 # thousands of marks below 40 KB.
-CARD_WIDTH, CARD_COLOURS = 640, 64
+CARD_WIDTH, CARD_COLOURS = 640, 160
 
 
 def main(arguments: list[str]) -> None:
