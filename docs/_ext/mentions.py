@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator
 from functools import cache, partial
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -61,6 +62,7 @@ FOREIGN = {
     "ndarray": "numpy.ndarray",
     "pdist": "scipy.spatial.distance.pdist",
 }
+ROOT = Path(__file__).resolve().parents[2]
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 # A dotted name as Pygments writes it.
 PART = r'<span class="n[a-z]?">\w+</span>'
@@ -186,6 +188,8 @@ def _is_in(node: nodes.Node, kinds: Any) -> bool:
 
 def resolve(app: Any, env: Any, node: addnodes.pending_xref, content: nodes.Element) -> nodes.Element | None:
     """Find what Sphinx did not: a class by its bare name, and for a member without an entry the class that has it."""
+    if node.get("reftype") == "any" and (ROOT / node["reftarget"]).is_file():
+        return content  # the changelog names files that are no pages, such as CITATION.cff
     if node.get("refdomain") != "py":
         return None
     objects = env.domains["py"].objects
