@@ -171,7 +171,10 @@ def link_inline(app: Any, doctree: nodes.document) -> None:
         reference += literal
     for block in doctree.findall(nodes.literal_block):
         mentioned.update(_public("heatmover." + found.partition(".")[2]) for found in IN_CODE.findall(block.astext()))
-    for reference in doctree.findall(addnodes.pending_xref):
+    for reference in list(doctree.findall(addnodes.pending_xref)):
+        # The changelog names files of the project that are no pages, such as CITATION.cff: they stay as text.
+        if reference.get("reftype") == "myst" and (ROOT / reference["reftarget"]).is_file():
+            reference.replace_self(reference.children)
         if reference.get("refdomain") == "py":
             mentioned.add(reference["reftarget"])
             # A field `names` of one class is no link to the `names` of another.
@@ -188,8 +191,6 @@ def _is_in(node: nodes.Node, kinds: Any) -> bool:
 
 def resolve(app: Any, env: Any, node: addnodes.pending_xref, content: nodes.Element) -> nodes.Element | None:
     """Find what Sphinx did not: a class by its bare name, and for a member without an entry the class that has it."""
-    if node.get("reftype") == "any" and (ROOT / node["reftarget"]).is_file():
-        return content  # the changelog names files that are no pages, such as CITATION.cff
     if node.get("refdomain") != "py":
         return None
     objects = env.domains["py"].objects
