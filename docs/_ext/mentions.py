@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator
 from functools import cache, partial
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -61,6 +62,7 @@ FOREIGN = {
     "ndarray": "numpy.ndarray",
     "pdist": "scipy.spatial.distance.pdist",
 }
+ROOT = Path(__file__).resolve().parents[2]
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 # A dotted name as Pygments writes it.
 PART = r'<span class="n[a-z]?">\w+</span>'
@@ -169,7 +171,10 @@ def link_inline(app: Any, doctree: nodes.document) -> None:
         reference += literal
     for block in doctree.findall(nodes.literal_block):
         mentioned.update(_public("heatmover." + found.partition(".")[2]) for found in IN_CODE.findall(block.astext()))
-    for reference in doctree.findall(addnodes.pending_xref):
+    for reference in list(doctree.findall(addnodes.pending_xref)):
+        # The changelog names files of the project that are no pages, such as CITATION.cff: they stay as text.
+        if reference.get("reftype") == "myst" and (ROOT / reference["reftarget"]).is_file():
+            reference.replace_self(reference.children)
         if reference.get("refdomain") == "py":
             mentioned.add(reference["reftarget"])
             # A field `names` of one class is no link to the `names` of another.
