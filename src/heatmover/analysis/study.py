@@ -724,7 +724,7 @@ def _left_out_notes(cohort: Cohort, kept: Intp, min_cells: int | None) -> Iterat
     names = [cohort.names[i] for i in np.setdiff1d(np.arange(len(cohort.names)), kept)]
     if names:
         yield (
-            f"{counted(len(names), 'sample')} with fewer than {counted(min_cells, 'cell')} left out: {listed(names)}."
+            f"{counted(len(names), 'sample')} with fewer than {counted(min_cells or 0, 'cell')} left out: {listed(names)}."
         )
 
 
