@@ -723,9 +723,8 @@ def check_components(affinity: Any, cells: Float64) -> None:
 def _left_out_notes(cohort: Cohort, kept: Intp, min_cells: int | None) -> Iterator[str]:
     names = [cohort.names[i] for i in np.setdiff1d(np.arange(len(cohort.names)), kept)]
     if names:
-        yield (
-            f"{counted(len(names), 'sample')} with fewer than {counted(min_cells or 0, 'cell')} left out: {listed(names)}."
-        )
+        fewest = counted(min_cells or 0, "cell")
+        yield f"{counted(len(names), 'sample')} with fewer than {fewest} left out: {listed(names)}."
 
 
 def _drawn_notes(comparison: Comparison) -> Iterator[str]:
