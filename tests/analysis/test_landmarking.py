@@ -44,7 +44,7 @@ def test_compare_through_landmarks_is_what_the_single_calls_give(data, through):
 def test_the_result_says_that_landmarks_were_used_and_what_they_cost(data, through):
     assert through.landmark_agreement == hm.landmark_agreement(through.landmarks, data.points, data.labels)
     assert "through 300 landmarks, Spearman 0." in repr(through)
-    assert "on a graph over 1200 of their points" in str(through.landmark_agreement)
+    assert "on a graph over 1,200 of their points" in str(through.landmark_agreement)
     without = hm.compare(data.points, data.labels)
     assert (without.landmarks, without.landmark_agreement) == (None, None)
     assert "landmarks" not in repr(without)
@@ -120,7 +120,7 @@ def test_many_points_on_few_places_are_joined_as_they_are(monkeypatch):
         ("many", "'auto' or none"),
         (0, "at least 1"),
         (2.5, "whole number"),
-        (5000, "use at most 1200"),
+        (5000, "use at most 1,200"),
         (10, "use n_neighbors of at most 9"),
     ],
 )

@@ -244,7 +244,7 @@ BAD = {
     "one condition": ("", [*KEY, "-c", "center"], "'center' to differ between samples, found only 'here'"),
     "no such rep": ("", [*KEY, "--rep", "X_pcs"], "--rep to be 'X' or a key of obsm, found 'X_pcs'"),
     "no such gene": ("", [*KEY, "--rep", "CD4,CD9"], "every name in --rep .*found 'CD9'"),
-    "nan": ("nan", KEY, "without NaN or infinity, found 1 such values .*first: row 17, sample 's00'"),
+    "nan": ("nan", KEY, "without NaN or infinity, found 1 such value .*first: row 17, sample 's00'"),
     "infinity": ("infinity", KEY, "without NaN or infinity"),
     "unlabelled": ("unlabelled", KEY, r"a sample label for every cell .*1 of 300 missing \(first: row 5\)"),
     "one sample": ("one sample", KEY, "at least two samples to compare, found 1 of 1; check the column"),
