@@ -175,7 +175,7 @@ SET_UP: dict[str, Callable[[ExitStack], dict[str, Any]]] = {
 # work, and the suite is to stay short. Their other blocks run here.
 BY_MAKE_DOCS = {
     "docs/tutorial-cohort.md": 12,  # whole commands, each a process of its own
-    "docs/search.md": 9,
+    "docs/howto/search.md": 9,
     "docs/datasets.md": 6,
     "docs/howto/baselines.md": 4,
     "docs/howto/explain.md": 3,
