@@ -99,6 +99,13 @@ def cohort_h5ad(_later: ExitStack) -> dict[str, Any]:
     return {}
 
 
+def write_zarr(adata: anndata.AnnData, path: Path) -> None:
+    with anndata.settings.override(zarr_write_format=3), warnings.catch_warnings():
+        # The writer warns that its own defaults will change; only what reads is on trial.
+        warnings.simplefilter("ignore")
+        adata.write_zarr(path)
+
+
 def tables(_later: ExitStack) -> dict[str, Any]:
     data, obs = small_cohort()
     cells = pd.DataFrame(data.points, columns=[f"marker {i}" for i in range(1, 11)], index=obs.index)
@@ -106,17 +113,16 @@ def tables(_later: ExitStack) -> dict[str, Any]:
     new = cells["sample"].isin(["case-06", "control-06"])
     cells[~new].to_csv("reference.csv", index=False)
     cells[new].to_csv("today.csv", index=False)
+    kept = ~new.to_numpy()
+    write_zarr(anndata.AnnData(data.points[kept], obs=obs.loc[kept, ["sample"]]), Path("reference.zarr"))
     return {}
 
 
 def cells_zarr(_later: ExitStack) -> dict[str, Any]:
     data, obs = small_cohort()
-    with anndata.settings.override(zarr_write_format=3), warnings.catch_warnings():
-        # The writer warns that its own defaults will change; only what reads is on trial.
-        warnings.simplefilter("ignore")
-        for folder in (Path(), Path("shared")):
-            folder.mkdir(exist_ok=True)
-            anndata.AnnData(data.points, obs=obs[["sample"]]).write_zarr(folder / "cells.zarr")
+    for folder in (Path(), Path("shared")):
+        folder.mkdir(exist_ok=True)
+        write_zarr(anndata.AnnData(data.points, obs=obs[["sample"]]), folder / "cells.zarr")
     obs.drop_duplicates("sample")[["sample", "condition", "age"]].to_csv("samples.csv", index=False)
     return {}
 

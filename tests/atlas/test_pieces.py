@@ -149,7 +149,7 @@ def test_the_command_builds_it_in_pieces(path, tmp_path):
     words = [str(path), "-s", "sample", "--standardize", "--components", "2", "--landmarks", "100", "--neighbors", "12"]
     result = CliRunner().invoke(app, ["atlas", "build", *words, "--memory", "400MB", "-o", str(out)])
     assert result.exit_code == 0, result.output
-    assert "2400 cells on 100 nodes" in result.stdout
+    assert "2,400 cells on 100 nodes" in result.stdout
     truth = hm.build_atlas(read_in_pieces(path, **HOW), landmarks=100, n_neighbors=12, pieces=InPieces())
     same(hm.load(out), truth)
     refused = CliRunner().invoke(

@@ -234,5 +234,5 @@ def test_unfit_options_are_refused(method, options, message):
 
 
 def test_a_single_distinct_point_cannot_be_clustered():
-    with pytest.raises(InvalidInputError, match="2 with 1 distinct points; give at least two distinct points"):
+    with pytest.raises(InvalidInputError, match="2 with 1 distinct point; give at least two distinct points"):
         cluster_tree(np.zeros((4, 2)), random_masses(2, 4), n_clusters=2)

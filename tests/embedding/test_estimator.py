@@ -378,7 +378,7 @@ def test_measures_of_another_width_than_the_graph(grid, rows):
         (lambda x: np.where(x == x.max(), np.inf, x), "infinity"),
         (lambda x: x - 0.001, "non-negative"),
         (lambda x: x * 2, "sum to one"),
-        (lambda x: x * (np.arange(len(x)) > 0)[:, None], "sum to zero"),
+        (lambda x: x * (np.arange(len(x)) > 0)[:, None], "sums to zero"),
     ],
     ids=["nan", "infinity", "negative", "unnormalised", "zero mass"],
 )
@@ -405,7 +405,7 @@ def test_normalize_divides_rows_by_their_sums(grid, rows):
 def test_an_isolated_point_gives_finite_distances_and_a_warning():
     affinity = np.pad(np.ones((6, 6)), (0, 1))
     graph = hm.Graph.from_affinity(affinity)
-    with pytest.warns(GraphWarning, match=r"2 components \(1 isolated points\) with 14.3% of the measures' mass"):
+    with pytest.warns(GraphWarning, match=r"2 components \(1 isolated point\) with 14.3% of the measures' mass"):
         embedding = hm.DiffusionEMD(graph).fit_transform(np.eye(7))
     distances = manhattan(embedding)
     assert np.isfinite(distances).all()

@@ -83,7 +83,7 @@ def test_requirements_of_the_recipe_are_those_of_the_package(recipe_text, pyproj
 
 
 def test_every_extra_is_for_users_or_for_developers(project):
-    developers = {"docs", "bench", "test", "dist", "scanpy"}
+    developers = {"docs", "bench", "test", "dist", "scanpy", "site"}
     assert set(project["optional-dependencies"]) == {*FOR_USERS, *developers, "demo"}
 
 

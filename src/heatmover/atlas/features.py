@@ -216,7 +216,7 @@ class Features(ReadOnlyArrays):
         if varied.any() and np.count_nonzero(narrow) > MOST * np.count_nonzero(varied):
             yield (
                 f"Values spread less than {NARROW:.0%} as much as the reference's in {np.count_nonzero(narrow)} of "
-                f"{varied.sum()} features: check the units, and whether logarithms were taken."
+                f"{counted(int(varied.sum()), 'feature')}: check the units, and whether logarithms were taken."
             )
             return
         least = np.flatnonzero(varied & (deviation > 0) & (deviation < NARROWEST * self.spread))
