@@ -145,10 +145,10 @@ def test_a_newer_version_is_refused(path):
     for look in (hm.load, hm.atlas.verify, lambda place: built().add(more(), path=place)):
         with pytest.raises(InvalidInputError, match=r"version 2 in .*update heatmover"):
             look(path)
-    write_store(path, built().to_record(), schema="heatmover-atlas", version=2, overwrite=True)
-    with pytest.raises(InvalidInputError, match=r"version 2, written by heatmover .*install a newer"):
+    write_store(path, built().to_record(), schema="heatmover-atlas", version=3, overwrite=True)
+    with pytest.raises(InvalidInputError, match=r"version 3, written by heatmover .*install a newer"):
         hm.load(path)
-    with pytest.raises(InvalidInputError, match=r"version 2, written by heatmover .*install a newer"):
+    with pytest.raises(InvalidInputError, match=r"version 3, written by heatmover .*install a newer"):
         built().add(more(), path=path)
 
 

@@ -98,10 +98,31 @@ def test_a_saved_atlas_gives_the_same_answers(tmp_path, landmarks):
     one, two = before.map(*fresh()), after.map(*fresh())
     np.testing.assert_array_equal(one.embedding, two.embedding)
     np.testing.assert_array_equal(one.coverage.cell_p_values, two.coverage.cell_p_values)
+    np.testing.assert_array_equal(one.coverage.p_values, two.coverage.p_values)
+    assert one.coverage.means_evidence.any()
     assert repr(one) == repr(two)
     after.save(tmp_path / "again.atlas")
     first, second = (tmp_path / name / "zarr.json" for name in ("it.atlas", "again.atlas"))
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_an_atlas_of_the_first_version_judges_by_cells_alone(tmp_path):
+    new, path = atlas(), tmp_path / "old.atlas"
+    old = replace(new, support=replace(new.support, means=None))
+    write_store(path, old.to_record(), schema=ATLAS_SCHEMA, version=1, fill=old._write_samples)
+    found, now = hm.load(path).map(*fresh()).coverage, new.map(*fresh()).coverage
+    np.testing.assert_array_equal(found.evidence, now.evidence)
+    assert now.n_means.all()
+    assert not found.n_means.any()
+    assert np.all(found.p_values >= now.p_values / 2)
+
+
+def test_the_order_of_cells_does_not_change_coverage():
+    points, labels = fresh()
+    order = np.random.default_rng(0).permutation(len(points))
+    one, two = atlas().map(points, labels).coverage, atlas().map(points[order], np.asarray(labels)[order]).coverage
+    np.testing.assert_allclose(one.p_values, two.p_values, rtol=1e-12)
+    np.testing.assert_array_equal(one.n_means, two.n_means)
 
 
 def test_threads_change_nothing():

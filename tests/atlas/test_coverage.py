@@ -8,6 +8,7 @@ from scipy.stats import gamma
 
 from heatmover.atlas import coverage
 from heatmover.atlas.coverage import Support, find_support
+from heatmover.atlas.strangeness import Law
 
 
 def samples(rng: np.random.Generator, n_samples: int, n_cells: int, strangers: int = 0) -> np.ndarray:
@@ -88,6 +89,10 @@ def support_with(evidence: np.ndarray, n_cells: int = 100, spread: float = 0.097
     return Support(np.zeros((1, 1)), np.ones(1), np.ones(1), counts, np.zeros_like(counts), evidence, spread)
 
 
+def law_with(evidence: np.ndarray) -> Law:
+    return Law(np.full(evidence.size, 100), evidence, 0.0975)
+
+
 def test_evidence_is_the_truncated_product():
     p_values = np.array([0.5, 0.05, 0.005, 0.02, 1.0])
     codes = np.array([0, 0, 0, 1, 1])
@@ -98,7 +103,7 @@ def test_evidence_is_the_truncated_product():
 
 def test_samples_that_vary_are_given_more_room():
     """The same evidence is less of a surprise where reference samples have none or much."""
-    even, uneven = support_with(np.full(20, 0.05)), support_with(np.r_[np.zeros(15), np.full(5, 0.2)])
+    even, uneven = law_with(np.full(20, 0.05)), law_with(np.r_[np.zeros(15), np.full(5, 0.2)])
     asked = np.array([100]), np.array([0.25])
     assert even.chances(*asked)[0] < 1e-3 < 0.01 < uneven.chances(*asked)[0]
     # Without variance between samples it is the gamma law of the cells' variance, and of the mean's.
@@ -108,14 +113,14 @@ def test_samples_that_vary_are_given_more_room():
 
 
 def test_few_cells_are_given_more_room():
-    found = support_with(np.full(20, 0.05)).chances(np.array([10, 100, 1000]), np.full(3, 0.15))
+    found = law_with(np.full(20, 0.05)).chances(np.array([10, 100, 1000]), np.full(3, 0.15))
     assert found[0] > 0.05
     assert found[0] > found[1] > found[2]
 
 
 def test_ranks_are_among_the_chances_of_the_reference_samples():
     support = support_with(np.r_[np.zeros(15), np.full(5, 0.2)])
-    chances = support.chances(np.full(3, 100), np.array([0.2, 0.0, 0.3]))
+    chances = support.chances(np.full(3, 100), np.array([0.2, 0.0, 0.3]), *[np.zeros(3, dtype=np.int64)] * 2)
     assert support.ranks(chances).tolist() == [6 / 21, 1.0, 1 / 21]
 
 
@@ -126,7 +131,7 @@ def test_false_alarms_keep_to_the_level_whatever_the_law():
     for _ in range(300):
         evidence = 0.01 * rng.pareto(1.5, size=25)
         support = support_with(evidence[:24])
-        chance = support.chances(np.array([100]), evidence[24:])
+        chance = support.chances(np.array([100]), evidence[24:], *[np.zeros(1, dtype=np.int64)] * 2)
         alarms += chance[0] <= coverage.LEVEL and support.ranks(chance)[0] <= coverage.RANKED
     assert 0 < alarms <= 300 / 25 + 3 * np.sqrt(300 / 25)
 

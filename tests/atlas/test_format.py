@@ -46,7 +46,7 @@ def read_store(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
     place = head.rindex(b'"sha256":"')
     rest, stated = head[:place] + head[place + 76 :], head[place + 10 : place + 74]
     found = json.loads(checked(rest, stated.decode()))
-    assert (found["schema"], found["version"]) == ("heatmover-atlas", 1)
+    assert (found["schema"], found["version"]) == ("heatmover-atlas", 2)
     arrays = {
         name: read_chunk(path / name, about["dtype"], about["shape"], about["sha256"])
         for name, about in found["arrays"].items()
@@ -148,24 +148,42 @@ def nearest(centers: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.nda
     return squares.argmin(axis=1), np.sqrt(squares.min(axis=1))
 
 
-def covered(document: dict, arrays: dict[str, np.ndarray], points: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """The p-value of each cell of one sample, the sample's evidence, and the chance of so much."""
-    cells = arrays.get("support/cells", arrays["nodes/centers"])
+def ranked(cells: np.ndarray, widths: np.ndarray, known: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, float]:
+    """The p-value of each point among known scores, and the evidence in all of them."""
     places, distances = nearest(cells, points)
     with np.errstate(divide="ignore", invalid="ignore"):
-        scores = np.where(distances > 0, distances / arrays["support/widths"][places], 0.0)
-    own = arrays["support/scores"]
-    p = np.array([(1 + np.count_nonzero(own >= score)) / (1 + own.size) for score in scores])
-    evidence = np.maximum(np.log(0.05 / p), 0).mean()
-    n, e, spread = (
-        arrays["support/n_cells"],
-        arrays["support/evidence"],
-        document["parts"]["support"]["values"]["spread"],
-    )
+        scores = np.where(distances > 0, distances / widths[places], 0.0)
+    p = np.array([(1 + np.count_nonzero(known >= score)) / (1 + known.size) for score in scores])
+    return p, np.maximum(np.log(0.05 / p), 0).mean()
+
+
+def chance(n: np.ndarray, e: np.ndarray, spread: float, count: int, evidence: float) -> float:
     mean = max((n * e).sum() / n.sum(), np.log(5) / n.sum())
-    beyond = np.mean((e - mean) ** 2 * n.size / (n.size - 1) - spread / n)
-    variance = spread / len(p) + max(beyond, 0) * (1 + 1 / n.size) + spread / n.sum()
-    return p, evidence, gammaincc(mean**2 / variance, evidence * mean / variance)
+    between = np.mean((e - mean) ** 2 * n.size / (n.size - 1) - spread / n)
+    variance = spread / count + max(between, 0) * (1 + 1 / n.size) + spread / n.sum()
+    return gammaincc(mean**2 / variance, evidence * mean / variance)
+
+
+def covered(document: dict, arrays: dict[str, np.ndarray], points: np.ndarray) -> tuple[np.ndarray, list[float]]:
+    """The p-value of each cell of one sample, the evidence in cells and in local means, and the chance of so much."""
+    support = document["parts"]["support"]
+    cells = arrays.get("support/cells", arrays["nodes/centers"])
+    p, evidence = ranked(cells, arrays["support/widths"], arrays["support/scores"], points)
+    n, e = arrays["support/n_cells"], arrays["support/evidence"]
+    of_cells = chance(n, e, support["values"]["spread"], len(points), evidence)
+    sizes, ends = arrays["support/means/sizes"], arrays["support/means/ends"]
+    level = np.flatnonzero(sizes <= len(points))[-1]
+    # Only samples that have one of the sizes are looked at here: others are thinned by a hash that is not part of this.
+    assert sizes[level] == len(points)
+    near = np.argsort(((points[:, None] - points) ** 2).sum(axis=2), axis=1, kind="stable")[:, :6]
+    known = arrays["support/means/scores"][ends[level - 1] if level else 0 : ends[level]]
+    means = arrays["support/means/cells"], arrays["support/means/widths"]
+    _, of_means = ranked(*means, known, points[near].mean(axis=1))
+    some = arrays["support/means/n_means"] > 0
+    n, e = arrays["support/means/n_means"][some], arrays["support/means/evidence"][some]
+    spread = support["parts"]["means"]["values"]["spread"]
+    smaller = min(of_cells, chance(n, e, spread, len(points), of_means))
+    return p, [evidence, of_means, min(1, 2 * smaller)]
 
 
 @pytest.fixture(scope="module", params=[None, 120])
@@ -220,7 +238,7 @@ def test_new_cells_are_mapped(written):
     path, atlas = written
     document, arrays = read_store(path)
     assert texts(arrays["features/names/letters"], arrays["features/names/ends"]) == FEATURES
-    values = np.random.default_rng(5).normal(size=(25, 3)) * [1, 20, 0.1] + 3
+    values = np.random.default_rng(5).normal(size=(28, 3)) * [1, 20, 0.1] + 3
     values[0] += 9
     mapped = atlas.map(pandas.DataFrame(values, columns=FEATURES), "it")
     points = points_of(arrays, values)
@@ -232,10 +250,10 @@ def test_new_cells_are_mapped(written):
     np.testing.assert_allclose(embedding, mapped.embedding, atol=2e-3 * np.abs(embedding).max())
     rows = np.vstack([one["rows"] for one in read_samples(path / "samples")[1]])
     np.testing.assert_allclose(np.abs(embedding - rows).sum(axis=1), mapped.distances[0], rtol=2e-3)
-    p, evidence, chance = covered(document, arrays, points)
-    np.testing.assert_allclose(p, mapped.coverage.cell_p_values)
-    np.testing.assert_allclose(evidence, mapped.coverage.evidence[0])
-    np.testing.assert_allclose(chance, mapped.coverage.p_values[0])
+    p, told = covered(document, arrays, points)
+    found = mapped.coverage
+    np.testing.assert_allclose(p, found.cell_p_values)
+    np.testing.assert_allclose(told, [found.evidence[0], found.means_evidence[0], found.p_values[0]])
 
 
 def test_the_reader_finds_damage(written, tmp_path):

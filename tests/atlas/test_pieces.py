@@ -106,12 +106,14 @@ def test_the_draw_depends_neither_on_blocks_nor_on_order(monkeypatch):
     codes[:5] = 2
     found = []
     for size, order in ((300, np.arange(300)), (7, np.arange(300)), (31, np.random.default_rng(0).permutation(300))):
-        draw = CellDraw(np.bincount(codes), seed=5)
+        draw = CellDraw.for_support(np.bincount(codes), seed=5)
         for start in range(0, 300, size):
             rows = order[start : start + size]
             draw.add(points[rows], codes[rows])
         cells, own = draw.cells()
         assert np.bincount(own).tolist() == [27, 27, 5]  # all of the small one, and as many of the others
+        assert [len(part) for part in draw.by_sample()] == [27, 27, 5]
+        np.testing.assert_array_equal(draw.by_sample()[2], cells[own == 2])
         found.append({(int(own), *cell) for own, cell in zip(own, cells.tolist(), strict=True)})
     assert found[0] == found[1] == found[2]
 

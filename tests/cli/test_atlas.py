@@ -95,7 +95,7 @@ def test_info_and_check_tell_what_is_there(files, built, cli):
     told = cli.run("atlas", "info", built).stdout
     assert "features: CD3, CD4, CD8" in told
     assert "s0: 30 cells; group a" in told
-    assert "version 1, written by heatmover" in told
+    assert "version 2, written by heatmover" in told
     checked = cli.run("atlas", "check", built)
     assert checked.exit_code == 0
     assert "every checksum is right" in checked.stdout

@@ -50,7 +50,8 @@ from heatmover.storage import Record, Schema, Shards, Table, peek_store, read_st
 __all__ = ["ATLAS_SCHEMA", "ATLAS_VERSION", "Atlas", "build_atlas", "verify_atlas"]
 
 # Of the records of atlases; `docs/atlas_format.md` describes them.
-ATLAS_SCHEMA, ATLAS_VERSION = "heatmover-atlas", 1
+# Version 2 has local means, by which coverage is told too; an atlas of version 1 is read without them.
+ATLAS_SCHEMA, ATLAS_VERSION = "heatmover-atlas", 2
 DAMAGED = "the atlas is damaged: take it from a copy, or build it anew"
 # The folder of the reference samples, which only grows, beside what never changes.
 SAMPLES = "samples"
@@ -214,6 +215,7 @@ class Atlas(ReadOnlyArrays):
         joined = around(self.model.graph_) if placement == "kernel" else None
         counts = sp.csr_array(shape, dtype=np.float64 if joined is None else np.int64)
         chances, every = [], []
+        draw = None if self.support is None else self.support.draw(len(names))
         for values, codes in blocks:
             ranges.add(values)
             points = self.features.projection.apply(values)
@@ -226,10 +228,12 @@ class Atlas(ReadOnlyArrays):
                 same = self.support.cells is self.nodes.centers
                 support = self.support
                 chances.append(support.judge_nearest(places, squares) if same else support.judge(points, n_jobs))
+            if draw is not None:
+                draw.add(points, codes)
             every.append(codes)
         coverage, of_sample = None, np.concatenate(every)
         if self.support is not None:
-            coverage = self.support.verdict(np.concatenate(chances), of_sample, len(names))
+            coverage = self.support.verdict(np.concatenate(chances), of_sample, len(names), draw, n_jobs)
         measures = measures_from_weights(counts if joined is None else counts * UNIT, names=names)
         sizes = np.bincount(of_sample, minlength=len(names)).astype(np.int64)
         embedding = self.model.transform(measures)
@@ -474,7 +478,7 @@ def build_atlas(
     # What cannot be saved is refused before anything is computed.
     Table.checked(np.empty((len(names), 0)), names, values, as_given=True)
     rng = check_random_state(random_state)
-    draw = CellDraw(np.bincount(codes, minlength=len(names)), int(rng.integers(2**62)))
+    draw = CellDraw.for_support(np.bincount(codes, minlength=len(names)), int(rng.integers(2**62)))
     if pieces is None:
         nodes, counts = _count_in_memory(given, landmarks, random_state, copy.n_jobs, progress)
     else:
