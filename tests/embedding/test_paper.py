@@ -176,6 +176,18 @@ def strip_measures():
 
 
 @pytest.fixture(scope="module")
+def strip_densities(strip, strip_measures):
+    """Return a function that gives the densities on the strip up to a scale; those of a lower one are its first."""
+    densities = dyadic_densities(strip[1], strip_measures.T, 12)
+
+    def up_to(K):
+        assert len(densities) > K
+        return densities[: K + 1]
+
+    return up_to
+
+
+@pytest.fixture(scope="module")
 def strip_eigenvalues(strip):
     """Absolute eigenvalues of P."""
     return np.abs(np.linalg.eigvals(strip[1]))
@@ -196,20 +208,19 @@ def centres_of(model):
     return [regions.centres for regions in model.prepared_.layout.regions]
 
 
-def expected_at_centres(P, mu, model):
+def expected_at_centres(densities, model):
     """b_k at the centres of its coarser level, by dense powers."""
-    densities = dyadic_densities(P, mu.T, model.max_scale_)
     blocks = [T(densities, model.alpha, k) for k in model.scales_]
     return np.hstack([block[centres].T for block, centres in zip(blocks, centres_of(model), strict=True)])
 
 
 @pytest.mark.parametrize("delta", [1e-3, DELTA, 1e-8])
-def test_algorithm_4_is_equation_8_at_its_centres(strip, strip_measures, fitted, delta):
-    graph, P = strip
+def test_algorithm_4_is_equation_8_at_its_centres(strip, strip_measures, strip_densities, fitted, delta):
+    graph, _ = strip
     model = fitted(algorithm="interpolative", compress=delta)
     assert model.method_ == "interpolative"
     embedding = model.transform(strip_measures)
-    expected = expected_at_centres(P, strip_measures, model)
+    expected = expected_at_centres(strip_densities(model.max_scale_), model)
     assert embedding.shape == expected.shape
     assert embedding.shape[1] < 600
     assert (model.error_bound_ <= 10 * delta).all()
@@ -230,23 +241,23 @@ def test_the_skeletons_are_nested_and_have_the_rank_of_the_powers(fitted, strip_
         assert abs(len(part) - rank) <= max(2, 0.25 * rank)
 
 
-def test_a_scale_of_high_rank_is_compared_at_all_points(strip, strip_measures, fitted, strip_eigenvalues):
+def test_a_scale_of_high_rank_is_compared_at_all_points(strip_measures, strip_densities, fitted, strip_eigenvalues):
     model = fitted(algorithm="interpolative", max_scale=5)
     ranks = np.array([np.count_nonzero(strip_eigenvalues**2.0**k >= DELTA) for k in (1, 2, 3, 4, 5, 5)])
     assert ranks[0] > 80
     assert ranks[-1] < 50
     assert (model.n_regions_[ranks > 80] == 600).all()
     assert (model.n_regions_[ranks < 50] < 60).all()
-    expected = expected_at_centres(strip[1], strip_measures, model)
+    expected = expected_at_centres(strip_densities(model.max_scale_), model)
     assert np.abs(model.transform(strip_measures) - expected).max() < 1e-4
 
 
-def test_algorithm_1_is_sampled_at_the_centres_of_algorithm_4(strip, strip_measures, fitted):
+def test_algorithm_1_is_sampled_at_the_centres_of_algorithm_4(strip_measures, strip_densities, fitted):
     sampled, nested = fitted(compress=DELTA), fitted(algorithm="interpolative")
     assert sampled.method_ == "chebyshev"
     for one, other in zip(centres_of(sampled), centres_of(nested), strict=True):
         assert one.tolist() == other.tolist()
-    expected = expected_at_centres(strip[1], strip_measures, sampled)
+    expected = expected_at_centres(strip_densities(sampled.max_scale_), sampled)
     assert np.abs(sampled.transform(strip_measures) - expected).max() < 1e-9
 
 
@@ -256,7 +267,8 @@ def test_centres_on_random_graphs(seed, algorithm):
     graph, P = example(150, seed, 2.0)
     mu = dirichlet(3, 150, seed)
     model = hm.DiffusionEMD.from_paper(graph, algorithm=algorithm, compress=DELTA, max_scale=8).fit(mu)
-    assert np.abs(model.transform(mu) - expected_at_centres(P, mu, model)).max() < 2e-4
+    densities = dyadic_densities(P, mu.T, model.max_scale_)
+    assert np.abs(model.transform(mu) - expected_at_centres(densities, model)).max() < 2e-4
 
 
 def test_several_components_have_centres_each(strip_measures):
@@ -267,7 +279,8 @@ def test_several_components_have_centres_each(strip_measures):
     assert model.method_ == "interpolative"
     for centres in centres_of(model):
         assert set(centres // 200) == {0, 1, 2}
-    assert np.abs(model.transform(strip_measures) - expected_at_centres(P, strip_measures, model)).max() < 1e-4
+    densities = dyadic_densities(P, strip_measures.T, model.max_scale_)
+    assert np.abs(model.transform(strip_measures) - expected_at_centres(densities, model)).max() < 1e-4
 
 
 # --- through the whole house --------------------------------------------------------------------------------------
@@ -383,13 +396,13 @@ def test_unknown_options_are_unknown():
         hm.DiffusionEMD.from_paper(example()[0], nrom="levels")
 
 
-def test_centres_serve_the_other_norms_too(strip, strip_measures):
-    graph, P = strip
+def test_centres_serve_the_other_norms_too(strip, strip_measures, strip_densities):
+    graph, _ = strip
     model = hm.DiffusionEMD(
         graph, compress=DELTA, compress_by="centres", density="function", tol=1e-8, dtype="float64", max_scale=8
     )
     embedding = model.fit_transform(strip_measures)
-    densities = dyadic_densities(P, strip_measures.T, 8)
+    densities = strip_densities(8)
     expected = [
         2 ** (-0.5 * (8 - k)) * densities[k][centres].T
         for k, centres in zip(model.scales_, centres_of(model), strict=True)

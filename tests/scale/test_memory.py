@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -35,9 +36,17 @@ def taken(path):
     compare_cohort(read_cohort(path, sample_key="sample"), **options)
     return peak() - before
 
-print(json.dumps([[taken(path) for _ in range(4)] for path in sys.argv[3:]]))
+print(json.dumps([[taken(path) for _ in range(2)] for path in sys.argv[3:]]))
 """
 BUDGET = 250
+# What is freed is given back at once. Else it stays, by chance, and what a run takes of it is not seen: one run was
+# measured as 1 MB or as 98 MB, and is 71 to 77 MB now.
+NOTHING_KEPT = {
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_MMAP_MAX_": "1000000",
+    "MALLOC_TRIM_THRESHOLD_": "65536",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +66,9 @@ def files(tmp_path_factory, write):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak memory is read from /proc")
 def test_memory_stays_below_the_budget_and_does_not_grow_with_cells(files):
-    process = subprocess.run(
-        [sys.executable, "-c", RUN, f"{BUDGET} MB", *map(str, files)], capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", RUN, f"{BUDGET} MB", *map(str, files)]
+    process = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | NOTHING_KEPT)
     small, large = json.loads(process.stdout)
     assert max(large) < BUDGET * 1e6
-    # Which blocks two threads hold at a time is chance, some 25 MB; what they need is what the luckiest of runs took.
+    # Which blocks two threads hold at a time is chance; what they need is what the luckier of two runs took.
     assert min(large) < min(small) + 40e6

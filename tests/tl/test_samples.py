@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import anndata
 import matplotlib as mpl
+import numba
 import numpy as np
 import pandas as pd
 import pytest
@@ -135,10 +138,28 @@ def test_samples_survive_h5ad_and_zarr(found, tmp_path):
         assert read.obs["condition"].cat.ordered
 
 
+def modules_of_umap():
+    return [name for name in sys.modules if name.partition(".")[0] in {"umap", "pynndescent"}]
+
+
+@pytest.fixture
+def plain_umap(monkeypatch):
+    """UMAP without compilation, which takes half a minute in a new environment and seconds in any other."""
+    pytest.importorskip("scanpy")  # whose own functions stay as they are
+    for name in modules_of_umap():
+        monkeypatch.delitem(sys.modules, name)
+    # Looked at where a function is decorated, thus when umap is imported.
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
+    yield
+    for name in modules_of_umap():  # nobody else gets what was imported here
+        del sys.modules[name]
+
+
 # What scanpy 1.11 and umap-learn 0.5 say of matplotlib 3.11, Tensorflow and threads; none of it concerns the samples.
 @pytest.mark.filterwarnings("ignore:The set_bad function")
 @pytest.mark.filterwarnings("ignore:Tensorflow not installed")
 @pytest.mark.filterwarnings("ignore:n_jobs value 1 overridden")
+@pytest.mark.usefixtures("plain_umap")
 def test_scanpy_works_on_samples(found):
     scanpy = pytest.importorskip("scanpy")
     from matplotlib import pyplot

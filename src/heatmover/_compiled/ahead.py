@@ -29,7 +29,7 @@ def signatures() -> Iterator[tuple[Any, tuple[Any, ...]]]:
     number, single, whole, short = types.float64, types.float32, types.int64, types.int32
     numbers, wholes, shorts, bits = number[::1], whole[::1], short[::1], types.uint64[::1]
     table, singles, stack = number[:, ::1], single[:, ::1], single[:, :, ::1]
-    frozen = {kind: types.Array(kind, 1, "C", readonly=True) for kind in (short, number)}
+    frozen = {kind: types.Array(kind, 1, "C", readonly=True) for kind in (short, whole, number)}
     frozen_table, frozen_rows = (types.Array(kind, 2, "C", readonly=True) for kind in (number, single))
     run, joined = types.UniTuple(whole, 2), (wholes, shorts, numbers)
 
@@ -50,7 +50,7 @@ def signatures() -> Iterator[tuple[Any, tuple[Any, ...]]]:
     yield recurrence.known_parts, (singles, numbers, shorts, table)
     yield (
         recurrence.advance,
-        (run, wholes, shorts, single[::1], stack, whole, single, single, singles, stack, stack),
+        (run, frozen[whole], frozen[short], single[::1], stack, whole, single, single, singles, stack, stack),
     )
     yield recurrence.project, (singles, numbers, shorts, table, numbers, wholes)
     yield merges.sort_edges, (frozen[short], frozen[short], bits)

@@ -212,9 +212,13 @@ class DiffusionOperator:
 def csr_structure(matrix: sp.csr_array) -> tuple[Int64, Int32]:
     """Return where the rows of a matrix begin, and the columns of its entries, in the types that kernels take.
 
-    SciPy may hold columns in 64 bits, which are two thirds of what a product in float32 reads of the matrix.
+    SciPy may hold columns in 64 bits, which are two thirds of what a product in float32 reads of the matrix. Neither is
+    writeable, whether or not the matrix is: to numba these are two types, and kernels would be compiled for both.
     """
-    return matrix.indptr.astype(np.int64, copy=False), matrix.indices.astype(np.int32, copy=False)
+    starts = matrix.indptr.astype(np.int64, copy=False).view()
+    columns = matrix.indices.astype(np.int32, copy=False).view()
+    starts.flags.writeable = columns.flags.writeable = False
+    return starts, columns
 
 
 def _with_loops_where_isolated(affinity: sp.csr_array) -> sp.csr_array:

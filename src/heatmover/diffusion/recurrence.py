@@ -206,9 +206,11 @@ class Recurrence:
 
         def many(terms: Block, degree: int, shares: Block, fine: Block, coarse: Block) -> None:
             for first in range(0, shares.shape[1], at_once):
+                # Contiguous, for the kernel would be compiled once more for what is not.
+                part = np.ascontiguousarray(shares[:, first : first + at_once])
                 advance_groups(
                     (0, matrix.shape[0]), *self._structure, self._data, terms, degree + first, *factors,
-                    shares[:, first : first + at_once], fine, coarse,
+                    part, fine, coarse,
                 )  # fmt: skip
 
         def few(terms: Block, degree: int, shares: Block, fine: Block, coarse: Block) -> None:
