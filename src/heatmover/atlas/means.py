@@ -20,7 +20,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from heatmover._readonly import ReadOnlyArrays
-from heatmover._typing import Float64, FloatArray, Int64, IntArray
+from heatmover._typing import Float64, FloatArray, Int64, IntArray, Intp
 from heatmover.atlas.strangeness import LEAST_SPREAD, Law, beyond, hold_out_points, left_out, p_values, scores_of
 from heatmover.cohort.hashes import cell_hashes
 from heatmover.errors import InvalidInputError
@@ -35,6 +35,9 @@ GATHERED, FEWEST_CELLS = 6, 12
 MOST_CELLS = 500
 # Sizes that samples are thinned to, per halving: a new sample leaves out less than three cells in ten.
 PER_HALVING = 2
+# Means that are enough to rank others among them, and the fewest samples that they are of. Every sample is thinned to
+# the largest size that it has, which tells its evidence; to smaller ones only as many samples as this takes.
+ENOUGH, ENOUGH_SAMPLES = 2000, 20
 
 
 def sizes_of(n_cells: IntArray) -> Int64:
@@ -69,7 +72,7 @@ def local_means(cells: Float64) -> tuple[Float64, Int64]:
     >>> means.ravel().tolist()
     [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 12.5, 12.5, 12.5, 12.5, 12.5, 12.5]
     """
-    near = np.sort(np.argsort(cdist(cells, cells), axis=1, kind="stable")[:, :GATHERED], axis=1)
+    near = np.sort(np.argpartition(cdist(cells, cells), GATHERED - 1, axis=1)[:, :GATHERED], axis=1)
     # Of the same cells the mean is the same to the bit, and of copies it is their place: from the first of them on.
     first = cells[near[:, 0]]
     return first + ((cells[near] - first[:, None]) / GATHERED).sum(axis=1), near
@@ -216,11 +219,21 @@ def _largest(sizes: Int64, n_cells: IntArray) -> Int64:
 
 
 def _means_of(cells: Float64, own: IntArray, sizes: Int64) -> Iterator[tuple[int, int, Float64, Int64]]:
-    """Yield sample, size, local means and which cells these are of, for each sample and each size that it has."""
-    for sample, inside in enumerate(np.split(np.argsort(own, kind="stable"), np.cumsum(np.bincount(own))[:-1])):
+    """Yield sample, size, local means and which cells these are of, for the sizes to which each sample is thinned."""
+    n_cells = np.bincount(own)
+    largest = _largest(sizes, n_cells)
+    some = {int(size): _some(np.flatnonzero(largest > size), int(size)) for size in sizes}
+    for sample, inside in enumerate(np.split(np.argsort(own, kind="stable"), np.cumsum(n_cells)[:-1])):
         ordered = thinned(cells[inside])
-        for size in sizes[sizes <= len(ordered)]:
-            yield sample, int(size), *local_means(ordered[:size])
+        for size in sizes.tolist():
+            if size == largest[sample] or sample in some[size]:
+                yield sample, size, *local_means(ordered[:size])
+
+
+def _some(samples: Intp, size: int) -> set[int]:
+    """Return as many of the samples, evenly among them, as are enough to be thinned to a size."""
+    count = min(samples.size, max(ENOUGH_SAMPLES, -(-ENOUGH // size)))
+    return set(samples[np.linspace(0, samples.size - 1, count).round().astype(np.intp)].tolist()) if count else set()
 
 
 def _spread(residuals: Sequence[Float64], near: Sequence[Int64], n_means: Int64) -> float:
