@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import heatmover as hm
+from heatmover.index import cells
 from heatmover.index.cells import Arranged, cells_of, learn_centers
 
 SUMS = np.random.default_rng(0).normal(size=(700, 7)).astype(np.float32)
@@ -47,3 +48,15 @@ def test_equal_rows_are_in_the_order_of_their_numbers():
     same = np.zeros((40, 3), dtype=np.float32)
     found = Arranged.make(same[:1], np.arange(40)[::-1], np.zeros(40, dtype=np.int32), same)
     assert found.candidates(same[:2], 6, 1, 0.0)[0].tolist() == [[0, 1, 2, 3, 4, 5]] * 2
+
+
+@pytest.mark.parametrize("n_cells", [1, 7, 53])
+def test_the_nearest_cells_come_in_order_and_equal_ones_by_number(arranged, monkeypatch, n_cells):
+    monkeypatch.setattr(cells, "RANKED_QUERIES", 30)  # several parts
+    away, near = arranged.nearest_cells(SUMS[:100], n_cells)
+    right = np.abs(SUMS[:100, None].astype(float) - arranged.centers).sum(axis=2)
+    order = np.argsort(right, axis=1)[:, :n_cells]
+    assert np.array_equal(near, order)
+    np.testing.assert_allclose(away, np.take_along_axis(right, order, axis=1), rtol=1e-5)
+    twice = Arranged.make(np.zeros((9, 7), dtype=np.float32), np.arange(700), np.zeros(700, dtype=np.int32), SUMS)
+    assert twice.nearest_cells(SUMS[:3], 9)[1].tolist() == [list(range(9))] * 3

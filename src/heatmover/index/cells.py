@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._typing import Float64, Int64
-from heatmover.embedding.distances import readable
+from heatmover.embedding.distances import pairwise_distances, readable
 from heatmover.embedding.neighbors import nearest
 
 __all__ = ["Arranged", "cells_of", "learn_centers"]
@@ -32,6 +32,8 @@ PER_CENTER, MOVES = 50, 4
 MORE = 4
 # Queries and rows that are compared in one tile: multiples of the three of the kernel.
 TILE_QUERIES, TILE_ROWS = 48, 192
+# Queries whose distances from all centres are held at a time: 16 MB with the centres of a million rows.
+RANKED_QUERIES = 1024
 
 
 def learn_centers(sums: Float32, n_threads: int) -> Float32:
@@ -125,5 +127,23 @@ class Arranged:
         return rows, distances.astype(np.float32)
 
     def nearest_cells(self, queries: Float32, n_cells: int) -> tuple[Float64, Int64]:
-        """Return the distances of the nearest centres, ``(n_queries, n_cells)``, in order, and whose they are."""
-        return nearest(queries, n_cells, self.centers, n_jobs=1)
+        """Return the distances of the nearest centres, ``(n_queries, n_cells)``, in order, and whose they are.
+
+        Cells are many and centres few, so that all distances are taken and then divided: keeping the nearest 76 of 489
+        as they come took three times as long.
+        """
+        parts = [queries[start : start + RANKED_QUERIES] for start in range(0, len(queries), RANKED_QUERIES)]
+        found = [
+            _smallest(pairwise_distances(part, self.centers, n_jobs=1).astype(np.float64), n_cells) for part in parts
+        ]
+        away, near = (np.concatenate(each) for each in zip(*found, strict=True))
+        return away, near
+
+
+def _smallest(distances: Float64, count: int) -> tuple[Float64, Int64]:
+    """Return the smallest of each row in order, and their columns; of equal ones the first comes first."""
+    columns = np.argpartition(distances, count - 1, axis=1)[:, :count]
+    columns.sort(axis=1)
+    kept = np.take_along_axis(distances, columns, axis=1)
+    order = np.argsort(kept, axis=1, kind="stable")
+    return np.take_along_axis(kept, order, axis=1), np.take_along_axis(columns, order, axis=1).astype(np.int64)
