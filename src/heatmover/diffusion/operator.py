@@ -11,6 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
+from heatmover._readonly import frozen_view
 from heatmover._typing import Float64, FloatArray, Int32, Int64, IntArray, Intp
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import order_of_nodes
@@ -215,10 +216,8 @@ def csr_structure(matrix: sp.csr_array) -> tuple[Int64, Int32]:
     SciPy may hold columns in 64 bits, which are two thirds of what a product in float32 reads of the matrix. Neither is
     writeable, whether or not the matrix is: to numba these are two types, and kernels would be compiled for both.
     """
-    starts = matrix.indptr.astype(np.int64, copy=False).view()
-    columns = matrix.indices.astype(np.int32, copy=False).view()
-    starts.flags.writeable = columns.flags.writeable = False
-    return starts, columns
+    starts, columns = matrix.indptr.astype(np.int64, copy=False), matrix.indices.astype(np.int32, copy=False)
+    return frozen_view(starts), frozen_view(columns)
 
 
 def _with_loops_where_isolated(affinity: sp.csr_array) -> sp.csr_array:
