@@ -20,6 +20,7 @@ from typing import final
 import numpy as np
 import scipy.sparse as sp
 
+from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Bool, Float64, Int64, IntArray, Intp
 from heatmover.graphs import Graph
 from heatmover.graphs.search.assign import CenterSearch
@@ -170,7 +171,7 @@ def beyond(chances: Float64) -> Float64:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Law:
+class Law(ReadOnlyArrays):
     """How much evidence a sample may have: a gamma law, fitted to reference samples that were each left out in turn.
 
     Attributes
