@@ -44,6 +44,8 @@ from heatmover.errors import EmbeddingWarning, InvalidInputError
 from heatmover.index.shortlist import recall
 from heatmover.storage import Schema, Shards, Table
 
+# Of digits: other programs on the machine only ever add to the work.
+ROUNDS = 3
 SIZES, SMALL_SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000), (2_000, 6_000, 20_000)
 KINDS = ("cohort", "groups", "curved")
 N_QUERIES, N_SINGLE, K = 1_000, 200, 10
@@ -255,8 +257,8 @@ def digits(args: argparse.Namespace) -> None:
                 return np.vstack(parts)
 
             search(asked=min(asked, 10))
-            results[method], work, _ = timed(search)
-            costs[method] = work / asked
+            rounds = [timed(search) for _ in range(ROUNDS)]
+            results[method], costs[method] = rounds[0][0], min(work for _, work, _ in rounds) / asked
         shared = min(map(len, results.values()))
         found = recall(results["approximate"][:shared], results["exact"][:shared])
         ratio = costs["exact"] / costs["approximate"]
@@ -265,7 +267,7 @@ def digits(args: argparse.Namespace) -> None:
     heads = ["queries", "number", "exact, ms a query", "approximate", "times as fast", "recall@10"]
     note = (
         f"{n_test:,} test digits among {index.n_rows:,} others, {index.n_features:,} features, ten nearest; work of "
-        f"all threads. The graph took {build:.1f} s. One by one, the exact search is timed on 20, where recall is "
+        f"all threads, the least of {ROUNDS} rounds. The graph took {build:.1f} s. One by one, the exact search is timed on 20, where recall is "
         "measured too."
     )
     write_table("search_digits", heads, rows, note, packages=FAISS, folder=args.record, threads=args.threads)
