@@ -267,8 +267,8 @@ def digits(args: argparse.Namespace) -> None:
     heads = ["queries", "number", "exact, ms a query", "approximate", "times as fast", "recall@10"]
     note = (
         f"{n_test:,} test digits among {index.n_rows:,} others, {index.n_features:,} features, ten nearest; work of "
-        f"all threads, the least of {ROUNDS} rounds. The graph took {build:.1f} s. One by one, the exact search is timed on 20, where recall is "
-        "measured too."
+        f"all threads, the least of {ROUNDS} rounds. The graph took {build:.1f} s. One by one, the "
+        "exact search is timed on 20, where recall is measured too."
     )
     write_table("search_digits", heads, rows, note, packages=FAISS, folder=args.record, threads=args.threads)
 
