@@ -273,9 +273,10 @@ def newest() -> Panel:
     return compute(ROOT)
 
 
-def meaning(text: str) -> str:
-    """Return what code says, without comments, docstrings and positions."""
+def meaning(text: str, part: str | None = None) -> str:
+    """Return what code says, without comments, docstrings and positions; of a part, only what its function needs."""
     tree = ast.parse(text)
+    tree.body = _needed(tree.body, part)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
@@ -285,11 +286,38 @@ def meaning(text: str) -> str:
     return ast.dump(tree)
 
 
-def script_changed(script: Path, commit: str) -> bool:
-    """Whether a script does something else than it did at a commit."""
+def _needed(statements: list[ast.stmt], part: str | None) -> list[ast.stmt]:
+    """Return the statements that define a function and all that it names, directly or not; all if there is none."""
+    defined = {name: statement for statement in statements for name in _names(statement)}
+    if part is None or part not in defined:
+        return statements
+    wanted, asked = set[str](), [part]
+    while asked:
+        name = asked.pop()
+        if name in defined and name not in wanted:
+            wanted.add(name)
+            asked += [node.id for node in ast.walk(defined[name]) if isinstance(node, ast.Name)]
+    return [one for one in statements if wanted & set(_names(one))]
+
+
+def _names(statement: ast.stmt) -> list[str]:
+    """Return the names that a statement at the top of a script defines."""
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        return [statement.name]
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return [alias.asname or alias.name for alias in statement.names]
+    if isinstance(statement, ast.Assign):
+        return [node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+    return []
+
+
+def script_changed(script: Path, commit: str, part: str | None = None) -> bool:
+    """Whether a script, or the function of that name in it, does something else than it did at a commit."""
     path = script.resolve().relative_to(ROOT)
     done = subprocess.run(["git", "-C", str(ROOT), "show", f"{commit}:{path}"], capture_output=True, check=False)
-    return done.returncode != 0 or meaning(done.stdout.decode()) != meaning(script.read_text(encoding="utf-8"))
+    if done.returncode != 0:
+        return True
+    return meaning(done.stdout.decode(), part) != meaning(script.read_text(encoding="utf-8"), part)
 
 
 def main() -> None:

@@ -49,6 +49,12 @@ class Entry:
         return ROOT / "benchmarks" / self.command.split()[0]
 
     @property
+    def part(self) -> str | None:
+        """The function of the script that does the work, where the command names one: ``search.py digits``."""
+        _, *words = self.command.split()
+        return words[0] if words and not words[0].startswith("-") else None
+
+    @property
     def needs_data(self) -> bool:
         return DATA in self.command
 
@@ -67,7 +73,9 @@ class Entry:
 
     def _changed(self, path: Path) -> bool:
         commit = commit_of(path)
-        return commit is None or panel.script_changed(self.script, commit) or bool(panel.differs(commit, self.rests))
+        if commit is None or panel.script_changed(self.script, commit, self.part):
+            return True
+        return bool(panel.differs(commit, self.rests))
 
 
 # Minutes are those of two cores. Sizes are the scripts' own unless the table says otherwise.

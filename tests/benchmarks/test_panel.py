@@ -51,6 +51,29 @@ def test_comments_and_docstrings_mean_nothing(panel):
     assert panel.meaning("x = 1") != panel.meaning("x = 2")
 
 
+def test_a_part_of_a_script_is_what_its_function_needs(panel):
+    text = (
+        "import os\nA, B = 1, 2\nC = 3\n"
+        "def one():\n    return helper() + A\n"
+        "def helper():\n    return os.sep\n"
+        "def two():\n    return C\n"
+    )
+
+    def same(part, old, new):
+        assert old in text
+        return panel.meaning(text, part) == panel.meaning(text.replace(old, new), part)
+
+    assert same("one", "C = 3", "C = 4")
+    assert same("two", "os.sep", "os.linesep")
+    assert not same("two", "C = 3", "C = 4")
+    assert not same("one", "os.sep", "os.linesep")
+    assert not same("one", "A, B = 1, 2", "A, B = 2, 2")
+    assert not same("one", "import os", "import os.path as os")
+    # The name of no function, or none at all, is the whole script.
+    assert not same("three", "C = 3", "C = 4")
+    assert not same(None, "C = 3", "C = 4")
+
+
 def test_every_table_of_record_can_be_looked_up(script):
     commits = script("panel").kept()["commits"]
     missing = {}
