@@ -347,10 +347,11 @@ class CellDraw:
 def support_bytes(n_cells: int, n_dimensions: int) -> int:
     """Return about how much memory it takes to find the support of so many cells.
 
-    Four copies of the cells drawn, twice as many while they are drawn, and the graph around each.
+    Four copies of the cells drawn, twice as many while they are drawn, and the graph around each; beside the cells
+    their local means at all sizes, three to four times as many, twice while they are put together.
     """
     drawn = min(n_cells, SUPPORT)
-    return drawn * (8 * 8 * n_dimensions + AROUND * EDGE_BYTES)
+    return drawn * (2 * 8 * 8 * n_dimensions + AROUND * EDGE_BYTES)
 
 
 def find_support(
