@@ -100,8 +100,8 @@ def noise_sentences(comparison: Comparison) -> tuple[str, ...]:
             f"Every sample was cut into two random halves: {100 * found.retrieval:.0f} % of the halves are nearest to "
             "their own other half, among those of all samples."
         )
-    if not found.between.any():
-        sentences.append("Nothing but the luck of the draw sets the samples apart.")
+    if found.heterogeneity:
+        sentences.append(found.heterogeneity)
     pairs = pair_counts(comparison)
     if pairs is not None:
         sentences.append(

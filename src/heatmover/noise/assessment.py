@@ -40,6 +40,9 @@ from heatmover.noise.sketch import PARTS, deal, pooled, sketch_samples
 
 __all__ = ["Uncertainty", "assess", "check_cells", "uncertainty"]
 
+# Above this p-value the test of all samples together gives no evidence that they differ.
+LEVEL = 0.05
+
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,6 +114,21 @@ class Uncertainty(ReadOnlyArrays):
         return self.correction.between
 
     @property
+    def p_value(self) -> float:
+        """Of the test that all samples are draws from one distribution (total variance between samples)."""
+        return self.correction.p_value
+
+    @property
+    def heterogeneity(self) -> str:
+        """The result of that test, if it is not significant at 5%, as a sentence; else nothing."""
+        if self.p_value <= LEVEL:
+            return ""
+        return (
+            "No evidence that the samples as a whole differ beyond sampling noise "
+            f"(test of the total variance between samples, p = {self.p_value:.2g}); tests of groups have more power."
+        )
+
+    @property
     def excess(self) -> Float64:
         """The same without a limit at zero: its expectation is zero if all samples come from one distribution."""
         return self.correction.excess
@@ -131,10 +149,10 @@ class Uncertainty(ReadOnlyArrays):
 
     @property
     def by_luck(self) -> str:
-        """How many pairs luck tells apart, as the end of a sentence, where samples do not differ; else nothing."""
-        if self.lower is None or self.between.any() or not self.told_apart.any():
+        """How many pairs differ by chance, as the end of a sentence, where the samples do not; else nothing."""
+        if self.lower is None or self.p_value <= LEVEL or not self.told_apart.any():
             return ""
-        return f", where luck alone gives about {100 * (1 - self.confidence):.2g} %"
+        return f", where chance alone gives about {100 * (1 - self.confidence):.2g}%"
 
     def noise_floor(self, n_cells: float, other: float | None = None) -> float:
         """Return the expected distance between two samples of one distribution, that of a typical cell here.
@@ -168,7 +186,7 @@ class Uncertainty(ReadOnlyArrays):
         Returns
         -------
         ndarray
-            ``(n_samples, n_features)``: a scale at which nothing but noise sets samples apart is the same for all.
+            ``(n_samples, n_features)``: without evidence of differences, samples nearly coincide.
         """
         n_samples = len(self.sizes)
         if embedding.shape != (n_samples, self.edges[-1]):
@@ -193,8 +211,8 @@ class Uncertainty(ReadOnlyArrays):
             parts.append(f"A half of a sample finds its other half: {100 * self.retrieval:.0f} %.")
         words = f"Two samples of {counted(low, 'cell')} from one distribution would be {told(low):.2g} apart"
         parts.append(words + (f", of {counted(high, 'cell')} {told(high):.2g}." if high > low else "."))
-        if not self.between.any():
-            parts.append("Nothing but the luck of the draw sets the samples apart.")
+        if self.heterogeneity:
+            parts.append(self.heterogeneity)
         if self.lower is not None:
             pairs = self.told_apart[np.triu_indices(len(self.sizes), 1)]
             parts.append(f"{int(pairs.sum()):,} of {counted(pairs.size, 'pair')} can be told apart{self.by_luck}.")
@@ -215,6 +233,7 @@ class Uncertainty(ReadOnlyArrays):
             "noise_floor": {str(n): told(n) for n in self.typical_sizes},
             "between": self.between.tolist(),
             "excess": self.excess.tolist(),
+            "p_value": self.p_value,
             "n_bootstrap": self.n_bootstrap,
             "confidence": self.confidence,
             "pairs": None if pairs is None else int(pairs.size),

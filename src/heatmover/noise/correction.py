@@ -2,8 +2,7 @@
 
 With v_i the noise of sample i and t the variance between samples that is not noise (Paule and Mandel 1982), x_i is
 moved towards the centre by ``sqrt(t / (t + v_i))``: the samples then vary as the true ones do, whatever their numbers
-of cells, and coincide if nothing but noise sets them apart. These are constrained empirical Bayes estimates (Louis
-1984, Ghosh 1992).
+of cells. These are constrained empirical Bayes estimates (Louis 1984, Ghosh 1992).
 
 Noise has many directions, and true differences often few. A direction in which samples vary far more than halves of
 one sample do gets a factor of its own, and what is left another one, which is small where true differences are few.
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from scipy.special import gammaln, ndtri
+from scipy.special import gammaln, ndtr
 
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, FloatArray
@@ -36,11 +35,10 @@ SPIKINESS = 0.6
 STANDS_OUT = 2.0
 # At most so many directions, and one for each so many samples: more are found on too little.
 MOST_DIRECTIONS, SAMPLES_PER_DIRECTION = 16, 3
-# How often samples of one distribution may keep distances beyond their noise; otherwise all of them coincide. With 40
-# samples of 10 to 1,000 cells the statistic was at -2 to 2.5 standard deviations without differences, and beyond 4 with
-# small ones in 38 of 41 cohorts. Few samples decide: of 36 cohorts of 8 and 20 samples of 20 to 500 cells with small
-# differences 0.01 made 14 vanish, 0.05 11 and 0.2 7; of as many without differences 3, 3 and 6 kept some.
-LUCK = 0.05
+# The variance between samples is never taken to be less than this share of its standard error. An estimate of zero
+# would put all samples in one place, also groups that a permutation test tells apart (decision 29). Identical
+# distributions then keep 0.05 to 0.2 of a mean distance of 0.7 to 1.0; where samples differ it changes nothing.
+LEAST_BETWEEN = 0.1
 # Beyond this many cells for each degree of freedom a Poisson law is a normal one.
 NORMAL = 200.0
 # Shares of the noise, of the largest norm, that are rounding.
@@ -55,9 +53,11 @@ class Correction(ReadOnlyArrays):
     Attributes
     ----------
     between
-        ``(n_scales,)``: variance between samples beyond the noise; never negative.
+        ``(n_scales,)``: variance between samples beyond the noise, at least a tenth of its standard error.
     excess
-        The same without a limit at zero: its expectation is zero if all samples come from one distribution.
+        The same without a limit: its expectation is zero if all samples come from one distribution.
+    p_value
+        Of the test that all samples come from one distribution, see `heterogeneity`.
     variance
         ``(n_scales, n_samples)``: of a sample's place, noise and between together.
     directions
@@ -70,6 +70,7 @@ class Correction(ReadOnlyArrays):
 
     between: Float64
     excess: Float64
+    p_value: float
     variance: Float64
     directions: Float64
     factors: Float64
@@ -111,26 +112,27 @@ def correction_of(sketch: Sketch, noise: Float64) -> Correction:
     """
     n_scales, n_samples = noise.shape
     means = [sketch.means[scale].astype(np.float64) for scale in range(n_scales)]
+    halves = sketch.halves.astype(np.float64)
     between, excess = np.array([variance_between(values, v) for values, v in zip(means, noise, strict=True)]).T
-    if not differ(sketch, noise):
-        between = np.zeros(n_scales)
+    errors = [standard_error(values, v) for values, v in zip(halves, noise, strict=True)]
+    between = np.maximum(between, LEAST_BETWEEN * np.array(errors))
     most = min(MOST_DIRECTIONS, n_samples // SAMPLES_PER_DIRECTION)
     directions = np.zeros((n_scales, n_samples, most))
     factors = np.zeros((n_scales, n_samples, most + 1))
     for scale in np.flatnonzero(between):
-        found = _Scale(means[scale], sketch.halves[scale].astype(np.float64), noise[scale], between[scale])
+        found = _Scale(means[scale], halves[scale], noise[scale], between[scale])
         combined = found.directions(most)
         directions[scale, :, : combined.shape[1]] = combined
         along, rest = found.factors(combined)
         factors[scale, :, : combined.shape[1]], factors[scale, :, -1] = along, rest
-    return Correction(between, excess, between[:, None] + noise, directions, factors)
+    return Correction(between, excess, heterogeneity(sketch, noise), between[:, None] + noise, directions, factors)
 
 
-def differ(sketch: Sketch, noise: Float64) -> bool:
-    """Return whether all scales together show more between samples than noise does in all but `LUCK` of the cases.
+def heterogeneity(sketch: Sketch, noise: Float64) -> float:
+    """Return the p-value of the test that all samples come from one distribution, all scales together.
 
-    The sum of squared deviations in units of the noise varies by 2 (n - 1) / f around n - 1, where f is the number of
-    directions that noise has, and products of halves of different samples tell it.
+    The sum of squared deviations in units of the noise is n - 1 on average. It follows a chi-square law, scaled, with
+    (n - 1) f degrees of freedom, where f is the number of directions of the noise.
 
     Parameters
     ----------
@@ -138,19 +140,43 @@ def differ(sketch: Sketch, noise: Float64) -> bool:
         As in `correction_of`.
     """
     joint, total, halves = _joint(sketch, noise)
-    known = np.einsum("ip,ip->i", halves, halves) > 0
-    if not total.min() > 0 or known.sum() < 2:  # without noise, or without halves to tell its directions
-        return True
-    alone = halves[known] / np.sqrt(total[known])[:, None]
-    products = (alone @ alone.T / alone.shape[1]) ** 2
-    pairs = len(alone) * (len(alone) - 1)
-    rate = float(products.sum() - np.trace(products)) / pairs / (len(noise[0]) - 1)
-    # The quantile of a chi-square with 1 / rate degrees of freedom, in units of their number (Wilson and Hilferty).
-    quantile = (1 - 2 * rate / 9 + ndtri(1 - LUCK) * np.sqrt(2 * rate / 9)) ** 3
+    per_direction = _per_direction(halves, total)
+    if not total.min() > 0 or per_direction is None:  # without noise every difference is real
+        return float(not joint.any())
+    rate = per_direction / (len(total) - 1)
     weights = 1 / total
-    centre = weights @ joint
-    squares = weights @ (joint**2).mean(axis=1) - centre @ centre / joint.shape[1] / weights.sum()
-    return bool(squares > (len(total) - 1) * quantile)
+    center = weights @ joint
+    squares = weights @ (joint**2).mean(axis=1) - center @ center / joint.shape[1] / weights.sum()
+    # Wilson and Hilferty: the cube root of a chi-square variable over its degrees of freedom is nearly normal.
+    root = np.cbrt(max(squares, 0) / (len(total) - 1))
+    return float(ndtr((1 - 2 * rate / 9 - root) / np.sqrt(2 * rate / 9)))
+
+
+def standard_error(halves: Float64, noise: Float64) -> float:
+    """Return the standard error of the variance between samples at one scale, if they do not differ.
+
+    Parameters
+    ----------
+    halves
+        ``(n_samples, n_probes)``: noise alone.
+    noise
+        ``(n_samples,)``.
+    """
+    per_direction = _per_direction(halves, noise)
+    if not noise.min() > 0 or per_direction is None:
+        return 0.0
+    weights = 1 / noise
+    return float(np.sqrt(2 * (len(noise) - 1) * per_direction) / (weights.sum() - (weights**2).sum() / weights.sum()))
+
+
+def _per_direction(halves: Float64, noise: Float64) -> float | None:
+    """Return one over the number of directions of the noise, from products of halves of different samples."""
+    known = (np.einsum("ip,ip->i", halves, halves) > 0) & (noise > 0)
+    if known.sum() < 2:
+        return None
+    alone = halves[known] / np.sqrt(noise[known])[:, None]
+    products = (alone @ alone.T / alone.shape[1]) ** 2
+    return float(products.sum() - np.trace(products)) / (len(alone) * (len(alone) - 1))
 
 
 def _joint(sketch: Sketch, noise: Float64) -> tuple[Float64, Float64, Float64]:
