@@ -384,7 +384,7 @@ OPTION_NAMES = (
     "--sample-key", "--rep", "--color", "--cells", "--block", "--adjust", "--formula", "--permutations", "--bootstrap",
     "--neighbors", "--landmarks", "--seed", "--threads", "--clusters", "--equal-cells", "--min-cells", "--bias",
     "--units", "--memory", "--components", "--numeric", "--categorical", "--title", "--sample-sheet", "--out",
-    "--force", "--standardize", "--reference", "--verbose", "--missing", "--cofactor", "--transform", "--checkpoint", "-h",
+    "--force", "--standardize", "--reference", "--verbose", "--missing", "--cofactor", "--transform", "--checkpoint",
 )  # fmt: skip
 OPTION_VALUES = (
     "", " ", "0", "1", "-1", "3", "5.0", "2.5", "1e9", "999999", "nan", "inf", "auto", "none", "group", "sample", "CD4",
