@@ -189,13 +189,8 @@ def variables_case(rng: np.random.Generator, folder: Path) -> None:
         points, labels = cells()
         held = hm.build_atlas(points, labels, variables=given, model=model()).variables
     else:
-        points, labels = cells()
-        distances = compared().distances
-        demand(distances.shape == (8, 8), "other distances")
-        study = hm.examine(compared(), given, n_permutations=9)
-        names = [variable.name for variable in study.variables]
-        demand(truth is None or set(names) <= set(truth), f"variables {names}")
-        return
+        study = hm.study_comparison(compared(), given, n_permutations=9)
+        held = {name: study.variables[name].tolist() for name in study.variables.columns}
     check_variables(held, truth)
 
 

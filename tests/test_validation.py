@@ -22,10 +22,10 @@ from heatmover._validation import (
     check_real,
     check_threads,
     import_extra,
+    in_order,
 )
 from heatmover.attribution.witness import check_annotation
 from heatmover.errors import InvalidInputError, MissingExtraError
-from heatmover.statistics.samples import by_name
 
 
 def test_option_is_one_of_the_words():
@@ -324,8 +324,8 @@ NAMERS = {
     "groups": lambda pair: hm.statistics.permanova(some_distances(), pair * 6),
     "blocks": lambda pair: hm.statistics.permanova(some_distances(), list(GROUPS), blocks=pair * 6),
     "signal": lambda pair: hm.manifold.smoothness(some_distances(), [*pair * 5, "c", "d"], k=2),
-    "mapping": lambda pair: by_name(dict(zip([*pair, "c"], "xyz", strict=True)), ("1", "c")),
-    "index": lambda pair: by_name(pd.Series(list("xyz"), index=pd.Index([*pair, "c"], dtype=object)), ("1", "c")),
+    "mapping": lambda pair: in_order(dict(zip([*pair, "c"], "xyz", strict=True)), ("1", "c"), "x"),
+    "index": lambda pair: in_order(pd.Series(list("xyz"), index=pd.Index([*pair, "c"], dtype=object)), ("1", "c"), "x"),
     "annotation": lambda pair: check_annotation(pair, 2),
 }
 
@@ -351,8 +351,8 @@ def test_chunks_of_histograms_name_their_samples_alike():
 
 
 def test_a_sample_twice_in_an_index_is_refused():
-    with pytest.raises(InvalidInputError, match="each sample once in the index, found 'b' more than once"):
-        by_name(pd.Series([1, 2, 3], index=["a", "b", "b"]), ("a", "b"))
+    with pytest.raises(InvalidInputError, match="x for each of the 2 samples, found more than one for 'b'"):
+        in_order(pd.Series([1, 2, 3], index=["a", "b", "b"]), ("a", "b"), "x")
 
 
 @pytest.mark.parametrize("place", ["indptr", "indices"])

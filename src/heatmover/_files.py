@@ -203,6 +203,23 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
+def is_stray(name: str) -> bool:
+    """Return whether a system leaves files of this name in folders it shows or shares: they are no damage."""
+    return name in (".DS_Store", "Thumbs.db", "desktop.ini") or name.startswith((".nfs", "._"))
+
+
+def check_place(path: str | os.PathLike[str], what: str) -> Path:
+    """Return a path that names a place, or raise: to the system an empty name is the current folder."""
+    text = os.fspath(path)
+    try:
+        unusable = not str(text) or "\0" in str(text) or not os.fsencode(text)
+    except UnicodeEncodeError:
+        unusable = True
+    if unusable:
+        raise InvalidInputError(f"the path of {what}", ascii(text), "give the name of a file or folder")
+    return Path(os.fsdecode(text))
+
+
 def plain(value: Any) -> Any:
     """Return a value as JSON knows it: NaN becomes null, infinity becomes text, anything unknown its name.
 

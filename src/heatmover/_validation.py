@@ -10,7 +10,8 @@ import numbers
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from types import ModuleType
 from typing import Any, cast
@@ -84,9 +85,9 @@ def check_matrix(
 ) -> FloatArray:
     """Return ``values`` as a C-ordered 2-d float array without NaN or infinity, or raise.
 
-    Floating types are kept unless ``dtype`` is given; everything else becomes float64. ``finite=False`` lets
-    NaN and infinity pass, for callers who see them in their result: a pass over the data can cost as much. ``sparse``
-    is the advice for a sparse matrix: a distance that is not stored is not zero.
+    Single and double precision are kept unless ``dtype`` is given; everything else becomes float64. ``finite=False``
+    lets NaN and infinity pass, for callers who see them in their result: a pass over the data can cost as much.
+    ``sparse`` is the advice for a sparse matrix: a distance that is not stored is not zero.
     """
     if hasattr(values, "toarray"):
         raise InvalidInputError(f"{argument(name)} to be dense", _kind(values), sparse)
@@ -100,8 +101,10 @@ def check_matrix(
         raise InvalidInputError(
             f"{argument(name)} to be a 2-d array of numbers", f"{type(values).__name__}: {error}"
         ) from error
-    if not np.issubdtype(array.dtype, np.floating):
-        array = array.astype(check_real(name, array.dtype))
+    # Compiled code knows single and double precision, in the byte order of the machine.
+    if array.dtype not in (np.float32, np.float64) or not array.dtype.isnative:
+        with np.errstate(over="ignore"):
+            array = array.astype(check_real(name, array.dtype))
     if array.ndim != 2:
         raise InvalidInputError(f"{argument(name)} to be a 2-d array", f"an array of shape {array.shape}")
     if min(array.shape) == 0:
@@ -188,8 +191,8 @@ class LabelNames:
         try:
             known = {key: self.add(key[1]) for key in dict.fromkeys(zip(map(type, found), found, strict=True))}
         except TypeError:
-            strange = next(label for label in found if type(label).__hash__ is None)
-            raise InvalidInputError(f"{self.what}: words or numbers", type(strange).__name__) from None
+            strange = next((type(label).__name__ for label in found if type(label).__hash__ is None), "a missing one")
+            raise InvalidInputError(f"{self.what}: words or numbers", strange) from None
         return [known[key] for key in zip(map(type, found), found, strict=True)]
 
     def _refuse(self, one: Any, other: Any) -> None:
@@ -198,6 +201,95 @@ class LabelNames:
             f"such as {one!r} and {other!r}",
             "make them all text or all numbers",
         )
+
+
+def in_order(values: Any, names: Sequence[str], what: str) -> list[Any]:
+    """Return one value per sample in the order of ``names``: whatever has an index or keys is aligned by them.
+
+    Values without an index, or with one that merely counts from 0 and shares no name with the samples, are taken in
+    order.
+
+    Parameters
+    ----------
+    values
+        Series, mapping from names, list or array; one value per sample.
+    names
+        Of the samples.
+    what
+        The name of the values, for messages.
+
+    Examples
+    --------
+    >>> in_order({"b": 2, "a": 1}, ["a", "b"], "age")
+    [1, 2]
+    >>> in_order({"b": 2}, ["a", "b"], "age")
+    Traceback (most recent call last):
+        ...
+    heatmover.errors.InvalidInputError: Expected age for each of the 2 samples, found none for 'a'; ...
+    """
+    index = list(values) if isinstance(values, Mapping) else getattr(values, "index", None)
+    if not isinstance(values, Mapping) and (
+        isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) != 1
+    ):
+        shape = f"an array of shape {values.shape}" if hasattr(values, "shape") else f"{type(values).__name__}"
+        raise InvalidInputError(f"{what}: one value per sample ({len(names)})", shape, "give a list, array or Series")
+    found = list(values.values() if isinstance(values, Mapping) else values)
+    labels = None if index is None or callable(index) else LabelNames("the index").add_all(index)
+    if labels is None or _merely_counts(labels, names):
+        if len(found) != len(names):
+            advice = "give one value per sample, not one per cell" if len(found) > len(names) else ""
+            raise InvalidInputError(
+                f"{what}: one value per sample ({len(names)})", counted(len(found), "value"), advice
+            )
+        return found
+    place = dict(zip(labels, found, strict=True))
+    wrong = {
+        "none for": [name for name in names if name not in place],
+        "other samples:": sorted(place.keys() - set(names)),
+        "more than one for": [label for label, count in Counter(labels).items() if count > 1],
+    }
+    for problem, those in wrong.items():
+        if those:
+            shown = ", ".join(map(repr, those[:3])) + (f" and {len(those) - 3} more" if len(those) > 3 else "")
+            raise InvalidInputError(
+                f"{what} for each of the {counted(len(names), 'sample')}",
+                f"{problem} {shown}",
+                "give one value for each sample, None where it is missing",
+            )
+    return [place[name] for name in names]
+
+
+def _merely_counts(labels: Sequence[str], names: Sequence[str]) -> bool:
+    return labels == [str(place) for place in range(len(labels))] and not set(labels).intersection(names)
+
+
+def sample_columns(variables: Any, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Return sample metadata by name, each with one value per sample, see `in_order`.
+
+    Parameters
+    ----------
+    variables
+        DataFrame with one row per sample, or mapping from names of variables to values.
+    names
+        Of the samples.
+
+    Examples
+    --------
+    >>> sample_columns({"age": [41, 30]}, ["a", "b"])
+    {'age': [41, 30]}
+    """
+    if hasattr(variables, "columns") and hasattr(variables, "iloc"):
+        keys, columns = list(variables.columns), [variables.iloc[:, place] for place in range(variables.shape[1])]
+    elif isinstance(variables, Mapping):
+        keys, columns = list(variables), list(variables.values())
+    else:
+        raise InvalidInputError("variables by name: a mapping or a DataFrame", type(cast("object", variables)).__name__)
+    texts = LabelNames("names of variables").add_all(keys)
+    if any(key is None or key != key or not text.strip() for key, text in zip(keys, texts, strict=True)):
+        raise InvalidInputError("a name for every variable", "an empty or missing one", "give it a name")
+    if len(set(texts)) < len(texts):
+        raise InvalidInputError("every variable once", f"{Counter(texts).most_common(1)[0][0]!r} more than once")
+    return {text: in_order(column, names, repr(text)) for text, column in zip(texts, columns, strict=True)}
 
 
 def check_real(name: str, dtype: np.dtype[Any]) -> np.dtype[np.float64]:

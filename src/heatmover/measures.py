@@ -332,7 +332,12 @@ def _divide_rows(masses: Any, totals: Float64) -> Any:
 
 
 def _check_labels(labels: npt.ArrayLike) -> npt.NDArray[Any]:
-    array = as_array("labels", labels)
+    try:
+        array = as_array("labels", labels)
+    except InvalidInputError:
+        raise
+    except ValueError:  # some labels are tuples or lists
+        raise InvalidInputError("one label per point, text or a number", "labels of several lengths") from None
     if array.ndim != 1 or array.size == 0:
         raise InvalidInputError("one label per point, shape (n_points,)", f"an array of shape {array.shape}")
     # In a list of strings NumPy has already spelt NaN as "nan" and 1 as "1": look at the list itself.

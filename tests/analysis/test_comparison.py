@@ -271,11 +271,11 @@ def test_groups_come_in_order_or_by_name(data, result):
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        (["a", "b"], r"one group per sample \(12\), found shape \(2,\)"),
-        ("a", "one group per sample"),
+        (["a", "b"], r"one value per sample \(12\), found 2 values"),
+        ("a", "one value per sample"),
         (["a"] * 11 + [None], "a group for every sample, found none for 'control-06'"),
         (["a"] * 11 + [float("nan")], "none for 'control-06'"),
-        ({"case-01": "a"}, "a group for every sample, found none for 'case-02', 'case-03'"),
+        ({"case-01": "a"}, "groups for each of the 12 samples, found none for 'case-02', 'case-03'"),
         (["a"] * 12, "at least two groups.*found 1 group of 12 samples"),
         (range(12), "one of them with at least two samples, found 12 groups"),
     ],
@@ -410,7 +410,7 @@ def test_a_series_with_another_index_is_refused():
     expected = result.separation(data.annotations["condition"])
     assert result.separation(right.sample(frac=1, random_state=0)) == expected
     assert result.separation(pd.Series(data.annotations["condition"])) == expected
-    with pytest.raises(InvalidInputError, match="a group for every sample"):
+    with pytest.raises(InvalidInputError, match="groups for each of the 6 samples"):
         result.separation(right.rename(index=str.upper))
 
 

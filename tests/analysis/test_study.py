@@ -354,28 +354,31 @@ def test_study_comparison_takes_tables_by_name_or_by_order(finished):
 
 @pytest.mark.parametrize("n", [9, 11])
 def test_study_comparison_another_number_of_samples(finished, n):
-    with pytest.raises(InvalidInputError, match=f"variables of 10 samples, found {n} rows"):
+    with pytest.raises(InvalidInputError, match=rf"one value per sample \(10\), found {n} values"):
         study_comparison(finished.comparison, {"it": list(range(n))}, **QUICK)
 
 
 def test_study_comparison_a_table_of_other_samples(finished):
     """As many rows, but other names: order would be a guess."""
     table = pd.DataFrame({"it": list(range(10))}, index=[f"t{i}" for i in range(10)])
-    with pytest.raises(InvalidInputError, match="names of the samples"):
+    with pytest.raises(InvalidInputError, match="found none for 's0', 's1'"):
         study_comparison(finished.comparison, table, **QUICK)
 
 
 def test_study_comparison_a_larger_table(finished):
-    """Samples that were left out of the comparison may still be in the table, and in another order."""
+    """A table in another order is aligned by its index; further or repeated samples may be a mistake."""
     table = pd.DataFrame({"it": range(12)}, index=["t0", *finished.comparison.names[::-1], "t1"])
-    assert study_comparison(finished.comparison, table, **QUICK).variables["it"].tolist() == list(range(10, 0, -1))
+    aligned = study_comparison(finished.comparison, table.iloc[1:-1], **QUICK)
+    assert aligned.variables["it"].tolist() == list(range(10, 0, -1))
+    with pytest.raises(InvalidInputError, match="found other samples: 't0', 't1'"):
+        study_comparison(finished.comparison, table, **QUICK)
     twice = pd.DataFrame({"it": range(20)}, index=[*finished.comparison.names] * 2)
-    with pytest.raises(InvalidInputError, match="variables of 10 samples, found 20 rows"):
+    with pytest.raises(InvalidInputError, match="found more than one for 's0'"):
         study_comparison(finished.comparison, twice, **QUICK)
 
 
 def test_names_of_variables_that_read_the_same(finished):
-    with pytest.raises(InvalidInputError, match="distinct names of variables, found '1' more than once"):
+    with pytest.raises(InvalidInputError, match="different labels to read differently, found such as 1 and '1'"):
         study_comparison(finished.comparison, {1: range(10), "1": range(10)}, **QUICK)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import heatmover as hm
-from heatmover.atlas.atlas import ATLAS_SCHEMA
+from heatmover.atlas.atlas import ATLAS_SCHEMA, verify_atlas
 from heatmover.errors import InvalidInputError
 from heatmover.storage import write_store
 
@@ -311,7 +311,7 @@ def test_samples_are_added_and_everything_else_stays():
         larger.add(mapped)
     with pytest.raises(InvalidInputError, match="variables of the atlas"):
         atlas().add(mapped, {"colour": [1, 2]})
-    with pytest.raises(InvalidInputError, match="for each of the 2 samples"):
+    with pytest.raises(InvalidInputError, match=r"one value per sample \(2\), found 1"):
         atlas().add(mapped, {"group": ["even"]})
 
 
@@ -357,7 +357,7 @@ def test_bad_references_are_refused():
         hm.build_atlas(points, labels, features=["a"])
     with pytest.raises(InvalidInputError, match="distinct names of features"):
         hm.build_atlas(points, labels, features=["a", "a", "b"])
-    with pytest.raises(InvalidInputError, match="for each of the 20 samples"):
+    with pytest.raises(InvalidInputError, match=r"one value per sample \(20\)"):
         hm.build_atlas(points, labels, variables={"group": ["a"]})
     unnamed = hm.build_atlas(points, labels, n_neighbors=15, model=hm.DiffusionEMD(max_scale=5))
     with pytest.raises(InvalidInputError, match="build the atlas with features"):
@@ -428,3 +428,107 @@ def test_a_loaded_model_works_in_a_pipeline_of_scikit_learn(tmp_path):
     # It was not fitted again: what it sees are the distances of the atlas.
     distances, _ = fitted[-1].kneighbors(fitted[0].transform(mapped.measures.masses))
     np.testing.assert_allclose(distances, mapped.nearest(5)[0], rtol=1e-5)
+
+
+def metadata(names):
+    return pandas.DataFrame({"group": [f"of {name}" for name in names]}, index=list(names))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda frame: frame,
+        lambda frame: {"group": frame["group"]},
+        lambda frame: {"group": frame["group"].to_dict()},
+        lambda frame: {"group": frame["group"].tolist()[::-1]},
+        lambda frame: pandas.DataFrame({"group": frame["group"].tolist()[::-1]}),
+    ],
+    ids=["frame", "series", "mapping", "list in order", "frame with an index that counts"],
+)
+def test_metadata_goes_to_its_own_sample_at_every_door(form, tmp_path):
+    points, labels = cells()
+    names = sorted(set(labels))
+    expected = [f"of {name}" for name in names]
+    given = form(metadata(names[::-1]))
+    built = hm.build_atlas(points, labels, variables=given)
+    assert list(built.variables["group"]) == expected
+    rows = np.arange(float(len(names)))[:, None]
+    index = hm.MeasureIndex.from_embedding(rows, names=names, variables=given, path=tmp_path / "index")
+    assert index.variables()["group"].tolist() == expected
+    empty = hm.MeasureIndex.from_embedding([[1.0]], names=["first"], variables={"group": ["x"]})
+    empty.add(rows, names=names, variables=given)
+    assert empty.variables()["group"].tolist() == ["x", *expected]
+
+
+def test_metadata_of_added_samples_is_aligned_too():
+    built = hm.build_atlas(*cells(), variables={"group": ["x"] * 20})
+    mapped = built.map(*fresh())
+    larger = built.add(mapped, metadata(mapped.names[::-1]))
+    assert list(larger.variables["group"][-2:]) == [f"of {name}" for name in mapped.names]
+    for wrong in (metadata([*mapped.names, "nobody"]), metadata(mapped.names[:1]), metadata([mapped.names[0]] * 2)):
+        with pytest.raises(InvalidInputError, match="'group' for each of the 2 samples, found"):
+            built.add(mapped, wrong)
+
+
+@pytest.mark.parametrize(
+    "value", [b"x", [1], {"a": 1}, object(), 1j], ids=["bytes", "list", "dict", "object", "complex"]
+)
+def test_values_that_text_would_not_show_are_rejected(value):
+    with pytest.raises(InvalidInputError, match="values of 'age'"):
+        hm.build_atlas(*cells(), variables={"age": [value, *range(19)]})
+    with pytest.raises(InvalidInputError, match="values of 'age'"):
+        hm.MeasureIndex.from_embedding([[1.0]], variables={"age": [value]})
+
+
+@pytest.mark.parametrize(
+    "variables", [{1: [0] * 20, "1": [1] * 20}, {None: [0] * 20}, {np.nan: [0] * 20}, {"": [0] * 20}]
+)
+def test_names_of_variables_are_distinct_text(variables):
+    with pytest.raises(InvalidInputError, match="name"):
+        hm.build_atlas(*cells(), variables=variables)
+    with pytest.raises(InvalidInputError, match="name"):
+        hm.MeasureIndex.from_embedding(np.arange(20.0)[:, None], variables=variables)
+
+
+def test_a_variable_that_is_missing_everywhere_takes_what_comes_later(tmp_path):
+    built = hm.build_atlas(*cells(), variables={"age": [None] * 20})
+    assert built.add(built.map(*fresh()), {"age": [41.5, 3]}).variables["age"][-2:] == (41.5, 3)
+    for path in (None, tmp_path / "index"):
+        index = hm.MeasureIndex.from_embedding([[1.0]], variables={"age": [None]}, path=path)
+        index.add([[2.0]], variables={"age": [41.5]})
+        index.add([[3.0]], variables={"age": ["old"]})
+        assert index.variables()["age"].tolist() == [None, 41.5, "old"]
+
+
+@pytest.mark.parametrize("kind", ["float16", "longdouble", ">f8", "int8"])
+def test_points_of_any_real_type_are_mapped_alike(kind):
+    points, labels = cells()
+    points = np.rint(points * 4).astype(kind)
+    plain = points.astype(np.float64)
+    one, other = hm.build_atlas(points, labels), hm.build_atlas(plain, labels)
+    np.testing.assert_array_equal(one.embedding, other.embedding)
+    np.testing.assert_array_equal(one.map(points, labels).embedding, other.map(plain, labels).embedding)
+
+
+@pytest.mark.parametrize("name", [".DS_Store", ".nfs000123", "._data", "Thumbs.db"])
+def test_files_that_a_system_leaves_are_no_damage(name, tmp_path):
+    built = hm.build_atlas(*cells())
+    built.save(tmp_path / "it.atlas")
+    for folder in [path for path in (tmp_path / "it.atlas").rglob("*") if path.is_dir()] + [tmp_path / "it.atlas"]:
+        (folder / name).write_text("left by a system")
+    np.testing.assert_array_equal(hm.load(tmp_path / "it.atlas").embedding, built.embedding)
+    verify_atlas(tmp_path / "it.atlas")
+    built.add(built.map(*fresh()), path=tmp_path / "it.atlas")
+    (tmp_path / "it.atlas" / "more").write_text("not ours")
+    with pytest.raises(InvalidInputError, match="does not belong there"):
+        hm.load(tmp_path / "it.atlas")
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "\ud800"])
+def test_paths_that_name_no_place(path):
+    built = hm.build_atlas(*cells())
+    for door in (built.save, hm.load, hm.MeasureIndex.open, built.model.save):
+        with pytest.raises(InvalidInputError, match="the path of"):
+            door(path)
+    with pytest.raises(InvalidInputError, match="the path of"):
+        hm.MeasureIndex.from_embedding([[1.0]], path=path)

@@ -123,3 +123,13 @@ def test_an_interrupted_extension_leaves_no_half_graph(place, monkeypatch):
             found(index)
     assert found(index) == expected
     assert index.nearest(ROWS[:1] + 1, 1, method="approximate").names == (("x",),)
+
+
+def test_whatever_another_version_of_faiss_raises_the_graph_is_made_again(place, monkeypatch):
+    expected = found(hm.MeasureIndex.open(place))
+
+    def unreadable(arrays):
+        raise RuntimeError("Index type 0x12345678 not recognized")
+
+    monkeypatch.setattr(Shortlist, "restored", unreadable)
+    assert found(hm.MeasureIndex.open(place)) == expected

@@ -205,7 +205,7 @@ def test_bad_input_is_refused_and_nothing_changes(index, said):
         ([[np.nan]], {}, "NaN"),
         ([[1.0], [2.0]], {"names": ["a", "a"]}, "distinct names of samples, found 'a'"),
         ([[1.0], [2.0]], {"names": ["a"]}, "one name per row"),
-        ([[1.0]], {"variables": {"age": [1, 2]}}, "one value of 'age'"),
+        ([[1.0]], {"variables": {"age": [1, 2]}}, "'age': one value per sample"),
         ([[1.0]], {"memory": "much"}, "memory to be"),
     ],
 )

@@ -107,7 +107,8 @@ def test_values_by_name_find_their_samples(result, data):
     mapped = pl.sample_map(result, dict(reversed(values.items())), ax=axes())
     listed = pl.sample_map(result, data.annotations["condition"], ax=axes())
     np.testing.assert_array_equal(offsets(mapped), offsets(listed))
-    assert legend_of(pl.sample_map(result, {"case-01": "x"}, ax=axes())) == ["x (1)", "missing (13)"]
+    rare = dict.fromkeys(result.names) | {"case-01": "x"}
+    assert legend_of(pl.sample_map(result, rare, ax=axes())) == ["x (1)", "missing (13)"]
 
 
 def test_the_diffusion_map(result, cells):
@@ -200,8 +201,8 @@ BAD = {
     "a name for a comparison": ("result", "condition", "a Comparison knows no variables"),
     "too few": ("result", [1, 2, 3], r"one value per sample \(14\), found 3 values"),
     "two columns": ("result", np.zeros((14, 2)), "an array of shape"),
-    "a number": ("result", 3, "one value per sample, found int"),
-    "strange names": ("result", {"nobody": 1}, "values for samples by their names"),
+    "a number": ("result", 3, r"one value per sample \(14\), found int"),
+    "strange names": ("result", {"nobody": 1}, "values for each of the 14 samples, found none for 'case-01'"),
 }
 
 
@@ -355,7 +356,7 @@ def test_bad_variables_of_smoothness(samples, result):
     with pytest.raises(hm.InvalidInputError, match="at least one variable"):
         pl.smoothness(samples, {}, ax=axes())
     with pytest.raises(hm.InvalidInputError, match="known of at least 3 samples, found 1"):
-        pl.smoothness(result, {"rare": {"case-01": 1.0}}, ax=axes())
+        pl.smoothness(result, {"rare": dict.fromkeys(result.names) | {"case-01": 1.0}}, ax=axes())
     with pytest.raises(hm.InvalidInputError, match="the same for all samples"):
         pl.smoothness(result, {"constant": [1] * 14}, ax=axes())
 

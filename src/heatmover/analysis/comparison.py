@@ -17,7 +17,15 @@ from heatmover._handed import handed
 from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Bool, Float64, FloatArray, Int64, Intp
-from heatmover._validation import LabelNames, as_array, check_integer, check_matrix, check_option, check_threads
+from heatmover._validation import (
+    LabelNames,
+    as_array,
+    check_integer,
+    check_matrix,
+    check_option,
+    check_threads,
+    in_order,
+)
 from heatmover._words import counted
 from heatmover.analysis.landmarking import LandmarkAgreement, landmark_agreement, place_landmarks
 from heatmover.analysis.units import Units, calibrated, check_units
@@ -31,7 +39,6 @@ from heatmover.graphs import Diagnosis, Graph, Landmarks
 from heatmover.manifold import classical_scaling
 from heatmover.measures import Measures, is_missing, measures_from_labels, measures_from_weights
 from heatmover.noise import Uncertainty, assess, check_cells
-from heatmover.statistics.samples import by_name
 from heatmover.statistics.separation import Separation, separate
 from heatmover.tables import write_table
 
@@ -388,13 +395,7 @@ class Comparison(ReadOnlyArrays):
 
     def _check_groups(self, groups: Groups) -> tuple[Intp, tuple[str, ...]]:
         """Return the group of each sample as an index, ``(n_samples,)``, and the names of the groups, sorted."""
-        values = as_array("groups", by_name(groups, self.names), dtype=object)
-        if values.shape != (len(self.names),):
-            raise InvalidInputError(
-                f"one group per sample ({len(self.names)})",
-                f"shape {values.shape}",
-                "from one group per point, take the first of each sample: pd.Series(groups).groupby(labels).first()",
-            )
+        values = as_array("groups", in_order(groups, self.names, "groups"), dtype=object)
         missing = [name for name, value in zip(self.names, values, strict=True) if is_missing(value)]
         if missing:
             raise InvalidInputError("a group for every sample", f"none for {', '.join(map(repr, missing[:5]))}")

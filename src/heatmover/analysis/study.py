@@ -13,8 +13,8 @@ from scipy.sparse.csgraph import connected_components
 
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Bool, Float64, Intp
-from heatmover._validation import check_integer, import_extra
-from heatmover._words import counted, distinct, find, listed, percent, quoted, verb
+from heatmover._validation import check_integer, import_extra, sample_columns
+from heatmover._words import counted, find, listed, percent, quoted, verb
 from heatmover.analysis.batches import Alignment, align_cohort, check_batches
 from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, check_reference, contrast_cells
 from heatmover.analysis.clusters import cluster_cells, cluster_note, clusters_wanted
@@ -353,13 +353,13 @@ def study_comparison(
     pandas = import_extra("pandas", package="pandas", extra="cohort")
     names = list(comparison.names)
     watch = Clock(progress)
-    frame = variables if isinstance(variables, pandas.DataFrame) else pandas.DataFrame(dict(variables or {}))
-    if variables is None or not len(frame.columns):
-        frame = pandas.DataFrame(index=names)
-    table = _in_order(frame, names).set_axis(pandas.Index(names, name="sample"))
-    table.columns = [str(name) for name in table.columns]
-    chosen = list(table.columns)
-    distinct(chosen, "names of variables", "1 and '1' read the same")
+    columns = {} if variables is None else sample_columns(variables, names)
+    # An order of categories is part of a column's type.
+    given = {} if variables is None else variables
+    kinds = {name: getattr(given[key], "dtype", None) for name, key in zip(columns, given, strict=True)}
+    table = pandas.DataFrame(columns, index=pandas.Index(names, name="sample"))
+    table = table.astype({name: kind for name, kind in kinds.items() if kind is not None})
+    chosen = list(columns)
     table = read_variables(table, numeric, categorical)
     annotation = None if cells is None else _named(cells, comparison.graph.n_points)
     tied = _named_blocks(blocks)
@@ -526,19 +526,6 @@ def _named(cells: Any, n_points: int) -> Annotation:
         return annotate(str(name), values, n_points)
     name = getattr(cells, "name", None)
     return annotate("cell type" if name is None else str(name), cells, n_points)
-
-
-def _in_order(frame: Any, names: list[str]) -> Any:
-    """Return the rows of the samples, by the index unless that merely counts."""
-    labels = [str(label) for label in frame.index]
-    if set(names) <= set(labels):
-        frame = frame.set_axis(labels).loc[names]
-    elif labels != [str(place) for place in range(len(labels))]:
-        absent = [name for name in names if name not in set(labels)]
-        raise InvalidInputError("the names of the samples in the index of variables", f"{listed(absent)} not there")
-    if len(frame) != len(names):
-        raise InvalidInputError(f"variables of {counted(len(names), 'sample')}", counted(len(frame), "row"))
-    return frame
 
 
 def enough_cells(cohort: Cohort, min_cells: int | None) -> Intp:

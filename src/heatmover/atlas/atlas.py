@@ -19,12 +19,12 @@ from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import FloatArray, Int64, IntArray
 from heatmover._validation import (
-    LabelNames,
     check_finite,
     check_matrix,
     check_memory,
     check_option,
     check_random_state,
+    sample_columns,
 )
 from heatmover._words import counted, listed, quoted, quoted_path
 from heatmover.analysis.comparison import check_model
@@ -42,7 +42,7 @@ from heatmover.graphs import Landmarks
 from heatmover.graphs.distinct import distinct_points
 from heatmover.index import MeasureIndex
 from heatmover.index.fingerprint import fingerprint
-from heatmover.measures import Measures, measures_from_weights
+from heatmover.measures import Measures, is_missing, measures_from_weights
 from heatmover.scale import InPieces
 from heatmover.scale.pieces import Request, cells_counted
 from heatmover.storage import Record, Schema, Shards, Table, peek_store, read_store, verify_store, write_store, writing
@@ -284,7 +284,7 @@ class Atlas(ReadOnlyArrays):
         twice = sorted(set(self.names) & set(mapped.names))
         if twice:
             raise InvalidInputError("names that the atlas does not have yet", listed(twice), "rename these samples")
-        given = _check_variables(variables or {}, mapped.names)
+        given = _check_variables({} if variables is None else variables, mapped.names)
         unknown = [name for name in given if name not in self.variables]
         if unknown:
             raise InvalidInputError(f"variables of the atlas ({listed(self.variables)})", listed(unknown))
@@ -444,7 +444,9 @@ def build_atlas(
     features
         Names of the features of points in an array.
     variables
-        Values of the samples by name of the variable, in the order of the samples' names; default those of the cohort.
+        Metadata of the samples: a DataFrame or a mapping of names to values. What has an index, such as a DataFrame or
+        a Series, is aligned with the names of the samples by it; a list or an array is in their order. Default: those
+        of the cohort.
     n_neighbors, model, units, random_state, n_jobs, progress
         As in `heatmover.compare`.
     landmarks
@@ -597,21 +599,19 @@ def _of_table(table: Any) -> dict[str, list[Any]]:
 
 def _check_variables(variables: Mapping[str, Sequence[Any]], names: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """Return variables as plain values: truths, numbers, text, None where missing."""
-    found = {}
-    for name, values in variables.items():
-        if len(values) != len(names):
-            raise InvalidInputError(
-                f"a value of {name!r} for each of the {counted(len(names), 'sample')}", f"{len(values)}"
-            )
-        found[LabelNames("variables").add(name)] = tuple(map(_plain_value, values))
-    return found
+    return {
+        name: tuple(_plain_value(name, value) for value in values)
+        for name, values in sample_columns(variables, names).items()
+    }
 
 
-def _plain_value(value: Any) -> Any:
+def _plain_value(name: str, value: Any) -> Any:
     """Return a value as JSON keeps it; whatever is missing, such as pandas' NA, is None."""
-    value = plain(value)
-    value = str(value) if isinstance(value, list | dict) else value
-    return None if isinstance(value, str) and value in ("nan", "NaT", "<NA>") else value
+    if is_missing(value):
+        return None
+    if not isinstance(value, str | int | float | np.generic) and not hasattr(value, "isoformat"):
+        raise InvalidInputError(f"numbers, text or dates as values of {quoted(name)}", type(value).__name__)
+    return plain(value)
 
 
 def _open_samples(place: Path) -> Shards:

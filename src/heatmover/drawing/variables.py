@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from heatmover._typing import Bool, Float64, Intp
-from heatmover._validation import LabelNames
-from heatmover._words import counted, naturally
-from heatmover.errors import InvalidInputError
+from heatmover._validation import LabelNames, in_order
+from heatmover._words import naturally
 from heatmover.measures import is_missing
-from heatmover.statistics.samples import by_name
 
 __all__ = ["Variable", "read_variable"]
 
@@ -66,9 +64,7 @@ def read_variable(values: Any, names: Sequence[str], name: str = "") -> Variable
     """
     name = name or str(getattr(values, "name", None) or "")
     categories = getattr(getattr(values, "cat", values), "categories", None)
-    found = _in_order(values, tuple(names))
-    if len(found) != len(names):
-        raise InvalidInputError(f"one value per sample ({len(names)})", counted(len(found), "value"))
+    found = in_order(values, names, repr(name) if name else "values")
     missing = np.array([is_missing(value) for value in found])
     if categories is None and _all_numbers(found, missing) and not missing.all():
         return Variable(name, _numbers(found, missing), np.full(len(found), -1), ())
@@ -79,25 +75,6 @@ def read_variable(values: Any, names: Sequence[str], name: str = "") -> Variable
     place = {text: code for code, text in enumerate(order)}
     codes = np.array([-1 if gap else place[text] for gap, text in zip(missing, texts, strict=True)], dtype=np.intp)
     return Variable(name, None, codes, tuple(order))
-
-
-def _in_order(values: Any, names: tuple[str, ...]) -> list[Any]:
-    """Return plain values in the order of the samples."""
-    ordered = by_name(values, names)
-    if ordered is not values:
-        known = {str(key) for key in (values if isinstance(values, Mapping) else values.index)}
-        if not known.intersection(names):
-            raise InvalidInputError("values for samples by their names", f"none for {names[0]!r} or any other")
-    return _listed(ordered)
-
-
-def _listed(values: Any) -> list[Any]:
-    if isinstance(values, str) or not hasattr(values, "__len__"):
-        raise InvalidInputError("one value per sample", f"{type(values).__name__} {str(values)[:60]!r}")
-    array = values if hasattr(values, "ndim") else np.asarray(values, dtype=object)
-    if array.ndim != 1:
-        raise InvalidInputError("one value per sample", f"an array of shape {array.shape}")
-    return list(values)
 
 
 def _all_numbers(values: Sequence[Any], missing: Bool) -> bool:

@@ -41,7 +41,7 @@ def read_cache(shards: Shards) -> Shortlist | None:
         arrays = {name: _read(place / f"{name}.npy", checksum) for name, checksum in about["sha256"].items()}
         return Shortlist.restored(arrays)
     # No cache, a damaged one, or one of another version: each is made again.
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except Exception:
         return None
 
 

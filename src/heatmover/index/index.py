@@ -12,6 +12,7 @@ from typing import Any, Literal, final
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._files import check_place
 from heatmover._typing import FloatArray, Int64
 from heatmover._validation import (
     check_finite,
@@ -144,7 +145,7 @@ class MeasureIndex:
         names
             One per sample, distinct. None: ``"0"``, ``"1"``, ...
         variables
-            Name of each variable and its values, one per sample: numbers or text; None and NaN are missing.
+            Metadata of the samples, numbers or text, as in `heatmover.build_atlas`; None and NaN are missing.
         model
             The fitted model that made the rows: queries may then be measures, and its fingerprint is kept.
         path
@@ -177,7 +178,7 @@ class MeasureIndex:
             store = _Memory(schema)
             store.append(table)
             return cls(store, Rows(len(rows), _kept(rows), None), model=model, memory=limit)
-        return cls(Shards.create(Path(path), schema, table), None, model=model, memory=limit)
+        return cls(Shards.create(check_place(path, "an index"), schema, table), None, model=model, memory=limit)
 
     @classmethod
     def from_measures(
@@ -236,7 +237,7 @@ class MeasureIndex:
             Of the latest generation; `refresh` takes in what is added later.
         """
         limit = check_memory(memory)
-        shards = Shards.open(Path(path))
+        shards = Shards.open(check_place(path, "an index"))
         if model is not None:
             made_by = fingerprint(model)
             _check_width(shards.schema.n_features, model)
@@ -324,7 +325,7 @@ class MeasureIndex:
         names
             New ones, one per sample. None: those of the measures, else their rows' numbers.
         variables
-            Those that the index has.
+            Those that the index has, as in `from_embedding`.
 
         Examples
         --------

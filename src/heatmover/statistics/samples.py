@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ from heatmover._validation import ALL_DISTANCES, LabelNames, as_array, check_int
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 
-__all__ = ["by_name", "check_at_most", "check_distances", "check_labels", "check_numbers"]
+__all__ = ["check_at_most", "check_distances", "check_labels", "check_numbers"]
 
 
 # Distances computed in float32 differ from their transpose, and on the diagonal from zero, by about 1e-7 of the
@@ -104,24 +102,6 @@ def check_at_most(name: str, value: object, most: int, why: str) -> int:
     if count > most:
         raise InvalidInputError(f"{name} of at most {most}", f"{count}", why)
     return count
-
-
-def by_name(groups: Any, names: tuple[str, ...]) -> Any:
-    """Return the groups in the order of ``names`` if they are labelled with them, else as they are."""
-    index = getattr(groups, "index", None)
-    if index is not None and not callable(index):
-        labels = LabelNames("the index").add_all(index)
-        known = set(names).intersection(labels)
-        # An index that merely counts does not name the samples, unless their names are such numbers.
-        if known or labels != [str(place) for place in range(len(labels))]:
-            repeated = [label for label, count in Counter(labels).items() if count > 1]
-            if repeated:
-                raise InvalidInputError("each sample once in the index", f"{repeated[0]!r} more than once")
-            groups = dict(zip(labels, groups, strict=True))
-    if not isinstance(groups, Mapping):
-        return groups
-    named = dict(zip(LabelNames("names of samples").add_all(groups), groups.values(), strict=True))
-    return [named.get(name) for name in names]
 
 
 def _listed(name: str, labels: Any, n_samples: int, of: str) -> list[Any]:

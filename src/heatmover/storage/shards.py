@@ -30,9 +30,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._files import replacing, sync
+from heatmover._files import check_place, is_stray, replacing, sync
 from heatmover._typing import FloatArray, Int64
-from heatmover._validation import check_finite
+from heatmover._validation import check_finite, sample_columns
 from heatmover._words import counted, distinct, find, listed, quoted, quoted_path
 from heatmover.errors import InvalidInputError, argument
 from heatmover.storage.lock import explained, writing
@@ -170,10 +170,8 @@ class Table:
             raise InvalidInputError(f"one name per row ({len(rows):,})", counted(len(texts), "name"))
         distinct(texts, "names of samples", "give every sample a name of its own")
         column = _values if as_given else _column
-        columns = {
-            _check_name(name, "a variable"): column(str(name), values, len(texts))
-            for name, values in (variables or {}).items()
-        }
+        given = {} if variables is None else sample_columns(variables, texts)
+        columns = {_check_name(name, "a variable"): column(name, values) for name, values in given.items()}
         return cls(rows, texts, columns, None if counts is None else _check_counts(counts, len(texts)))
 
     @property
@@ -187,7 +185,8 @@ class Table:
     def fitted(self, schema: Schema) -> Table:
         """Return the same samples for a store, or raise if they have another width or other variables.
 
-        A variable of which all values are missing is of the kind that the store has.
+        A variable of which all values are missing is of the kind that the store has, and where all that are stored are
+        missing, values of every kind are taken.
         """
         if self.rows.shape[1] != schema.n_features:
             raise InvalidInputError(
@@ -202,11 +201,8 @@ class Table:
                 else f"samples with their cells at {counted(schema.n_nodes, 'node')}"
             )
             raise InvalidInputError(f"{kept}, as the store keeps them", *told)
-        numbers = {each.name for each in schema.variables if each.kind == "number"}
-        columns = {
-            name: np.full(len(values), math.nan) if name in numbers and not any(_known(values)) else values
-            for name, values in self.variables.items()
-        }
+        kinds = {each.name: each.kind for each in schema.variables}
+        columns = {name: _as_kind(values, kinds.get(name)) for name, values in self.variables.items()}
         table = replace(self, variables=columns)
         if set(table.kinds) != set(schema.variables):
             raise InvalidInputError(
@@ -224,9 +220,11 @@ class Table:
 
 def _check_name(name: object, what: str = "a sample") -> str:
     text = str(name)
-    if not text or len(text) > LONGEST_NAME:
+    if _is_missing(name) or not text.strip():
+        raise InvalidInputError(f"a name for {what}", "an empty or missing one", f"give {what} a name")
+    if len(text) > LONGEST_NAME:
         raise InvalidInputError(
-            f"the name of {what} to have 1 to {LONGEST_NAME:,} characters", f"{len(text):,}", "give a shorter name"
+            f"the name of {what} to have at most {LONGEST_NAME:,} characters", f"{len(text):,}", "give a shorter name"
         )
     if "\0" in text:
         raise InvalidInputError(f"the name of {what} without NUL characters", quoted(text), "replace them")
@@ -237,16 +235,16 @@ def _check_name(name: object, what: str = "a sample") -> str:
     return text
 
 
-def _column(name: str, values: Any, n_rows: int) -> Any:
-    """Return a variable as float64 if all values are numbers or missing, else as text and None."""
-    listed_values = list(values)
-    if len(listed_values) != n_rows:
-        raise InvalidInputError(
-            f"one value of {quoted(name)} per sample ({n_rows:,})", counted(len(listed_values), "value")
-        )
+def _column(name: str, listed_values: list[Any]) -> Any:
+    """Return a variable as float64 if all values are numbers or missing, else as text and None.
+
+    Values that are all missing are of no kind yet.
+    """
     missing = [not known for known in _known(listed_values)]
     known = [value for value, none in zip(listed_values, missing, strict=True) if not none]
-    if known and all(_is_number(value) for value in known):
+    if not known:
+        return (None,) * len(listed_values)
+    if all(_is_number(value) for value in known):
         column = np.array([math.nan if none else float(v) for v, none in zip(listed_values, missing, strict=True)])
         # A whole number that float64 cannot hold would come back as another one.
         changed = [v for v in known if isinstance(v, int | np.integer) and int(float(v)) != int(v)]
@@ -255,11 +253,18 @@ def _column(name: str, values: Any, n_rows: int) -> Any:
     return [None if none else _check_text(name, value) for value, none in zip(listed_values, missing, strict=True)]
 
 
-def _values(name: str, values: Any, n_rows: int) -> tuple[Any, ...]:
+def _as_kind(values: Any, kind: str | None) -> Any:
+    """Return a variable as a store keeps it, if it can."""
+    if kind == "value":
+        return tuple(None if _is_missing(value) else value for value in np.asarray(values, dtype=object).tolist())
+    if kind is None or any(_known(values)):
+        return values
+    return np.full(len(values), math.nan) if kind == "number" else [None] * len(values)
+
+
+def _values(name: str, values: list[Any]) -> tuple[Any, ...]:
     """Return a variable with every value as it is."""
     found = tuple(None if _is_missing(value) else value for value in values)
-    if len(found) != n_rows:
-        raise InvalidInputError(f"one value of {quoted(name)} per sample ({n_rows:,})", counted(len(found), "value"))
     for value in found:
         if not _is_plain(value):
             raise InvalidInputError(
@@ -303,6 +308,9 @@ def _is_number(value: object) -> bool:
 
 
 def _check_text(name: str, value: object) -> str:
+    # Of other objects, text would show their type or address.
+    if not isinstance(value, str | int | float | np.generic) and not hasattr(value, "isoformat"):
+        raise InvalidInputError(f"numbers, text or dates as values of {quoted(name)}", type(value).__name__)
     text = str(value)
     try:
         text.encode()
@@ -451,6 +459,7 @@ class Shards:
     @classmethod
     def open(cls, folder: Path) -> Shards:
         """Open the latest generation of a store."""
+        check_place(folder, "a store")
         return cls(folder, _read_manifest(folder), _Names())
 
     def refresh(self) -> Shards:
@@ -797,7 +806,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
     """Return what is in a folder, by name."""
     try:
         with os.scandir(folder) as found:
-            return sorted(found, key=lambda entry: entry.name)
+            return sorted((entry for entry in found if not is_stray(entry.name)), key=lambda entry: entry.name)
     except OSError as error:
         raise _bad_manifest(folder, error.strerror or str(error)) from error
 

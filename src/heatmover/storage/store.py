@@ -25,7 +25,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._files import exchange, sync
+from heatmover._files import check_place, exchange, is_stray, sync
 from heatmover._version import __version__
 from heatmover._words import counted, quoted, quoted_path
 from heatmover.errors import InvalidInputError, argument
@@ -192,8 +192,8 @@ def verify_store(path: str | os.PathLike[str], *, beside: Collection[str] = ()) 
 
 
 def _check_path(path: str | os.PathLike[str]) -> Path:
-    place = Path(path)
-    if not place.name or "\0" in os.fspath(path):
+    place = check_place(path, "a store")
+    if not place.name:
         raise InvalidInputError("the path of a store", repr(os.fspath(path)))
     return place
 
@@ -427,6 +427,7 @@ def _walk(place: Path, beside: Collection[str]) -> Iterator[str]:
         if Path(folder) == place:
             folders[:] = [name for name in folders if name not in beside]
             files = [name for name in files if name not in beside]
+        files = [name for name in files if not is_stray(name)]
         inside = Path(folder).relative_to(place)
         linked = [name for name in folders if (Path(folder) / name).is_symlink()]
         for name in [*files, *linked]:
