@@ -416,8 +416,8 @@ def options_case(rng: np.random.Generator, folder: Path) -> None:
     demand(not re.search(r"\bhm\.|Graph\.from|DiffusionEMD\(", result.stderr), f"advice in Python: {result.stderr}")
     if result.exit_code == 2:
         demand(sorted(path.name for path in folder.iterdir()) == before, "something written")
-        lines = [line for line in result.stderr.splitlines() if re.search("[a-z]", line)]
-        lines = [line for line in lines if not line.endswith(" ...")]
+        lines = [line.strip("│╭─╮ ") for line in result.stderr.splitlines()]
+        lines = [line for line in lines if re.search("[a-z]", line) and line != "Error" and not line.endswith(" ...")]
         demand(len(lines) == 1 or "Usage" in result.output, f"{len(lines)} lines: {result.stderr!r}")
 
 

@@ -232,6 +232,8 @@ def plain(value: Any) -> Any:
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(inner) for inner in value]
+    if isinstance(value, np.floating):
+        return plain(float(value))  # a longdouble's own tolist is a longdouble
     if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist())
     if isinstance(value, float):

@@ -166,6 +166,8 @@ class LabelNames:
 
     def add(self, label: Any) -> str:
         """Return the name of a label, seen before or new."""
+        if isinstance(label, bytes):  # whose name would be that of Python's notation
+            raise InvalidInputError(f"{self.what}: words or numbers", f"bytes, {label!r}", "decode them: astype(str)")
         name = str(label)
         if "\0" in name:
             # NumPy's text drops them at the end: "a" and "a\0" would be one.

@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(store):
         ("3 features", lambda: Table.checked(ROWS[:1, :2], ["x"], {"age": [1], "sex": ["m"]})),
         ("variables that are stored", lambda: Table.checked(ROWS[:1], ["x"], {"age": [1]})),
         ("variables that are stored", lambda: Table.checked(ROWS[:1], ["x"], {"age": ["old"], "sex": ["m"]})),
-        ("one value of 'age' per sample", lambda: Table.checked(ROWS[:1], ["x"], {"age": [1, 2], "sex": ["m"]})),
+        ("'age': one value per sample", lambda: Table.checked(ROWS[:1], ["x"], {"age": [1, 2], "sex": ["m"]})),
         ("NaN", lambda: Table.checked(ROWS[:1] * np.nan, ["x"], {"age": [1], "sex": ["m"]})),
     ]
     for said, made in wrong:
