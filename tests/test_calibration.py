@@ -267,7 +267,7 @@ WITH_NAN[0, 1] = WITH_NAN[1, 0] = np.nan
         ({"points": None}, "points .* whose distances are the unit, found none"),
         ({"points": DATA.points[:-1]}, r"points of shape \(280, n_dimensions\)"),
         ({"points": DATA.points[:, 0]}, "2-d"),
-        ({"ground": "manhattan"}, "ground to be 'euclidean', 'geodesic' or costs"),
+        ({"ground": "mahalanobis"}, "ground to be .geodesic., .euclidean., .cosine., .* or costs"),
         ({"ground": COSTS[:5, :5]}, r"costs of shape \(280, 280\), found shape \(5, 5\)"),
         ({"ground": -COSTS}, "non-negative costs, found a smallest of -"),
         ({"ground": ASYMMETRIC}, "symmetric costs, found two directions that differ by 1"),
@@ -313,3 +313,30 @@ def test_distances_are_checked(euclidean):
         euclidean.distances([-1.0])
     with pytest.raises(hm.InvalidInputError, match="distances of at least 0"):
         euclidean.distances(np.nan)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l1", "chebyshev"])
+def test_the_metrics_of_graphs_are_grounds(metric):
+    """The same as their costs, which SciPy finds, as a matrix."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(200, 4)) + 3
+    mu = hm.measures_from_labels(rng.integers(0, 20, 200))
+    names = {"l1": "cityblock"}
+    costs = cdist(points, points, names.get(metric, metric))
+    model = hm.DiffusionEMD(hm.Graph.from_points(points, n_neighbors=10, metric=metric), max_scale=5)
+    named = hm.calibrate(model, mu, points=points, ground=metric)
+    given = hm.calibrate(model, mu, ground=costs)
+    np.testing.assert_allclose(named.exact, given.exact, rtol=1e-6)
+    assert "in the unit of the metric" in named.describe()
+
+
+def test_costs_may_have_a_diagonal_of_rounding():
+    rng = np.random.default_rng(1)
+    places = rng.normal(size=(120, 3))
+    places /= np.linalg.norm(places, axis=1, keepdims=True)
+    arcs = np.arccos(np.clip(places @ places.T, -1, 1))
+    assert 1e-9 < arcs.diagonal().max() < 1e-7
+    model = hm.DiffusionEMD(hm.Graph.from_points(places, n_neighbors=10), max_scale=5)
+    hm.calibrate(model, hm.measures_from_labels(np.arange(120) % 20), ground=arcs)
+    with pytest.raises(hm.InvalidInputError, match="zero diagonal"):
+        hm.calibrate(model, hm.measures_from_labels(np.arange(120) % 20), ground=arcs + 1e-3)

@@ -513,3 +513,8 @@ def test_scikit_learn_splits_measures_and_their_names():
     one, two = train_test_split(measures, test_size=0.5, random_state=0)
     assert sorted(one.names + two.names) == sorted(measures.names)
     assert len(resample(measures, random_state=0)) == 4
+
+
+def test_a_name_twice_is_refused():
+    with pytest.raises(InvalidInputError, match="distinct names of measures, found 'a' more than once"):
+        measures_from_weights(np.eye(2), names=["a", "a"])

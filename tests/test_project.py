@@ -242,3 +242,26 @@ def test_every_public_name_has_an_example():
 def test_no_property_has_a_deadline():
     """A first example that loads a compiled kernel takes longer than hypothesis allows, on a busy machine."""
     assert settings().deadline is None
+
+
+def test_no_signature_shows_an_address():
+    """Of every public function and method, as help() and the documentation show it."""
+    shown = []
+    for module in (heatmover, *filter(inspect.ismodule, (getattr(heatmover, name) for name in heatmover.__all__))):
+        for name in module.__all__:
+            value = getattr(module, name)
+            members = vars(value).values() if inspect.isclass(value) else ()
+            for each in (value, *members):
+                function = getattr(each, "__func__", each)
+                if inspect.isfunction(function):
+                    shown.append(f"{module.__name__}.{name}: {inspect.signature(function)}")
+    assert len(shown) > 100
+    assert not [signature for signature in shown if " at 0x" in signature]
+
+
+def test_type_checkers_know_what_fit_transform_returns(tmp_path):
+    script = tmp_path / "user.py"
+    script.write_text("import heatmover as hm\nreveal_type(hm.DiffusionEMD().fit_transform([[1.0]]))\n")
+    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert 'Revealed type is "numpy.ndarray[' in done.stdout, done.stdout

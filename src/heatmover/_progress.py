@@ -27,5 +27,8 @@ class Silent:
     def advance(self, steps: int = 1) -> None:
         """Ignore the steps."""
 
+    def __repr__(self) -> str:  # in signatures
+        return "SILENT"
+
 
 SILENT = Silent()

@@ -21,7 +21,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ from heatmover.embedding.definition import block_weights, scale_weights
 from heatmover.embedding.estimator import unfitted_copy
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
 from heatmover.graphs import Graph
+from heatmover.graphs.metrics import ALIASES, METRICS
 from heatmover.measures import check_measures
 from heatmover.metrics import centered_ranks
 from heatmover.storage import Record
@@ -47,7 +48,7 @@ from heatmover.transport import GroundCosts, exact_pairs
 
 __all__ = ["FEWEST", "Calibration", "Curve", "calibrate"]
 
-Ground: TypeAlias = Literal["euclidean", "geodesic"] | npt.ArrayLike
+Ground: TypeAlias = str | npt.ArrayLike
 
 # Scales looked at below and above the model's own largest. On eight shapes and three cohorts the best lay between three
 # below and two above.
@@ -80,6 +81,7 @@ MEANINGS = {
     "geodesic": "in the unit of the features, shortest paths along the graph",
     "cost": "in the unit of the costs",
 }
+METRIC = "in the unit of the metric between points"
 
 
 def _percent(share: float) -> str:
@@ -159,7 +161,7 @@ class Calibration(ReadOnlyArrays):
     shrinkage
         How strongly the weights were held at those of the model that came in: infinity for wholly.
     ground
-        ``"euclidean"``, ``"geodesic"`` or ``"cost"``.
+        ``"euclidean"`` or another metric, ``"geodesic"`` or ``"cost"``.
     pairs
         ``(n_pairs, 2)``: the measures solved exactly, by their rows.
     exact
@@ -244,9 +246,9 @@ class Calibration(ReadOnlyArrays):
         'Distances are in the unit of the features, straight lines between points (euclidean): 64 pairs ...'
         """
         return (
-            f"Distances are {MEANINGS[self.ground]} ({self.ground}): {counted(len(self.pairs), 'pair')} of samples "
-            f"were solved "
-            "exactly, and distances predicted without a pair differ from its exact one by "
+            f"Distances are {MEANINGS.get(self.ground, METRIC)} ({self.ground}): "
+            f"{counted(len(self.pairs), 'pair')} of samples were solved exactly, and distances predicted "
+            "without a pair differ from its exact one by "
             f"{_percent(self.median_error)} (median), 90 % of them by at most {_percent(self.error_90)}."
         )
 
@@ -291,9 +293,10 @@ def calibrate(
     points
         Coordinates ``(n_points, n_dimensions)``; not needed if ``ground`` is a matrix.
     ground
-        What moving a unit of mass costs. ``"euclidean"``: the straight line between points. ``"geodesic"``: the
-        shortest path along the edges of the graph, each as long as the straight line between its ends. Or costs
-        ``(n_points, n_points)``: symmetric, non-negative, with a zero diagonal.
+        What moving a unit of mass costs. ``"euclidean"``: the straight line between points; any other metric of
+        `Graph.from_points` by its name, such as ``"cosine"``. ``"geodesic"``: the shortest path along the edges of the
+        graph, each as long as the straight line between its ends. Or costs ``(n_points, n_points)``: symmetric,
+        non-negative, with a zero diagonal.
     n_pairs
         Pairs to solve, from near to far and of as many different measures as possible.
     random_state
@@ -352,7 +355,7 @@ def calibrate(
         model=_fitted_model(base, fit, masses),
         curve=fit.curve,
         shrinkage=fit.shrinkage,
-        ground=ground if isinstance(ground, str) else "cost",
+        ground=ALIASES.get(ground, ground) if isinstance(ground, str) else "cost",
         pairs=solved.pairs,
         exact=exact,
         predicted=predicted,
@@ -405,9 +408,11 @@ def _check_ground(ground: Ground, points: npt.ArrayLike | None, n_points: int) -
     if not isinstance(ground, str):
         matrix = _check_costs(ground, n_points)
         return lambda _graph, _masses, _pairs: lambda rows, columns: matrix[np.ix_(rows, columns)]
-    if ground not in ("euclidean", "geodesic"):
+    known = ALIASES.get(ground, ground)
+    if known != "geodesic" and known not in METRICS:
         raise InvalidInputError(
-            f"{argument('ground')} to be 'euclidean', 'geodesic' or costs (n_points, n_points)", repr(ground)
+            f"{argument('ground')} to be 'geodesic', {', '.join(map(repr, METRICS))} or costs (n_points, n_points)",
+            repr(ground),
         )
     if points is None:
         raise InvalidInputError(
@@ -423,13 +428,9 @@ def _check_ground(ground: Ground, points: npt.ArrayLike | None, n_points: int) -
         )
     if ground == "geodesic":
         return lambda graph, masses, pairs: _geodesic_costs(graph, places, masses, pairs)
-    return lambda _graph, _masses, _pairs: lambda rows, columns: _euclidean(places[rows], places[columns])
-
-
-def _euclidean(a: Float64, b: Float64) -> Float64:
-    from scipy.spatial.distance import cdist
-
-    return np.asarray(cdist(a, b))
+    metric = METRICS[known]
+    placed = metric.place(places)
+    return lambda _graph, _masses, _pairs: lambda rows, columns: metric.between(placed[rows], placed[columns])
 
 
 def _check_costs(ground: npt.ArrayLike, n_points: int) -> Float64:
@@ -439,7 +440,8 @@ def _check_costs(ground: npt.ArrayLike, n_points: int) -> Float64:
     if costs.min() < 0:
         raise InvalidInputError("non-negative costs", f"a smallest of {costs.min():g}")
     largest = float(costs.max())
-    if np.abs(costs.diagonal()).max() > 1e-9 * largest:
+    # The arc cosine of a product that is 1 but for its rounding is 3e-8.
+    if np.abs(costs.diagonal()).max() > 1e-6 * largest:
         raise InvalidInputError(
             "costs with a zero diagonal", f"up to {costs.diagonal().max():g}", "mass that stays costs nothing"
         )

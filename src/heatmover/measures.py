@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from heatmover._typing import Bool, Float64, Int64
 from heatmover._validation import LabelNames, as_array, check_finite, check_matrix, check_real, check_sparse
-from heatmover._words import counted, find_all, listed, quoted, verb
+from heatmover._words import counted, distinct, find_all, listed, quoted, verb
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Measures", "distinct_labels", "is_missing", "measures_from_labels", "measures_from_weights"]
@@ -238,7 +238,9 @@ def measures_from_weights(weights: Any, *, names: Sequence[object] | None = None
     if len(names) != masses.shape[0]:
         raise InvalidInputError(f"one name per row ({masses.shape[0]})", counted(len(names), "name"))
     # A copy: the rows still share their structure with the caller's matrix, which is not ours to freeze.
-    return Measures(_frozen(sp.csr_array(masses, copy=True)), tuple(LabelNames("names").add_all(names)))
+    texts = LabelNames("names").add_all(names)
+    distinct(texts, "names of measures", "give every measure a name of its own")
+    return Measures(_frozen(sp.csr_array(masses, copy=True)), tuple(texts))
 
 
 def check_measures(measures: Any, *, n_points: int | None = None, normalize: bool = False) -> Float64 | sp.csr_array:

@@ -628,3 +628,15 @@ def test_scikit_learn_validates_and_searches_over_measures(form):
     search = GridSearchCV(pipeline, grid, cv=2).fit(form(measures), sides)
     assert search.best_score_ > 0.8
     assert search.predict(form(measures[:3])).shape == (3,)
+
+
+def test_a_whole_scale_may_be_a_float():
+    graph = hm.Graph.from_grid((30,))
+    model = hm.DiffusionEMD(graph, max_scale=5.0).fit()
+    assert model.max_scale_ == 5
+    assert isinstance(model.max_scale_, int)
+    np.testing.assert_array_equal(
+        model.transform(np.eye(30)), hm.DiffusionEMD(graph, max_scale=5).fit_transform(np.eye(30))
+    )
+    with pytest.raises(InvalidInputError, match=r"whole number of at least 0, found 5\.5"):
+        hm.DiffusionEMD(graph, max_scale=5.5).fit()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from functools import wraps
 from textwrap import indent
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -469,6 +469,11 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         self.n_regions_ = np.diff(layout.edges)
         self.error_bound_ = prepared.diffuser.error_bound(layout.scales)
 
+    if TYPE_CHECKING:  # scikit-learn's own has no types
+
+        def fit_transform(self, X: Any, y: Any = None) -> FloatArray:
+            """Fit, then embed the same measures."""
+
     def transform(self, X: Any) -> FloatArray:
         """Embed measures.
 
@@ -734,7 +739,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
                 raise InvalidInputError(
                     "max_scale to be a whole number, a number in (0, 1) or 'auto'", repr(self.max_scale)
                 )
-        elif not _is_share(self.max_scale) and check_integer("max_scale", self.max_scale, minimum=0) > 30:
+        elif not _is_share(self.max_scale) and check_integer("max_scale", _whole(self.max_scale), minimum=0) > 30:
             raise InvalidInputError("max_scale of at most 30", f"{self.max_scale}", "2^30 steps mix any graph in reach")
         if self.n_scales is not None:
             check_integer("n_scales", self.n_scales, minimum=1)
@@ -847,6 +852,11 @@ def _refuse_words(max_scale: object) -> None:
             repr(max_scale),
             "use DiffusionEMD(...) for the scale at which two points have half mixed",
         )
+
+
+def _whole(value: object) -> object:
+    """Return 5 for 5.0: a grid of shares and scales has floats."""
+    return int(value) if isinstance(value, float | np.floating) and float(value).is_integer() else value
 
 
 def _is_share(value: object) -> bool:

@@ -48,6 +48,13 @@ class Metric:
     radius: Map = _same
     order: float = 2.0
 
+    def between(self, one: Float64, other: Float64) -> Float64:
+        """Return all distances between points that were placed, ``(n_one, n_other)``."""
+        from scipy.spatial.distance import cdist
+
+        apart = cdist(one, other, "chebyshev") if np.isinf(self.order) else cdist(one, other, "minkowski", p=self.order)
+        return self.length(np.asarray(apart))
+
 
 def _directions(points: Float64) -> Float64:
     """Return points at a distance of one from the origin, in the same direction."""
