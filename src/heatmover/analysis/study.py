@@ -22,7 +22,14 @@ from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, check_all_pairs
 from heatmover.analysis.composition import SampleComposition, compose
 from heatmover.analysis.design_check import design_notes
-from heatmover.analysis.examination import Finding, check_adjusted, design_of, examine, examine_design
+from heatmover.analysis.examination import (
+    Finding,
+    check_adjusted,
+    design_of,
+    examine,
+    examine_design,
+    out_of_reach,
+)
 from heatmover.analysis.noise import (
     NOISY,
     confounded_sentence,
@@ -136,10 +143,8 @@ class Study:
         size = f"it {first.size}{within}"
         between = f"the distances between the {counted(n_samples, 'sample')}{first.beside}"
         if first.undecided:
-            return (
-                f"{first.evidence} cannot decide whether {name} goes with {between}: {size} ({p}, the smallest that so "
-                "few allow)."
-            )
+            cannot = out_of_reach(*first.limit, f"the test of {between}")
+            return f"{cannot}: {name} {first.size}{within} ({p})."
         if first.sure:
             return f"{name} goes with {between}: {size} ({p})."
         if answer.p_value <= 0.05:
@@ -509,7 +514,7 @@ def _contrast(
     return contrast_cells(
         compared.comparison, compared.annotation, groups,
         variable=first.variable, reference=reference, blocks=_one_or_several(design.blocks), cells=compared.cells,
-        features=compared.features, feature_names=compared.feature_names, **tests,
+        features=compared.features, feature_names=compared.feature_names, unadjusted=first.adjusted, **tests,
     )  # fmt: skip
 
 
