@@ -276,16 +276,20 @@ def _contrast(study: Study) -> Iterator[str]:
     found = study.contrast
     if found is None:
         return
+    rate = (
+        ""
+        if found.no_calls
+        else (", each adjusted for the false discovery rate over types (Benjamini and Hochberg, 1995)")
+    )
     yield (
         f"Cell types ({shortened(found.annotation)}) were compared between {found.n_samples[0]:,} and "
         f"{counted(found.n_samples[1], 'independent sample')} of {shortened(found.group)!r} and "
         f"{shortened(found.reference)!r}: "
         f"their numbers by studentised differences of shares and of log-ratios to {_reference(found)}, the less sure "
         "of the two counting, and their states by studentised distances between the diffused distributions of their "
-        f"own cells, with {counted(found.n_permutations, 'permutation')}, each adjusted for the false discovery rate "
-        f"over types "
-        "(Benjamini and Hochberg, 1995). The distance between the means of the two groups was divided among cell types "
-        "by its witness function, and each part into abundance and state."
+        f"own cells, with {counted(found.n_permutations, 'permutation')}{rate}. The distance "
+        "between the means of the two groups was divided among cell types by its witness function, and each part into "
+        "abundance and state."
     )
     if found.no_calls:
         yield found.no_calls
