@@ -42,7 +42,7 @@ class Noise:
         The comparison.
     whole
         Whether `compare` would compare the same cells of the same samples. If not, its share of halves that find each
-        other is another one: with a tenth of the cells 6 %, with all of them 98 %.
+        other is another one: 4 % with 20,000 of 400,000 cells, 97 % with all of them.
     """
 
     floors: dict[int, float]
