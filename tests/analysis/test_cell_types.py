@@ -261,3 +261,38 @@ def test_a_bad_column_is_refused_before_anything_is_compared(cohort, monkeypatch
         study_cohort(cohort, cells="branches")
     with pytest.raises(InvalidInputError, match="'condition', which is the same in all cells of every sample"):
         study_cohort(cohort, cells="condition")
+
+
+def test_no_type_is_called_in_null_cohorts_whose_batch_is_partly_confounded():
+    """The batch changes numbers and states; 8 of 10 cases and 2 of 10 controls are of one batch."""
+    condition = np.repeat(["case", "control"], 10)
+    batch = np.where(np.tile(np.arange(10), 2) < np.repeat([8, 2], 10), "x", "y")
+    called = {True: 0, False: 0}
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        kinds = [rng.choice(3, 60, p=[0.5, 0.3, 0.2] if each == "x" else [0.3, 0.4, 0.3]) for each in batch]
+        points = [rng.normal(size=(60, 3)) + 4 * np.eye(3)[kind] for kind in kinds]
+        comparison = hm.compare(np.vstack(points), np.repeat([f"s{i:02d}" for i in range(20)], 60), n_neighbors=15)
+        for adjusted in called:
+            found = study_comparison(
+                comparison, {"condition": condition, "batch": batch}, adjust=["batch"] if adjusted else [],
+                cells={"kind": np.concatenate(kinds).astype(str)}, **QUICK,
+            ).contrast  # fmt: skip
+            called[adjusted] += bool(found.different)
+            assert bool(found.no_calls) == adjusted
+            assert adjusted == ("not adjusted for 'batch'" in found.describe())
+    assert called[True] == 0 < called[False]
+
+
+def test_five_pairs_call_nothing_and_six_do():
+    rng = np.random.default_rng(0)
+    for n_pairs in (5, 6):
+        kind = rng.random((2 * n_pairs, 80)) < np.tile([0.2, 0.8], n_pairs)[:, None]
+        points = rng.normal(size=(kind.size, 2)) + 3.0 * kind.reshape(-1, 1)
+        comparison = hm.compare(points, np.repeat([f"s{i:02d}" for i in range(2 * n_pairs)], 80), n_neighbors=15)
+        visit, patient = ["before", "after"] * n_pairs, np.repeat(range(n_pairs), 2)
+        found = contrast_cells(comparison, annotate("kind", kind.ravel().astype(str), kind.size), visit, blocks=patient)
+        assert bool(found.different) == (n_pairs == 6)
+        assert bool(found.no_calls) == (n_pairs == 5)
+        cells = explain_groups(comparison.model, comparison.measures, visit, blocks=patient)
+        assert bool((cells.q_values <= 0.1).any()) == (n_pairs == 6)

@@ -190,8 +190,9 @@ def test_notes_of_a_study():
     assert list(design_notes(table, ["sex"], blocks=table["donor"])) == []
     (note,) = design_notes(table, ["sex"])
     assert note.startswith("'sex' is the same in all samples of each 'donor'")
-    (note,) = design_notes(table, ["stimulated"])
+    note, paired = design_notes(table, ["stimulated"])
     assert note.startswith("'stimulated', 'treatment' and 'batch' divide the samples in the same way")
+    assert paired.startswith("Each 'donor' has one sample of every group of 'stimulated': the samples are paired, and")
     del table["batch"]
     assert list(design_notes(table, ["stimulated"], blocks=table["donor"])) == []
     (note,) = design_notes(table, ["stimulated", "treatment"], blocks={"any": [d + "!" for d in PAIRS]})

@@ -155,18 +155,21 @@ def test_so_few_cannot_decide():
     places = np.random.default_rng(4).normal(size=5).repeat(2) * 0.1 + np.tile([0.0, 9.0], 5)
     (found,) = examine(apart(places), {"visit": list("ab" * 5)}, blocks=np.repeat(range(5), 2))
     assert found.undecided
-    assert str(found).startswith("5 pairs cannot decide whether 'visit' goes with the distances: it explains 100 %")
-    assert "(p = 0.062, the smallest that so few allow)" in str(found)
+    limit = "With 5 pairs the smallest possible p-value is 0.0625, so the test of the distances cannot reach 0.05"
+    assert str(found).startswith(f"{limit}: 'visit' explains 100 % of their variation (p = 0.062).")
+    assert found.plain()["undecided"] is True
     assert found.plain()["tests"]["permanova"]["smallest_p"] == 0.0625
     (three,) = examine(apart(places[:6]), {"visit": list("ababab")})
     assert three.undecided
-    assert str(three).startswith("6 samples cannot decide")
+    assert str(three).startswith("With 6 samples the smallest possible p-value is 0.1, so")
     units = {"group": list("aabbaabb")}
     (whole,) = examine(apart([0, 0, 9, 9, 0, 0, 9, 9.0]), units, blocks=list("11223344"))
     assert (whole.evidence, whole.undecided) == ("4 blocks", True)
     (no,) = examine(apart(np.random.default_rng(5).normal(size=6)), {"visit": list("ababab")})
-    assert not no.undecided
-    assert str(no).startswith("No sign")
+    assert no.undecided  # whatever its p-value is
+    assert str(no).startswith("With 6 samples the smallest possible p-value is 0.1, so")
+    (drawn,) = examine(apart(np.arange(20.0)), {"visit": list("ab" * 10)}, n_permutations=9)
+    assert str(drawn).startswith("With 9 permutations the smallest possible p-value is 0.1, so")
 
 
 def test_several_blocks_by_name():

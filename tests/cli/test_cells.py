@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -176,3 +178,79 @@ def test_the_demo_finds_its_branch(tmp_path, cli):
     kinds = pd.read_csv(tmp_path / "out" / CELL_TYPES)
     assert kinds["cell_type"][0] == "branch 4"
     assert "'branch 4'" in result.stdout
+
+
+@pytest.fixture(scope="module")
+def designed(tmp_path_factory):
+    """Ten samples in five pairs and two batches; after treatment there are more cells of one type, in another state."""
+    rng = np.random.default_rng(3)
+    after, size = np.tile([False, True], 5).repeat(60), 600
+    kind = rng.random(size) < np.where(after, 0.8, 0.3)
+    frame = pd.DataFrame(
+        {
+            "sample": np.repeat([f"s{i}" for i in range(10)], 60),
+            "patient": np.repeat([f"p{i // 2}" for i in range(10)], 60),
+            "visit": np.where(after, "after", "before"),
+            "batch": np.repeat(list("xyxyxyyxxy"), 60),
+            "kind": np.where(kind, "B", "T"),
+            "u": rng.normal(size=size) + 5.0 * kind,
+            "v": rng.normal(size=size) + 2.0 * after * kind,
+        }
+    )
+    path = tmp_path_factory.mktemp("designed") / "cells.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def contrasted(file, out, cli, *design):
+    color = () if "--formula" in design else ("-c", "visit")
+    result = cli.run("compare", file, "-s", "sample", *color, "--cells", "kind", *design, "-o", out)
+    assert result.exit_code == 0, result.output
+    page = " ".join((out / "report.html").read_text(encoding="utf-8").split())
+    return " ".join(result.stdout.split()), page, json.loads((out / "run.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("design", "reason"),
+    [
+        (["--adjust", "batch"], "The tests of cell types are not adjusted for 'batch'."),
+        (["--formula", "visit + batch"], "The tests of cell types are not adjusted for 'batch'."),
+        (
+            ["--block", "patient"],
+            "With 5 pairs the smallest possible p-value is 0.0625, so a test of a cell type cannot reach 0.05.",
+        ),
+        (
+            ["--permutations", "9"],
+            "With 9 permutations the smallest possible p-value is 0.1, so a test of a cell type cannot reach 0.05.",
+        ),
+    ],
+)
+def test_nothing_is_called_where_the_design_does_not_allow_it(designed, tmp_path, cli, design, reason):
+    assert contrasted(designed, tmp_path / "plain", cli)[2]["contrast"]["types"][0]["direction"] == "more"
+    said, page, record = contrasted(designed, tmp_path / "out", cli, *design)
+    told = f"{reason} No cell type and no feature is called different."
+    assert told in said
+    assert record["contrast"]["no_calls"] == told
+    assert record["contrast"]["drivers"] == {}
+    assert not any(kind["direction"] or kind["moved"] for kind in record["contrast"]["types"])
+    sections = {name: plain_page(page.split(f'id="{name}"')[1].split("</section>")[0]) for name in ("cells", "methods")}
+    assert sections["cells"].count(told) == 4  # what was found, the table of types, that of features, how to read them
+    assert told in sections["methods"]
+    assert not re.search('class="(bar-fill|answer) (more|less|yes)"|class="piece (number|state)"', page)
+    for name in (CELL_TYPES, DRIVERS):
+        table = pd.read_csv(tmp_path / "out" / name)
+        assert set(table["note"]) == {told}
+        assert (table.filter(regex="q$|q_value").to_numpy() == 1).all()
+        assert (table.filter(regex="_p$|p_value").to_numpy() < 1).any()
+
+
+def plain_page(page):
+    return " ".join(html.unescape(re.sub("<[^>]*>", " ", page)).split())
+
+
+def test_methods_say_which_tests_were_adjusted(designed, tmp_path, cli):
+    page = plain_page(contrasted(designed, tmp_path / "out", cli, "--adjust", "batch")[1])
+    assert "The test of 'visit' was adjusted for 'batch': residuals of a linear model" in page
+    assert "Distances between samples are not adjusted for 'batch'." in page
+    both = plain_page(contrasted(designed, tmp_path / "both", cli, "--formula", "visit + batch")[1])
+    assert "The test of 'batch' was adjusted for 'visit':" in both

@@ -37,12 +37,13 @@ def test_five_pairs_cannot_decide(pairs, tmp_path, cli):
     result = cli.run("compare", pairs, *COMMON, "-c", "visit", "--block", "patient", "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
-    assert said.startswith("5 pairs cannot decide whether 'visit' goes with the distances between the 10 samples")
-    assert "visit: this p is the smallest that 5 pairs allow" in said
+    limit = "With 5 pairs the smallest possible p-value is 0.0625, so the test"
+    assert said.startswith(f"{limit} of the distances between the 10 samples cannot reach 0.05: 'visit' explains")
+    assert f"visit: {limit} cannot reach 0.05." in said
     assert "visit: Within the 5 pairs of 'patient' it explains" in said
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "too few to decide" in page
-    assert "the smallest that 5 pairs allow" in page
+    assert "smallest possible: 0.0625" in page
     (finding,) = json.loads((tmp_path / "out" / "run.json").read_text())["findings"]
     assert finding["tests"]["permanova"]["smallest_p"] == finding["tests"]["permanova"]["p_value"] == 0.0625
     assert finding["pairs"]["n_blocks"] == 5

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import heatmover as hm
+from heatmover.analysis.cautions import MOST_CELLS
 from heatmover.cli import _diagnosis, _noise
-from heatmover.cli._diagnosis import MOST_CELLS
 from heatmover.cohort import read_cohort
 from heatmover.cohort.candidates import candidates
 from heatmover.cohort.hashes import draw_cells
@@ -199,12 +199,12 @@ def test_noise_in_plain_words(noisy, doctor):
     floors = f"{found.noise_floor(8):.2g} with 8 cells (smallest sample); {found.noise_floor(40):.2g} with 40 cells"
     assert f"by luck alone two samples of one distribution would lie this far apart: {floors}" in text
     assert f"A half of a sample finds its other half: {100 * found.retrieval:.0f} %" in text
-    assert "Samples of 8 cells lie further apart by luck alone" in text
-    assert (
-        "--bias corrected removes that, --equal-cells draws equally many, --min-cells leaves small samples out" in text
-    )
+    assert "6 samples have fewer than 30 cells and will look far from all others by chance" in text
+    assert "--bias corrected removes that, --equal-cells draws equally many, --min-cells 30 leaves them out" in text
     assert "The number of cells goes with 'condition' (p = " in text
-    assert "Many halves of samples do not find their other half" in text
+    corrected = flowing(doctor(noisy, "-s", "sample", "--neighbors", 10).stdout)
+    assert "Many halves of samples do not find their other half" in corrected
+    assert "will look far" not in corrected
 
 
 @pytest.mark.parametrize("words", [("--equal-cells",), ("--bias", "corrected"), ("--min-cells", 20)])
@@ -236,7 +236,10 @@ def test_of_many_cells_some_tell_the_noise(noisy, doctor, monkeypatch):
     monkeypatch.setattr(_diagnosis, "MOST_CELLS", 100)
     monkeypatch.setattr(_noise, "MOST_SAMPLES", 5)
     text = " ".join(doctor(noisy, "-s", "sample", "--neighbors", 10).stdout.split())
-    assert "(of the cells drawn; with all of them it is more)" in text
+    # A share of halves of fewer cells, or among fewer samples, is not what compare would find.
+    assert "finds its other half" not in text
+    assert "Many halves" not in text
+    assert "These are estimates from 100 cells; heatmover compare also cuts samples into halves" in text
     # The floors are those of all cells.
     assert "with 8 cells (smallest sample)" in text
     assert "with 40 cells" in text

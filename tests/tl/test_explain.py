@@ -294,3 +294,12 @@ def test_features_are_compared_within_types(adata):
 def test_bad_features_are_one_sentence(adata, settings, sentence):
     with pytest.raises(InvalidInputError, match=sentence):
         explain(adata, "condition", **settings, **QUICK)
+
+
+def test_where_nothing_can_be_called_the_reason_is_stored(adata):
+    explain(adata, "condition", annotation="branch", n_permutations=9)
+    found = adata.uns["heatmover"]["explain"]
+    assert found["no_calls"].startswith("With 9 permutations the smallest possible p-value is 0.1, so")
+    assert (found["types"][["abundance_q", "state_q"]].to_numpy() == 1).all()
+    explain(adata, "condition", annotation="branch", **QUICK)
+    assert "no_calls" not in adata.uns["heatmover"]["explain"]

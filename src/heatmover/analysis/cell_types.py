@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
@@ -15,15 +15,16 @@ from heatmover._typing import Int32, Int64
 from heatmover._validation import LabelNames, as_array, check_random_state, import_extra
 from heatmover._words import counted, find, quoted, verb
 from heatmover.analysis.comparison import Comparison
-from heatmover.analysis.examination import label
+from heatmover.analysis.examination import label, out_of_reach
 from heatmover.attribution.cell_types import CellTypes, TypedCells, contrast_types
-from heatmover.attribution.contrast import set_up
+from heatmover.attribution.contrast import Design, set_up
 from heatmover.attribution.drivers import Drivers, check_features, find_drivers
 from heatmover.attribution.reference import choose_groups, first_of_order
 from heatmover.attribution.witness import explain_masses
 from heatmover.cohort.annotation import encode
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import is_missing
+from heatmover.statistics.permutations import within_reach
 
 __all__ = ["Annotation", "CellContrast", "CellType", "annotate", "check_reference", "contrast_cells"]
 
@@ -177,6 +178,9 @@ class CellContrast:
     stable
         Types whose ratios to each other did not change, against which numbers were compared; empty if too few are known
         to be stable, so that shares alone decided.
+    no_calls
+        Why no type and no feature is called different, in sentences: the study holds covariates fixed and these tests
+        do not, or so few samples cannot reach a p-value of 0.05. All q-values are 1 then. Else empty.
 
     Examples
     --------
@@ -202,6 +206,7 @@ class CellContrast:
     n_permutations: int
     stable: tuple[str, ...] = ()
     drivers: Drivers | None = None
+    no_calls: str = ""
 
     @property
     def different(self) -> tuple[CellType, ...]:
@@ -233,10 +238,10 @@ class CellContrast:
         found = self.different
         if not found:
             most = self.types[0]
-            return (
-                f"{parts}; no cell type in {quoted(self.annotation)} surely differs, {quoted(most.name)} adds most "
-                f"({100 * most.share:.0f} %)."
-            )
+            adds = f"{quoted(most.name)} adds most ({100 * most.share:.0f} %)."
+            if self.no_calls:
+                return f"{parts}; {adds} {self.no_calls}"
+            return f"{parts}; no cell type in {quoted(self.annotation)} surely differs, {adds}"
         told = ". ".join(str(cell_type) for cell_type in found[:TOLD])
         rest = len(found) - TOLD
         more = (
@@ -269,7 +274,12 @@ class CellContrast:
         """Return everything as plain values for JSON."""
         named = ("annotation", "variable", "group", "reference", "n_samples", "blocks", "distance", "n_permutations")
         types = [{"name": cell_type.name} | row for cell_type, row in zip(self.types, self.rows(), strict=True)]
-        sums = {"abundance": self.abundance, "state": self.state, "stable": list(self.stable)}
+        sums = {
+            "abundance": self.abundance,
+            "state": self.state,
+            "stable": list(self.stable),
+            "no_calls": self.no_calls,
+        }
         drivers = None if self.drivers is None else self.drivers.top()
         return {name: getattr(self, name) for name in named} | sums | {"types": types, "drivers": drivers}
 
@@ -365,6 +375,7 @@ def contrast_cells(
     cells: CellMasses | None = None,
     features: Any | None = None,
     feature_names: Sequence[str] | None = None,
+    unadjusted: Sequence[str] = (),
     n_permutations: int = 999,
     random_state: int = 0,
 ) -> CellContrast:
@@ -395,6 +406,8 @@ def contrast_cells(
     features, feature_names
         ``(n_cells, n_features)``, dense or sparse, such as markers or genes, and their names: which of them differ
         within each type. One row for each cell of the annotation.
+    unadjusted
+        Names of covariates that the study holds fixed. These tests do not, so that nothing is called different.
     n_permutations, random_state
         As in `explain_groups`.
 
@@ -425,15 +438,30 @@ def contrast_cells(
     explained = explain_masses(comparison.model, design.means(rows), design.names)
     witness = comparison.unit_factor(explained.distance) * explained.witness
     found = contrast_types(comparison.model, design, own, witness, rng)
+    drivers = None if features is None else find_drivers(design, own, *given)
+    no_calls = _no_calls(design, unadjusted)
+    if no_calls:
+        found = replace(found, abundance_q=np.ones_like(found.abundance_q), state_q=np.ones_like(found.state_q))
+        drivers = None if drivers is None else replace(drivers, q_values=np.ones_like(drivers.q_values))
     types = tuple(_types(found))
-    drivers = None
-    if features is not None:
-        drivers = find_drivers(design, own, *given).ordered(tuple(cell_type.name for cell_type in types))
+    if drivers is not None:
+        drivers = drivers.ordered(tuple(cell_type.name for cell_type in types))
     stable = tuple(name for name, kept in zip(found.names, found.stable, strict=True) if kept)
     return CellContrast(
         annotation.name, variable, *design.names, design.counts, design.how,
-        math.fsum(found.contributions), types, len(design.members) - 1, stable, drivers,
+        math.fsum(found.contributions), types, len(design.members) - 1, stable, drivers, no_calls,
     )  # fmt: skip
+
+
+def _no_calls(design: Design, unadjusted: Sequence[str]) -> str:
+    """Return why nothing may be called different, or nothing."""
+    reasons = []
+    if unadjusted:
+        names = " and ".join(map(quoted, unadjusted))
+        reasons.append(f"The tests of cell types are not adjusted for {names}.")
+    if not within_reach(design.smallest_p):
+        reasons.append(f"{out_of_reach(design.evidence, design.smallest_p, 'a test of a cell type')}.")
+    return " ".join([*reasons, "No cell type and no feature is called different."]) if reasons else ""
 
 
 def _tied(blocks: Any | None, known: list[int]) -> Any | None:

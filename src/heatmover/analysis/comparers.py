@@ -10,14 +10,17 @@ import numpy as np
 import scipy.sparse as sp
 
 from heatmover._progress import Progress
-from heatmover._typing import FloatArray, Intp
+from heatmover._typing import FloatArray, Int32, Intp
 from heatmover._validation import check_threads
+from heatmover.analysis.cautions import MOST_CELLS, CellLook, look_at
 from heatmover.analysis.cell_types import Annotation, CellMasses
 from heatmover.analysis.comparison import Comparison, compare
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.units import check_units
 from heatmover.cohort import Cohort
 from heatmover.cohort.equal import EqualDraw, drawn_cohort, equal_count
+from heatmover.cohort.hashes import draw_from
+from heatmover.cohort.values import block_rows
 from heatmover.measures import measures_from_weights
 
 __all__ = ["Compared", "Comparer", "InMemory", "draw_equally"]
@@ -37,6 +40,8 @@ class Compared(NamedTuple):
     features, feature_names
         Values of the cells, or of the landmarks of groups of cells, ``(n_cells, n_features)``, and their names; None if
         they are not known.
+    look
+        Figures of some of the cells, for cautions; None if nobody looked.
 
     Examples
     --------
@@ -51,6 +56,7 @@ class Compared(NamedTuple):
     cells: CellMasses | None = None
     features: FloatArray | None = None
     feature_names: tuple[str, ...] = ()
+    look: CellLook | None = None
 
 
 class Comparer(Protocol):
@@ -135,6 +141,15 @@ def draw_equally(
     return part, np.arange(len(kept)), own, drawn
 
 
+def _some(points: FloatArray, codes: Int32, seed: int) -> FloatArray:
+    """Return the cells that tell of all, those that `draw_cells` draws; in blocks, as hashes take memory."""
+    if len(points) <= MOST_CELLS:
+        return points
+    size = block_rows(points.shape[1])
+    blocks = ((points[i : i + size], codes[i : i + size]) for i in range(0, len(points), size))
+    return draw_from(blocks, int(codes.max()) + 1, MOST_CELLS, seed)[0]
+
+
 @final
 @dataclass(frozen=True)
 class InMemory:
@@ -178,6 +193,7 @@ class InMemory:
         inside = codes >= 0
         points = cohort.points() if inside.all() else cohort.points()[inside]
         codes = codes[inside]
+        look = look_at(_some(points, cohort.codes[inside], parameters.random_state))
         shape = (len(kept), codes.size)
         weights = sp.csr_array((np.ones(codes.size), (codes, np.arange(codes.size))), shape=shape)
         samples = measures_from_weights(weights, names=[cohort.names[i] for i in kept])
@@ -188,12 +204,12 @@ class InMemory:
         )  # fmt: skip
         comparison = replace(comparison, drawn=drawn)
         if annotation is None:
-            return Compared(comparison)
+            return Compared(comparison, look=look)
         annotation = annotation._replace(codes=annotation.codes[inside])
         marks = comparison.landmarks
         nodes = None if marks is None else marks.assign(points, n_jobs=self.n_jobs)
         cells = None if nodes is None else CellMasses(samples.masses, nodes)
-        return Compared(comparison, annotation, cells, points, cohort.features)
+        return Compared(comparison, annotation, cells, points, cohort.features, look)
 
     def record(self) -> Mapping[str, Any]:
         """Return how it compares, as plain values for JSON."""

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import chdtrc, fdtrc
 
 from heatmover._typing import Bool, Float64, Intp
-from heatmover._words import counted, distinct, listed, naturally, percent, quoted
+from heatmover._words import counted, distinct, listed, naturally, percent, quoted, verb
 from heatmover.analysis.variables import FEWEST_NUMBERS, as_groups, as_numbers, check_readings, kind_of, label
 from heatmover.errors import InvalidInputError, Sentence, argument
 from heatmover.measures import is_missing
@@ -57,6 +57,7 @@ SURE = 0.01
 ONE_NUMBER = 1 - 1e-9
 # Pairs of variables are looked at; a table of thousands of columns is no design.
 MOST_VARIABLES = 100
+PAIRS_SHOWN = 3
 
 
 class DesignRemark(NamedTuple):
@@ -169,9 +170,11 @@ def design_notes(
     >>> list(design_notes(table, ["sex"]))
     ["'sex' is the same in all samples of each 'patient': 8 samples are 4 independent ones..."]
     >>> list(design_notes(table, ["day"]))
+    ["Each 'patient' has one sample of every group of 'day': the samples are paired, and block='patient' compares ..."]
+    >>> list(design_notes(table, ["day"], blocks=table["patient"]))
     []
     """
-    first, examined = set(chosen[:1]), set(chosen)
+    first, examined, together = set(chosen[:1]), set(chosen), list[DesignRemark]()
     given = [] if blocks is None else blocks.values() if isinstance(blocks, Mapping) else [blocks]
     tied = [_column("block", list(values), (), ("block",)) for values in given]
     same = [
@@ -180,13 +183,20 @@ def design_notes(
     ]  # fmt: skip
     for remark in _looked(variables, same, numeric, categorical, examined):
         about = set(remark.variables)
-        if (
-            (remark.kind == "confounded" and about & examined)
-            or (remark.kind == "alias" and about <= examined)
-            or remark.kind == "pseudo-replicated"
-            or (remark.kind == "partly confounded" and about & first and not about & set(adjust))
+        if remark.kind == "partly confounded":
+            if about & examined and not about & set(adjust):
+                together.append(remark)
+        elif remark.kind != "constant" and (
+            about <= examined
+            if remark.kind in ("alias", "nested", "reading")
+            else about & examined or remark.kind == "block"
         ):
             yield remark.sentence
+    together.sort(key=lambda remark: not first & set(remark.variables))
+    yield from (remark.sentence for remark in together[:PAIRS_SHOWN])
+    if len(together) > PAIRS_SHOWN:
+        more = counted(len(together) - PAIRS_SHOWN, "more pair")
+        yield Sentence(f"{more} of variables {verb(len(together) - PAIRS_SHOWN, 'is', 'are')} associated.")
 
 
 def _looked(
@@ -366,6 +376,7 @@ def _of_giver(giver: _Column, others: Sequence[_Column], examined: Collection[st
             ),
         )  # fmt: skip
     paired = [other.name for other in others if other.kind == "groups" and _is_paired(giver, other)]
+    paired = [name for name in paired if examined is None or name in examined]
     if paired:
         yield DesignRemark(
             "paired", (giver.name, *paired),

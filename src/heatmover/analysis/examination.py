@@ -46,6 +46,7 @@ __all__ = [
     "examine_design",
     "kind_of",
     "label",
+    "out_of_reach",
 ]
 
 
@@ -200,8 +201,15 @@ class Finding:
 
     @property
     def undecided(self) -> bool:
-        """Whether p is the smallest that the design allows, and that is above 5 %: so few cannot decide."""
+        """Whether even the smallest p-value that the design allows is above 5 %, so that the test cannot decide."""
         return self.answer is not None and self.answer.undecided
+
+    @property
+    def limit(self) -> tuple[str, float]:
+        """What limits the p-value, such as "5 pairs" or "19 permutations", and the smallest that it allows."""
+        assert self.answer is not None
+        drawn = counted(len(self.answer.null), "permutation")
+        return self.evidence if self.answer.complete else drawn, self.answer.smallest_p
 
     @property
     def size(self) -> str:
@@ -219,6 +227,12 @@ class Finding:
         """What it is adjusted for, such as ", adjusted for 'batch'"; empty without covariates."""
         return f", adjusted for {' and '.join(map(quoted, self.adjusted))}" if self.adjusted else ""
 
+    @property
+    def near_adjusted(self) -> str:
+        """That distances between single samples are not adjusted; empty without covariates."""
+        names = " and ".join(map(quoted, self.adjusted))
+        return f" Distances between samples are not adjusted for {names}." if self.adjusted else ""
+
     def plain(self) -> dict[str, Any]:
         """Return everything as plain values for JSON, which knows no infinity: that becomes text."""
         return {
@@ -229,6 +243,7 @@ class Finding:
             "groups": dict(self.groups),
             "blocks": self.blocks,
             "q_value": self.q_value,
+            "undecided": self.undecided,
             "explained": self.explained,
             "adjusted": list(self.adjusted),
             "pairs": None if self.pairs is None else self.pairs.plain(),
@@ -268,10 +283,8 @@ class Finding:
             else f"distance correlation {answer.statistic:.2f}, {answer.statistic - answer.effect:.2f} by chance"
         )
         if self.undecided:
-            return (
-                f"{self.evidence} cannot decide whether {name} goes with the distances{self.beside}: {size} "
-                f"({self._probability(answer)}, the smallest that so few allow)."
-            )
+            cannot = out_of_reach(*self.limit, f"the test of the distances{self.beside}")
+            return f"{cannot}: {name} {self.size} ({self._probability(answer)})."
         if self.sure:
             return f"{name} goes with the distances{self.beside}: {size} ({self._probability(answer)})."
         weak = answer.p_value <= LEVEL  # sure alone, not among so many
@@ -295,14 +308,26 @@ class Finding:
 
     def _near(self) -> str:
         if self.pairs is not None:
-            return self.pairs.describe()
+            return f"{self.pairs.describe()}{self.near_adjusted}"
         if self.separation is None:
             return ""
         found = self.separation
         return (
             f"The nearest sample is of the same group for {found.agreement * found.n_samples:.3g} of "
             f"{counted(found.n_samples, 'sample')} ({found.chance * found.n_samples:.1f} expected by chance)."
+            f"{self.near_adjusted}"
         )
+
+
+def out_of_reach(limit: str, smallest_p: float, test: str = "the test") -> str:
+    """Return that a test cannot decide, for the headline and every table, without a full stop.
+
+    Examples
+    --------
+    >>> out_of_reach("5 pairs", 2 / 32)
+    'With 5 pairs the smallest possible p-value is 0.0625, so the test cannot reach 0.05'
+    """
+    return f"With {limit} the smallest possible p-value is {smallest_p:.3g}, so {test} cannot reach {LEVEL:g}"
 
 
 def examine(

@@ -16,22 +16,21 @@ from heatmover._typing import Bool, Float64, Intp
 from heatmover._validation import check_integer, import_extra, sample_columns
 from heatmover._words import counted, find, listed, percent, quoted, verb
 from heatmover.analysis.batches import Alignment, align_cohort, check_batches
+from heatmover.analysis.cautions import SMALL_SAMPLE, cell_cautions, table_cautions
 from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, check_reference, contrast_cells
 from heatmover.analysis.clusters import cluster_cells, cluster_note, clusters_wanted
 from heatmover.analysis.comparers import Compared, Comparer, InMemory
 from heatmover.analysis.comparison import Comparison, check_all_pairs
 from heatmover.analysis.composition import SampleComposition, compose
-from heatmover.analysis.design_check import design_notes
-from heatmover.analysis.examination import Finding, check_adjusted, design_of, examine, examine_design
-from heatmover.analysis.noise import (
-    NOISY,
-    confounded_sentence,
-    describe_noise,
-    goes_with_size,
-    noise_sentences,
-    plain_noise,
-    unreliable,
+from heatmover.analysis.examination import (
+    Finding,
+    check_adjusted,
+    design_of,
+    examine,
+    examine_design,
+    out_of_reach,
 )
+from heatmover.analysis.noise import NOISY, describe_noise, noise_sentences, plain_noise, unreliable
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import Clock, StudyRecord, input_record, versions
 from heatmover.analysis.units import check_enough_samples
@@ -60,7 +59,6 @@ __all__ = [
 # Below this Spearman correlation of the size of samples with the distance to the nearest the reader is warned: two
 # draws of few cells from one distribution differ by luck alone (kidney biopsies of 2 to 415 glomeruli: -0.8).
 SIZE_MATTERS = -0.4
-SMALL_SAMPLE = 30
 # A larger share of the cells outside the largest component is no accident of a few outliers: distances between
 # components then say only that they are apart, not how far.
 MOST_APART = 0.05
@@ -136,10 +134,8 @@ class Study:
         size = f"it {first.size}{within}"
         between = f"the distances between the {counted(n_samples, 'sample')}{first.beside}"
         if first.undecided:
-            return (
-                f"{first.evidence} cannot decide whether {name} goes with {between}: {size} ({p}, the smallest that so "
-                "few allow)."
-            )
+            cannot = out_of_reach(*first.limit, f"the test of {between}")
+            return f"{cannot}: {name} {first.size}{within} ({p})."
         if first.sure:
             return f"{name} goes with {between}: {size} ({p})."
         if answer.p_value <= 0.05:
@@ -278,7 +274,7 @@ def study_cohort(
     with _quiet() as warned:
         compared = comparer.compare(aligned, kept, annotation, asked, watch)
     compact = [_text(warning) for warning in warned if issubclass(warning.category, EmbeddingWarning)]
-    told = (*told, *_aligned_notes(alignment, asked))
+    told = (*told, *_aligned_notes(alignment, asked), *cell_cautions(cohort, kept, asked, compared.look))
     notes = (*_left_out_notes(cohort, kept, asked.min_cells), *cohort.warnings, *compact, *told)
     watch.stage("diagnose graph", 1)
     if not asked.allow_components:
@@ -420,18 +416,20 @@ def _finish(
     terms, left_out = _terms(comparison, findings, design, parameters)
     notes = (
         *design.notes,
-        *design_notes(
+        *table_cautions(
             design.table,
             design.chosen,
+            comparison.sizes,
             blocks=design.blocks,
             adjust=() if design.covariates is None else design.covariates.names,
             numeric=parameters["numeric"],
             categorical=parameters["categorical"],
+            bias=comparison.bias,
+            **tests,
         ),
         *left_out,
         *_drawn_notes(comparison),
         *_size_notes(comparison),
-        *_confounded_notes(comparison, findings, design, tests),
         *_noise_notes(comparison),
         *_unit_notes(comparison),
         *_landmark_notes(comparison),
@@ -509,7 +507,7 @@ def _contrast(
     return contrast_cells(
         compared.comparison, compared.annotation, groups,
         variable=first.variable, reference=reference, blocks=_one_or_several(design.blocks), cells=compared.cells,
-        features=compared.features, feature_names=compared.feature_names, **tests,
+        features=compared.features, feature_names=compared.feature_names, unadjusted=first.adjusted, **tests,
     )  # fmt: skip
 
 
@@ -740,17 +738,6 @@ def _size_notes(comparison: Comparison) -> Iterator[str]:
             f"of cells; {remedy}{argument('equal_cells', True)} draws equally many from every sample, "
             f"{argument('min_cells')} leaves small samples out."
         )
-
-
-def _confounded_notes(
-    comparison: Comparison, findings: Sequence[Finding], design: _Design, tests: Mapping[str, Any]
-) -> Iterator[str]:
-    """Tell of variables that go with the number of cells: then a difference may be one of numbers."""
-    columns = {found.variable: design.table[found.variable].tolist() for found in findings if found.answer is not None}
-    numeric = [found.variable for found in findings if found.kind == "number" and found.answer is not None]
-    for variable, p_value in goes_with_size(comparison.sizes, columns, blocks=design.blocks, numeric=numeric, **tests):
-        remedy = "" if comparison.bias == "corrected" else f"{argument('bias', 'corrected')} makes up for it"
-        yield confounded_sentence(variable, p_value, remedy)
 
 
 def _noise_notes(comparison: Comparison) -> Iterator[str]:

@@ -99,6 +99,22 @@ class Design(NamedTuple):
     complete: bool
     how: str
 
+    @property
+    def smallest_p(self) -> float:
+        """The smallest p-value that the permutations allow; the mirror image of an order is as extreme, and counts."""
+        mirrored = self.complete and bool((self.members[1:] != self.members[0]).all(axis=1).any())
+        return (2 if mirrored else 1) / len(self.members)
+
+    @property
+    def evidence(self) -> str:
+        """What sets this limit, such as "5 pairs"."""
+        if not self.complete:
+            return counted(len(self.members) - 1, "permutation")
+        sizes = np.unique(self.blocks, return_counts=True)[1]
+        if sizes.size > 1:
+            return counted(sizes.size, "pair" if (sizes == 2).all() else "block")
+        return counted(sum(self.counts), "block" if self.how else "sample")
+
     def units(self, rows: sp.csr_array) -> sp.csr_array:
         """Return the mean of the samples of each unit, ``(n_units, n_points)``."""
         return sp.csr_array(self.average @ rows[np.flatnonzero(self.chosen)])

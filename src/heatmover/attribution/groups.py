@@ -15,10 +15,10 @@ from heatmover._validation import RandomState, check_random_state
 from heatmover._words import counted
 from heatmover.attribution.cell_types import CellTypes, contrast_types, typed_points
 from heatmover.attribution.contrast import TestedColumns, framed, is_reference, set_up, two_frames
+from heatmover.attribution.permuted import controlled
 from heatmover.attribution.witness import Explanation, check_coordinates, check_model, draw_points, explain_masses
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.measures import check_measures
-from heatmover.statistics import false_discovery
 
 __all__ = ["GroupContrast", "explain_groups"]
 
@@ -44,7 +44,8 @@ class GroupContrast(ReadOnlyArrays):
         reference, relative to what is commonest among all cells; not relative where that is no reference.
     p_values, q_values
         ``(n_points,)``: by permuting samples, and corrected for the number of points: among all points with a
-        q-value of at most 0.1 a tenth is expected to be false.
+        q-value of at most 0.1 a tenth is expected to be false. All q-values are 1 where so few samples cannot reach
+        a p-value of 0.05.
     scale
         Densities are compared after ``2**scale`` steps of diffusion.
     n_permutations, complete
@@ -222,7 +223,7 @@ def explain_groups(
         design.counts,
         explained,
         *tested,
-        false_discovery(tested.p_values),
+        controlled(tested.p_values, np.full_like(tested.p_values, design.smallest_p)),
         scale,
         len(design.members) - 1,
         design.complete,

@@ -15,6 +15,7 @@ import numpy as np
 
 from heatmover._typing import Bool, Float64, Int64
 from heatmover.statistics import false_discovery
+from heatmover.statistics.permutations import within_reach
 
 __all__ = [
     "Differences",
@@ -29,8 +30,6 @@ __all__ = [
 
 # Statistics that differ by less than this share count as ties.
 TIE = 1e-6
-# What cannot reach this p-value in any order is not counted among what is tested.
-HOPELESS = 0.1
 # Variances below this share of the mean square are rounding.
 LEAST_VARIANCE = 1e-10
 
@@ -145,7 +144,7 @@ def smallest_p(statistics: Float64) -> Float64:
 
 
 def controlled(p_values: Float64, smallest: Float64) -> Float64:
-    """Return q-values of those whose p-values can be small at all; 1 for the others.
+    """Return q-values of those whose p-values can reach 0.05 in any order; 1 for the others.
 
     What a type could reach is known before the groups are: a cell type that three of eight pairs have can never be
     sure, and counting it would only make the others less so (Tarone 1990, Gilbert 2005).
@@ -158,7 +157,7 @@ def controlled(p_values: Float64, smallest: Float64) -> Float64:
         From `smallest_p`, ``(n_types,)``.
     """
     found = np.ones_like(p_values)
-    able = smallest <= HOPELESS
+    able = within_reach(smallest)
     if able.any():
         found[able] = false_discovery(p_values[able])
     return found

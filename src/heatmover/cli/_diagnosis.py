@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -16,18 +14,17 @@ from rich.console import Console
 from rich.text import Text
 
 from heatmover._progress import SILENT, Progress
-from heatmover._typing import Float64, Int32, Int64, Intp
-from heatmover._words import counted, listed, percent, quoted, unused, verb
+from heatmover._typing import Int32, Int64, Intp
+from heatmover._words import counted, listed, unused
+from heatmover.analysis.cautions import MOST_CELLS, SMALL_SAMPLE, CellLook, cell_cautions, look_at, table_cautions
 from heatmover.analysis.cell_types import annotate, check_reference
 from heatmover.analysis.clusters import clusters_wanted
 from heatmover.analysis.comparers import draw_equally
 from heatmover.analysis.comparison import compare
-from heatmover.analysis.design_check import check_design
 from heatmover.analysis.landmarking import LANDMARKS, LANDMARKS_ABOVE
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import Clock
 from heatmover.analysis.study import (
-    SMALL_SAMPLE,
     check_alignment,
     check_block,
     check_components,
@@ -40,7 +37,7 @@ from heatmover.analysis.study import (
 from heatmover.analysis.units import check_enough_samples, check_units
 from heatmover.analysis.variables import kind_of, read_variables
 from heatmover.cli._candidates import show_candidates
-from heatmover.cli._noise import Noise, assess_noise, noise_advice, noise_facts
+from heatmover.cli._noise import Noise, assess_noise, noise_cautions, noise_facts
 from heatmover.cli._options import in_options
 from heatmover.cli._settings import Settings
 from heatmover.cli._summary import columns_of, hanging, short
@@ -55,26 +52,13 @@ from heatmover.graphs import Diagnosis, Graph
 
 __all__ = ["Checkup", "Estimate", "check_up", "diagnose_file", "estimate"]
 
-# Enough to see components, copies and scales of features; the graph over them takes seconds.
-MOST_CELLS = 20_000
-# A raw measurement whose spread is so many times that of the others has another unit, or counts for all of them.
-UNEQUAL_SPREAD = 10.0
-# A raw measurement with more than this share of the variance decides the neighbours nearly alone: the area of
-# glomeruli in pixels has 57 % of that of 14 features, of which most have less than a millionth.
-DOMINANT = 0.5
 TRIAL_CELLS, TRIAL_SAMPLES = 4_000, 100
-# Cytometers count light up to 10^3 or more; logarithms and their relatives do not reach so far.
-LINEAR_VALUES = 100.0
-# By their names, variables of samples: if they vary within what is called a sample, this is several.
-OF_SAMPLES = re.compile(r"condition|treat|stim|visit|time ?_?point|dose|disease|respon|sample|specimen|library")
-SAMPLES = re.compile(r"^sample|sample(_?id|_?name)?$|specimen|library")
 # Importing, compiled code, report: what a comparison of ten cells takes.
 START_SECONDS, START_BYTES = 6.0, 350_000_000
 # Seconds of one permutation of one variable, per pair of samples (634 samples, 999 permutations: 1.5 s).
 SECONDS_PER_PERMUTATION = 4e-9
 VARIABLES_SHOWN = 20
 GROUPS_SHOWN = 4
-PAIRS_SHOWN = 3
 
 
 @final
@@ -86,10 +70,8 @@ class Checkup:
     ----------
     points, codes
         The cells drawn, ``(n_drawn, n_dimensions)``, and their samples.
-    n_copies
-        How many of them are copies of another.
-    constant, dominant
-        Features without spread; the one with most of the variance and its share, if that calls for advice.
+    look
+        Figures of them.
     diagnosis
         Of the graph over the cells drawn; None if there is none.
     refusals
@@ -102,9 +84,7 @@ class Checkup:
 
     points: npt.NDArray[Any]
     codes: Int32
-    n_copies: int
-    constant: tuple[str, ...]
-    dominant: tuple[str, float] | None
+    look: CellLook
     diagnosis: Diagnosis | None
     refusals: tuple[str, ...]
     advice: tuple[str, ...]
@@ -113,17 +93,15 @@ class Checkup:
 
 def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     """Look at a cohort without changing anything."""
-    refusals = list(_refusals(cohort, settings))
-    kept = np.flatnonzero(cohort.sizes >= (settings.study.min_cells or 1))
+    refusals, asked = list(_refusals(cohort, settings)), settings.study
+    kept = np.flatnonzero(cohort.sizes >= (asked.min_cells or 1))
+    if not kept.size:  # among the refusals
+        kept = np.arange(len(cohort.names))
     progress.stage("draw cells", 1)
     compared, own = _compared(cohort, kept, settings)
-    points, codes = draw_cells(compared, MOST_CELLS, settings.study.random_state)
+    points, codes = draw_cells(compared, MOST_CELLS, settings.study.random_state, own)
     progress.advance()
-    copies = len(points) - len(np.unique(points, axis=0))
-    spread = np.var(points.astype(np.float64), axis=0)
-    constant = tuple(name for name, value in zip(cohort.features, spread, strict=True) if value == 0)
-    dominant = _dominant(cohort, settings, spread)
-    unequal = _unequal(cohort, settings, spread)
+    look = look_at(points)
     diagnosis = noise = None
     if len(points) > 2:
         progress.stage("diagnose graph", 1)
@@ -133,15 +111,15 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
             refusals += _tried(check_components, graph.node_affinity, graph.gather(np.ones((1, len(points))))[0])
         progress.advance()
         progress.stage("assess noise", 1)
-        noise = assess_noise(compared, own, graph, codes, settings)
+        whole = len(points) == compared.sizes[own].sum() == _nodes(settings, len(points))
+        noise = assess_noise(compared, own, graph, codes, settings, whole=whole and asked.align_batch is None)
         progress.advance()
     advice = (
-        *_design_advice(cohort, kept, settings),
-        *_spread_advice(dominant, unequal),
-        *_advice(cohort, settings, points, copies / len(points)),
-        *noise_advice(cohort, kept, noise, settings),
+        *cell_cautions(cohort, kept, asked, look),
+        *_table_cautions(cohort, kept, compared.sizes[own], asked),
+        *noise_cautions(noise, asked),
     )
-    return Checkup(points, codes, copies, constant, dominant, diagnosis, tuple(refusals), advice, noise)
+    return Checkup(points, codes, look, diagnosis, tuple(refusals), advice, noise)
 
 
 def _compared(cohort: Cohort, kept: Intp, settings: Settings) -> tuple[Cohort, Intp]:
@@ -206,101 +184,20 @@ def _graph(points: npt.NDArray[Any], settings: Settings) -> Graph:
         return Graph.from_points(points, n_neighbors=count, random_state=seed, n_jobs=n_jobs)
 
 
-def _dominant(cohort: Cohort, settings: Settings, spread: Float64) -> tuple[str, float] | None:
-    """Return the raw feature that decides the neighbours alone, if there is one."""
-    if not _raw(cohort, settings) or len(spread) < 2 or not spread.sum():
-        return None
-    largest = int(np.argmax(spread))
-    share = float(spread[largest] / spread.sum())
-    return (cohort.features[largest], share) if share > max(DOMINANT, 2 / len(spread)) else None
-
-
-def _raw(cohort: Cohort, settings: Settings) -> bool:
-    """Return whether the features are as they were measured.
-
-    Principal components and the like are ordered by their variance: the first has most of it by design.
-    """
-    ordered = getattr(cohort.reader, "representation", "X") != "X" or settings.reading.n_components is not None
-    return not ordered and not settings.reading.standardize
-
-
-def _unequal(cohort: Cohort, settings: Settings, spread: Float64) -> dict[str, float]:
-    """Return the raw features that spread far more widely than the others, with how many times as widely."""
-    deviations = np.sqrt(spread)
-    if not _raw(cohort, settings) or (deviations > 0).sum() < 2:
-        return {}
-    order = np.argsort(-deviations)
-    usual = float(np.median(deviations[order][1:][deviations[order][1:] > 0]))
-    wide = [i for i in order.tolist() if deviations[i] >= UNEQUAL_SPREAD * usual]
-    return {cohort.features[i]: float(deviations[i]) / usual for i in wide}
-
-
-def _design_advice(cohort: Cohort, kept: Intp, settings: Settings) -> Iterator[str]:
-    """Yield what the table of samples says of the design."""
-    asked, table = settings.study, cohort.samples.iloc[kept]
-    if not _tried(read_variables, table, asked.numeric, asked.categorical):
+def _table_cautions(cohort: Cohort, kept: Intp, sizes: Int64, asked: StudyParameters) -> Iterator[str]:
+    """Yield what a study would say of the table of samples; nothing where it would refuse the table."""
+    table = cohort.samples.iloc[kept]
+    try:
         table = read_variables(table, asked.numeric, asked.categorical)
-        found = check_design(table, block=asked.block, numeric=asked.numeric, categorical=asked.categorical)
-        told = [remark for remark in found if remark.kind != "constant"]  # the table of variables shows these
-        told = [each for each in told if each.kind != "partly confounded" or not {*each.variables} & {*asked.adjust}]
-        partly = [remark for remark in told if remark.kind == "partly confounded"]
-        yield from (remark.sentence for remark in told if remark not in partly[PAIRS_SHOWN:])
-        if len(partly) > PAIRS_SHOWN:
-            yield f"{counted(len(partly) - PAIRS_SHOWN, 'more pair')} of variables go together, less strongly."
-    mixed = [name for name in cohort.varying if OF_SAMPLES.search(name.lower()) and name != asked.cells]
-    if mixed and settings.reading.sample_key is not None:
-        finer = next((name for name in mixed if SAMPLES.search(name.lower())), None)
-        yield (
-            f"{listed(mixed, most=3)} {'differs' if len(mixed) == 1 else 'differ'} between cells of one "
-            f"{quoted(settings.reading.sample_key)}, as nothing does that is known of a whole sample: perhaps "
-            + (f"--sample-key {shlex.quote(finer)}." if finer else "--sample-key should name a finer column.")
-        )
-
-
-def _spread_advice(dominant: tuple[str, float] | None, unequal: dict[str, float]) -> Iterator[str]:
-    if unequal:
-        wide = ", ".join(f"{quoted(name)} {ratio:,.0f} times" for name, ratio in list(unequal.items())[:3])
-        more = f" and {len(unequal) - 3} more" if len(unequal) > 3 else ""
-        alone = f" {quoted(dominant[0])} alone has {percent(dominant[1])} of the variance." if dominant else ""
-        yield (
-            f"Features spread unequally, perhaps in different units: {wide}{more} as widely as most others, which "
-            f"hardly count for which cells are near.{alone} --standardize lets all count alike."
-        )
-    elif dominant is not None:
-        name, share = dominant
-        yield (
-            f"{quoted(name)} has {percent(share)} of the variance and decides nearly alone which cells are near: "
-            "--standardize lets all features count alike."
-        )
-
-
-def _advice(cohort: Cohort, settings: Settings, points: npt.NDArray[Any], copied: float) -> Iterator[str]:
-    reader: Any = cohort.reader
-    linear = cohort.measured and cohort.measured["cofactor"] is cohort.measured["transform"] is None
-    if linear and hasattr(reader, "linear"):
-        places = [i for i, name in enumerate(reader.features) if name not in reader.linear]
-        if cohort.projection.mean is None and any(points[:, i].max() >= LINEAR_VALUES for i in places):
-            yield (
-                "The channels are linear, and a few bright cells decide which cells are near: --transform logicle, or "
-                "--transform arcsinh with --cofactor 150 for flow and 5 for mass cytometry."
-            )
-    timed = [name for name in cohort.features if name.lower() == "time"]
-    if timed:
-        yield f"{quoted(timed[0])} tells when a cell was measured, not what it is: name the other features in --rep."
-    small = int((cohort.sizes < SMALL_SAMPLE).sum())
-    evened = settings.study.bias == "corrected" or settings.study.equal_cells is not False
-    if small and settings.study.min_cells is None and not evened:
-        yield (
-            f"{counted(small, 'sample')} {verb(small, 'has', 'have')} fewer than {SMALL_SAMPLE} cells and will look "
-            f"far from all others by chance: "
-            f"--min-cells {SMALL_SAMPLE} leaves them out."
-        )
-    if copied > 0.05:
-        yield f"{copied:.0%} of the cells are copies of another and share its node. Were rows or files read twice?"
-    if cohort.n_dimensions > 60:
-        yield (
-            f"{cohort.n_dimensions:,} dimensions are mostly noise to a neighbour search: --components 50 reduces them."
-        )
+        chosen = choose_variables(cohort, table, wanted_variables(asked), (*asked.blocks, *asked.design))
+        blocks = {name: check_block(cohort.variable(name).iloc[kept], name) for name in asked.blocks} or None
+        yield from table_cautions(
+            table, chosen, sizes, blocks=blocks, adjust=asked.design, numeric=asked.numeric,
+            categorical=asked.categorical, bias=asked.bias, n_permutations=asked.n_permutations,
+            random_state=asked.random_state,
+        )  # fmt: skip
+    except InvalidInputError:  # among the refusals
+        return
 
 
 @final
@@ -436,8 +333,9 @@ def _facts(cohort: Cohort, checkup: Checkup) -> Iterator[tuple[str, str]]:
     if cohort.unused:
         yield "", unused(cohort.unused)
     drawn = "" if len(checkup.points) == cohort.n_cells else f" among {counted(len(checkup.points), 'cell')} drawn"
-    constant = f"the same in all cells: {listed(checkup.constant, most=4)}" if checkup.constant else "none is constant"
-    copies = counted(checkup.n_copies, "copy") if checkup.n_copies else "no copies"
+    flat = [name for name, constant in zip(cohort.features, checkup.look.constant, strict=True) if constant]
+    constant = f"the same in all cells: {listed(flat, most=4)}" if flat else "none is constant"
+    copies = counted(checkup.look.n_copies, "copy") if checkup.look.n_copies else "no copies"
     yield "", f"{constant}; {copies} of another cell{drawn}"
     if checkup.diagnosis is not None:
         lines = [line for line in str(checkup.diagnosis).splitlines() if not line.startswith(("- ", "All is"))]

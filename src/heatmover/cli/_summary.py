@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heatmover._words import counted, listed, naturally, percent, unused
-from heatmover.analysis.examination import Finding, label
+from heatmover.analysis.examination import Finding, label, out_of_reach
 from heatmover.analysis.study import Study
 from heatmover.cli._options import in_options
 from heatmover.cli._terminal import clean
@@ -84,8 +84,7 @@ def _show_findings(console: Console, study: Study) -> None:
         console.print(Text("q: the share of false discoveries among variables at least as sure", style="dim"))
     for finding in tested[:FINDINGS_SHOWN]:
         if finding.undecided:
-            floor = f"{short(finding.variable)}: this p is the smallest that {finding.evidence} allow"
-            console.print(Text(floor, style="dim"))
+            console.print(Text(f"{short(finding.variable)}: {out_of_reach(*finding.limit)}.", style="dim"))
     if study.design is not None:
         console.print()
         console.print(_term_table(study.design))
@@ -98,7 +97,7 @@ def _show_findings(console: Console, study: Study) -> None:
         # What pairs tell of the nearest is told already.
         told = str(near.separation).splitlines()[: 1 if near is paired else 2]
         console.print()
-        console.print(Text(clean(f"{near.variable}: {' '.join(told)}")))
+        console.print(Text(clean(f"{near.variable}: {' '.join(told)}{near.near_adjusted}")))
     if len(tested) > FINDINGS_SHOWN:
         console.print(Text(f"and {counted(len(tested) - FINDINGS_SHOWN, 'more variable')} in report.html", style="dim"))
     for finding in study.findings:

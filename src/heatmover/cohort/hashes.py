@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from heatmover._typing import Int32, Intp
 from heatmover.cohort.cohort import Cohort
 from heatmover.cohort.reader import Block, without_copies
 
-__all__ = ["cell_hashes", "draw_cells"]
+__all__ = ["cell_hashes", "draw_cells", "draw_from"]
 
 
 def cell_hashes(block: Block, codes: Int32, seed: int) -> npt.NDArray[np.uint64]:
@@ -56,21 +57,34 @@ def cell_hashes(block: Block, codes: Int32, seed: int) -> npt.NDArray[np.uint64]
     return hashes
 
 
-def draw_cells(cohort: Cohort, most: int, seed: int) -> tuple[npt.NDArray[Any], Int32]:
-    """Return at most so many cells, drawn from every sample in proportion and at least one of each.
+def draw_cells(cohort: Cohort, most: int, seed: int, kept: Intp | None = None) -> tuple[npt.NDArray[Any], Int32]:
+    """Return at most so many cells of the samples kept, drawn in proportion and at least one of each sample.
 
     They are drawn by hashes of their values, in whatever order they come.
     """
-    if cohort.n_cells <= most:
+    inside = np.ones(len(cohort.names), dtype=bool)
+    if kept is not None:
+        inside = np.isin(np.arange(len(cohort.names)), kept)
+    if inside.all() and cohort.n_cells <= most:
         return cohort.points(), cohort.codes
+    blocks = cohort.chunks()
+    return draw_from(((block[inside[codes]], codes[inside[codes]]) for block, codes in blocks), len(inside), most, seed)
+
+
+def draw_from(
+    blocks: Iterable[tuple[npt.NDArray[Any], Int32]], n_samples: int, most: int, seed: int
+) -> tuple[npt.NDArray[Any], Int32]:
+    """Return what `draw_cells` does, of cells and their samples in blocks."""
     hashes, codes = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int32)
-    points: npt.NDArray[Any] = np.empty((0, cohort.n_dimensions))
-    for block, block_codes in cohort.chunks():
+    points: npt.NDArray[Any] | None = None
+    for block, block_codes in blocks:
         hashes = np.concatenate([hashes, cell_hashes(block, block_codes, seed)])
-        points, codes = np.concatenate([points, block]), np.concatenate([codes, block_codes])
+        points = block if points is None else np.concatenate([points, block])
+        codes = np.concatenate([codes, block_codes])
         # Enough for every sample to replace its first later on.
-        kept = _first_and_next(hashes, codes, most + len(cohort.names))
-        hashes, points, codes = hashes[kept], points[kept], codes[kept]
+        rows = _first_and_next(hashes, codes, most + n_samples)
+        hashes, points, codes = hashes[rows], points[rows], codes[rows]
+    assert points is not None
     chosen = _first_and_next(hashes, codes, most)
     return points[chosen], codes[chosen]
 

@@ -45,7 +45,7 @@ def row(finding: Finding) -> dict[str, Any]:
         "effect": "" if answer is None else _effect(finding, answer),
         "p": None if answer is None else answer.p_value,
         "q": finding.q_value,
-        "floor": f"the smallest that {finding.evidence} allow" if finding.undecided else "",
+        "floor": f"smallest possible: {finding.limit[1]:.3g}" if finding.undecided else "",
         "adjusted": finding.beside.removeprefix(", "),
         "pairs": _within_pairs(finding),
         "nearest": _nearest(finding),

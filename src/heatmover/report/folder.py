@@ -21,7 +21,7 @@ from heatmover._words import quoted_path
 from heatmover.analysis.study import Study
 from heatmover.errors import InvalidInputError, argument
 from heatmover.report.exchange import Run, exchange, has_runs, runs_at_work, settle
-from heatmover.report.page import cell_type_table, composition_table, write_report
+from heatmover.report.page import cell_type_table, composition_table, driver_rows, write_report
 from heatmover.report.stored import write_anndata
 from heatmover.tables import write_table
 
@@ -297,8 +297,8 @@ def write_results(
     if study.contrast is not None:
         write_table(folder / CELL_TYPES, *cell_type_table(study.contrast))
         progress.advance()
-    if drivers is not None:
-        rows = drivers.rows()
+    if study.contrast is not None and drivers is not None:
+        rows = driver_rows(study.contrast)
         write_table(folder / DRIVERS, list(rows[0]), [list(row.values()) for row in rows])
         progress.advance()
     if study.composition is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -249,12 +249,17 @@ def _tests(study: Study) -> Iterator[str]:
     further = [words for test, words in FURTHER.items() if test in used]
     if further:
         yield f"Also tested were {_listed(further)}."
-    adjusted = list(dict.fromkeys(name for finding in done for name in finding.adjusted))
-    if adjusted:
-        yield (
-            f"Tests were adjusted for {_listed([repr(shortened(name)) for name in adjusted])}: permuted were residuals "
-            "of a linear model of these (Freedman and Lane, 1983)."
-        )
+    held = dict.fromkeys(finding.adjusted for finding in done)
+    for adjusted in held if any(held) else ():
+        own = [finding.variable for finding in done if finding.adjusted == adjusted]
+        tests = f"The {'test' if len(own) == 1 else 'tests'} of {_quoted(own)} {verb(len(own), 'was', 'were')}"
+        if adjusted:
+            yield (
+                f"{tests} adjusted for {_quoted(adjusted)}: residuals of a linear model of these covariates were "
+                "permuted (Freedman and Lane, 1983)."
+            )
+        else:
+            yield f"{tests} not adjusted."
     tied = {finding.blocks for finding in done} & set(BLOCKS)
     if tied:
         block = repr(shortened(study.block))
@@ -271,17 +276,23 @@ def _contrast(study: Study) -> Iterator[str]:
     found = study.contrast
     if found is None:
         return
+    rate = (
+        ""
+        if found.no_calls
+        else (", each adjusted for the false discovery rate over types (Benjamini and Hochberg, 1995)")
+    )
     yield (
         f"Cell types ({shortened(found.annotation)}) were compared between {found.n_samples[0]:,} and "
         f"{counted(found.n_samples[1], 'independent sample')} of {shortened(found.group)!r} and "
         f"{shortened(found.reference)!r}: "
         f"their numbers by studentised differences of shares and of log-ratios to {_reference(found)}, the less sure "
         "of the two counting, and their states by studentised distances between the diffused distributions of their "
-        f"own cells, with {counted(found.n_permutations, 'permutation')}, each adjusted for the false discovery rate "
-        f"over types "
-        "(Benjamini and Hochberg, 1995). The distance between the means of the two groups was divided among cell types "
-        "by its witness function, and each part into abundance and state."
+        f"own cells, with {counted(found.n_permutations, 'permutation')}{rate}. The distance "
+        "between the means of the two groups was divided among cell types by its witness function, and each part into "
+        "abundance and state."
     )
+    if found.no_calls:
+        yield found.no_calls
 
 
 def _reference(found: CellContrast) -> str:
@@ -291,6 +302,10 @@ def _reference(found: CellContrast) -> str:
         if count
         else "no reference, for no types are known to be stable"
     )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return _listed([repr(shortened(name)) for name in names])
 
 
 def _listed(words: list[str]) -> str:

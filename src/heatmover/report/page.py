@@ -33,6 +33,7 @@ __all__ = [
     "cell_type_table",
     "composition_sections",
     "composition_table",
+    "driver_rows",
     "noise_sections",
     "render",
     "report_comparison",
@@ -256,8 +257,8 @@ def cell_sections(study: Study) -> list[Section]:
         level=f"{100 * LEVEL:.0f} %",
         group=shortened(contrast.group, 40),
         reference=shortened(contrast.reference, 40),
-        n_different=len(contrast.different),
-        drivers=_driver_rows(contrast),
+        pale=_pale(contrast),
+        drivers=_surest_drivers(contrast),
         drivers_file="drivers.csv",
     )
     data = {
@@ -267,12 +268,18 @@ def cell_sections(study: Study) -> list[Section]:
         "sure_numbers": [bool(cell_type.direction) for cell_type in shown],
         "sure_states": [cell_type.moved for cell_type in shown],
         "colors": list(NUMBER_AND_STATE),
+        "pale": _pale(contrast),
     }
     tables = {"cells": table_text(*cell_type_table(contrast))}
-    sure = [] if contrast.drivers is None else [one for one in contrast.drivers.rows() if one["q_value"] <= LEVEL]
+    sure = [one for one in driver_rows(contrast) if contrast.no_calls or one["q_value"] <= LEVEL]
     if sure:
         tables["drivers"] = table_text(list(sure[0]), [list(one.values()) for one in sure[:MOST_DRIVERS]])
     return [Section("cells", "Which cells differ", html, data, tables=tables, picture=True)]
+
+
+def _pale(contrast: CellContrast) -> str:
+    """Return what a pale bar means."""
+    return "not called different" if contrast.no_calls else "may be chance"
 
 
 def _parts(cell_type: CellType, contrast: CellContrast) -> tuple[float, float]:
@@ -292,9 +299,20 @@ def cell_type_table(contrast: CellContrast) -> tuple[list[str], list[list[Any]]]
         {"cell_type": cell_type.name, "group": contrast.group, "reference": contrast.reference}
         | numbers
         | {"ratio": cell_type.ratio}
+        | _note(contrast)
         for cell_type, numbers in zip(contrast.types, contrast.rows(), strict=True)
     ]
     return list(named[0]), [list(each.values()) for each in named]
+
+
+def driver_rows(contrast: CellContrast) -> list[dict[str, Any]]:
+    """Return the numbers of every feature in every cell type, by name; nothing if features are not known."""
+    return [] if contrast.drivers is None else [row | _note(contrast) for row in contrast.drivers.rows()]
+
+
+def _note(contrast: CellContrast) -> dict[str, str]:
+    """Return a column that says why nothing is called different, where that is so."""
+    return {"note": contrast.no_calls} if contrast.no_calls else {}
 
 
 def composition_sections(study: Study, shared: dict[str, Any], order: Sequence[int]) -> list[Section]:
@@ -349,11 +367,9 @@ def _state_words(cell_type: CellType) -> str:
     return "other state" if cell_type.moved else "no sign of it"
 
 
-def _driver_rows(contrast: CellContrast) -> list[dict[str, Any]]:
-    """Return the surest features of the types that add most, in words."""
-    if contrast.drivers is None:
-        return []
-    sure = [row for row in contrast.drivers.rows() if row["q_value"] <= LEVEL]
+def _surest_drivers(contrast: CellContrast) -> list[dict[str, Any]]:
+    """Return the surest features of the types that add most, in words; the largest where none may be called."""
+    sure = [row for row in driver_rows(contrast) if contrast.no_calls or row["q_value"] <= LEVEL]
     shown = []
     for name in [cell_type.name for cell_type in contrast.types][:MOST_DRIVEN]:
         own = sorted((row for row in sure if row["cell_type"] == name), key=lambda row: -abs(row["standardized"]))
@@ -361,15 +377,20 @@ def _driver_rows(contrast: CellContrast) -> list[dict[str, Any]]:
             {
                 "type": name if place == 0 else "",
                 "feature": row["feature"],
-                "mark": MARKS["more" if row["difference"] > 0 else "less"],
-                "direction": "more" if row["difference"] > 0 else "less",
+                "mark": MARKS[_direction(row)],
+                "direction": _direction(row) or "same",
                 "means": f"{_number(row['in_group'])} against {_number(row['in_reference'])}",
                 "size": _number(row["standardized"]),
-                "q": row["q_value"],
+                "q": row["p_value" if contrast.no_calls else "q_value"],
             }
             for place, row in enumerate(own[:MOST_FEATURES])
         ]
     return shown
+
+
+def _direction(row: Mapping[str, Any]) -> str:
+    """Return whether a feature is called more or less; nothing if it is not called."""
+    return "" if row["q_value"] > LEVEL else "more" if row["difference"] > 0 else "less"
 
 
 def _number(value: float) -> str:
@@ -378,7 +399,8 @@ def _number(value: float) -> str:
 
 
 def _row(cell_type: CellType, contrast: CellContrast, largest: float) -> dict[str, Any]:
-    """Return what the table shows of a cell type, in words."""
+    """Return what the table shows of a cell type, in words; where nothing may be called, p-values for q-values."""
+    none = bool(contrast.no_calls)
     return {
         "name": cell_type.name,
         "cells": cell_type.cells,
@@ -387,13 +409,13 @@ def _row(cell_type: CellType, contrast: CellContrast, largest: float) -> dict[st
         "width": f"{100 * max(cell_type.share, 0.0) / largest:.1f}" if largest > 0 else "0",
         "direction": cell_type.direction or "same",
         "mark": MARKS[cell_type.direction],
-        "number": cell_type.number_words(),
+        "number": "" if none else cell_type.number_words(),
         "abundance": _percent(_parts(cell_type, contrast)[0]),
-        "abundance_q": cell_type.abundance_q,
+        "abundance_q": cell_type.abundance_p if none else cell_type.abundance_q,
         "moved": cell_type.moved,
-        "state_words": _state_words(cell_type),
+        "state_words": "" if none else _state_words(cell_type),
         "state": _percent(_parts(cell_type, contrast)[1]),
-        "state_q": cell_type.state_q,
+        "state_q": cell_type.state_p if none else cell_type.state_q,
         "in_group": _percent(cell_type.in_group),
         "in_reference": _percent(cell_type.in_reference),
     }

@@ -18,6 +18,7 @@ from heatmover._validation import check_integer, check_memory, check_option, che
 from heatmover._version import __version__
 from heatmover._words import counted
 from heatmover.analysis import study
+from heatmover.analysis.cautions import MOST_CELLS, look_at
 from heatmover.analysis.cell_types import Annotation
 from heatmover.analysis.comparers import Compared, draw_equally
 from heatmover.analysis.comparison import BIASES, Comparison, check_all_pairs, check_model, in_units, without_bias
@@ -204,11 +205,13 @@ class InPieces:
         annotation = request.annotation
         with cells_counted(request) as (stages, drawn, found):
             comparison = compare_samples(request, kept, found, drawn, stages)
+            some = slice(None, None, -(-len(drawn.landmarks.points) // MOST_CELLS))
+            look = look_at(drawn.landmarks.points[some], drawn.landmarks.copies[some])
         if annotation is None:
-            return Compared(comparison)
+            return Compared(comparison, look=look)
         annotation, cells = found.by_type(annotation, kept)
         # A cell has the values of its landmark; its own would take another pass.
-        return Compared(comparison, annotation, cells, found.landmarks.centers[cells.nodes], cohort.features)
+        return Compared(comparison, annotation, cells, found.landmarks.centers[cells.nodes], cohort.features, look)
 
     def record(self) -> Mapping[str, Any]:
         """Return how it compares, as plain values for JSON; where it runs and what it keeps changes no number."""

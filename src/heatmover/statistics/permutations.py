@@ -99,8 +99,8 @@ class TestResult(ReadOnlyArrays):
 
     @property
     def undecided(self) -> bool:
-        """Whether p is the smallest that there can be and above 5 %: so few samples cannot decide."""
-        return self.p_value <= self.smallest_p * (1 + ROUNDING) and self.smallest_p > LEVEL
+        """Whether even the smallest p-value that there can be is above 5 %, so that the test cannot decide."""
+        return not within_reach(self.smallest_p)
 
     def __repr__(self) -> str:
         how = f"{'all ' if self.complete else ''}{counted(len(self.null), 'permutation')}"
@@ -213,6 +213,17 @@ def _crossed(several: list[Int64]) -> Int64 | None:
     if len(several) < 2:
         return several[0] if several else None
     return np.unique(np.column_stack(several), axis=0, return_inverse=True)[1].astype(np.int64).ravel()
+
+
+def within_reach(smallest_p: Any) -> Any:
+    """Return whether the smallest possible p-value reaches 5 %: the one condition for calling anything significant.
+
+    Parameters
+    ----------
+    smallest_p
+        A number, or an array of them.
+    """
+    return smallest_p <= LEVEL
 
 
 def p_value(observed: float, null: Float64, *, smaller: bool = False) -> float:

@@ -100,6 +100,7 @@ def explain(
         ``.uns[key][key_added]`` if that was given, holds ``"params"``, ``"distance"`` between the means of the groups
         and, with ``annotation``, ``"types"``: a DataFrame with a row for each type, see `heatmover.analysis.CellType`;
         with ``features`` also ``"drivers"``, with a row for each type and feature, see `heatmover.attribution.Drivers`.
+        ``"no_calls"`` says why all q-values are 1 where so few samples cannot reach a p-value of 0.05.
 
     See Also
     --------
@@ -376,7 +377,8 @@ def _packed(found: GroupContrast, types: CellContrast | None, asked: Mapping[str
     if types is None:
         return packed
     drivers = {} if types.drivers is None else {"drivers": types.drivers.table()}
-    return packed | {"types": types.table()} | drivers
+    reason = {"no_calls": types.no_calls} if types.no_calls else {}
+    return packed | {"types": types.table()} | drivers | reason
 
 
 def _write(adata: Any, key: str, place: str, columns: Mapping[str, Any], packed: dict[str, Any]) -> None:

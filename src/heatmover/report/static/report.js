@@ -499,7 +499,7 @@
       const shades = (color, sure) => sure.map((one) => (one ? color : mix(color, "#ffffff", 0.7)));
       return barPicture(look, found.types, [
         { name: "how many", values: found.numbers, colors: shades(number, found.sure_numbers), edge: number },
-        { name: "in what state (pale: may be chance)", values: found.states, colors: shades(state, found.sure_states), edge: state },
+        { name: `in what state (pale: ${found.pale})`, values: found.states, colors: shades(state, found.sure_states), edge: state },
       ], "part of the distance");
     },
     scales: (look) => {
