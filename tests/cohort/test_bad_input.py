@@ -32,6 +32,11 @@ def refused(*pattern, path, **arguments):
     return message
 
 
+def place_in(kind, row):
+    """How a file counts its cells: text as an editor does, below the header."""
+    return f"line {row + 2}" if kind == "csv" else f"row {row}"
+
+
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_no_number_is_counted_and_placed(kind, value, frame, make, tmp_path):
@@ -39,14 +44,14 @@ def test_a_value_that_is_no_number_is_counted_and_placed(kind, value, frame, mak
     frame.loc[40, "CD4"] = np.nan
     path, arguments = make.write(frame, kind, tmp_path)
     sample = frame.loc[7, "sample"]
-    refused("3 such values in 2 cells", f"first: row 7, sample '{sample}'", path=path, **arguments)
+    refused("3 such values in 2 cells", f"first: {place_in(kind, 7)}, sample '{sample}'", path=path, **arguments)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_value_that_is_no_number_in_an_fcs_file(value, frame, make, tmp_path):
     frame.loc[7, "CD8"] = value
     path, arguments = make.write(frame, "fcs", tmp_path)
-    refused("1 such value in 1 cell", "first: row 7", path=path, **arguments)
+    refused("1 such value in 1 cell", "first: event 8 of 'p1.fcs'", path=path, **arguments)
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -58,7 +63,12 @@ def test_a_missing_label_is_counted_and_placed(kind, label, frame, make, tmp_pat
     else:
         frame.loc[[3, 9], "sample"] = label if label is not np.nan or kind in ("csv", "memory") else ""
     path, arguments = make.write(frame, kind, tmp_path)
-    refused("a sample label for every cell in 'sample'", "2 of 60 missing (first: row 3)", path=path, **arguments)
+    refused(
+        "a sample label for every cell in 'sample'",
+        f"2 of 60 missing (first: {place_in(kind, 3)})",
+        path=path,
+        **arguments,
+    )
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -197,10 +207,31 @@ def test_a_table_without_numbers(tmp_path):
 def test_text_among_numbers_is_placed(tmp_path):
     rows = "".join(f"a,{i}.5,{i}\n" for i in range(1500))
     (tmp_path / "cells.csv").write_text(f"sample,x,y\n{rows}b,1,many\n")
-    refused("numbers in the column 'y'", "'many' in row 1500", path=tmp_path / "cells.csv", sample_key="sample")
+    refused("numbers in the column 'y'", "'many' in line 1502", path=tmp_path / "cells.csv", sample_key="sample")
     cohort = read_cohort(tmp_path / "cells.csv", sample_key="sample", annotations=["y"])
     assert cohort.features == ("x",)
     assert cohort.varying == {"y": 1}
+
+
+@pytest.mark.parametrize("far", [0, 1500])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("name", ["cells.csv", "cells.csv.gz"])
+def test_a_line_is_counted_as_an_editor_counts_it(name, end, far, tmp_path):
+    """With the header, blank lines and line breaks in quotes, wherever the error is and whoever finds it."""
+    above = ["", "sample,x,y,note", 'a,1.5,2.5,"two', 'lines"', "", *(f"a,{i}.5,2.5,n" for i in range(far))]
+    wrong = {
+        "b,many,2.5,n": "numbers in the column 'x', found 'many' in line {}",
+        "b,1.5,NA,n": "(first: line {}, sample 'b')",
+        ",1.5,2.5,n": "(first: line {})",
+        "b,1.5,2.5": "found 3 in line {}",
+        'b,1.5,2.5,"n\nn",9': "found 5 in line {}",
+    }
+    path = tmp_path / name
+    for line, expected in wrong.items():
+        text = end.join([*above, line.replace("\n", end), "b,3.5,1.5,n", "a,0.5,1.25,n", ""]).encode()
+        path.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+        options = {"representation": ["x", "y"]} if "many" in line else {}
+        refused(expected.format(len(above) + 1), path=path, sample_key="sample", **options)
 
 
 @pytest.mark.parametrize("representation", ["CD4", [], ["CD4", "CD4"], ["condition"]])

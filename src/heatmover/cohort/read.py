@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from heatmover._typing import Int32
 from heatmover._validation import (
     RandomState,
     check_integer,
+    check_memory,
     check_number,
     check_option,
     check_random_state,
@@ -27,7 +29,7 @@ from heatmover.cohort.formats.parquet import NESTED
 from heatmover.cohort.formats.table import NAMED, TEXT
 from heatmover.cohort.formats.text import from_the_top, not_a_number
 from heatmover.cohort.projection import Moments, Projection, principal_components
-from heatmover.cohort.reader import Block, KeptReader, NotFeatures, Reader
+from heatmover.cohort.reader import Block, KeptReader, NotFeatures, Reader, place_of
 from heatmover.cohort.samples import Mixture, SampleTable, check_variable, factorize, from_text, table_of
 from heatmover.cohort.values import Look, Looked, block_rows, listed_counts, look_through, refusal
 from heatmover.errors import InvalidInputError, Sentence, argument
@@ -57,6 +59,7 @@ def read_cohort(
     transform: Literal["arcsinh", "logicle"] | None = None,
     compensate: bool | None = None,
     on_missing: Literal["refuse", "drop"] = "refuse",
+    memory: int | float | str | None = None,
     random_state: RandomState = 0,
     progress: Progress = SILENT,
     look_later: Look | None = None,
@@ -105,6 +108,9 @@ def read_cohort(
     on_missing
         What to do with cells in which a feature is NaN or infinite: ``"refuse"`` the file, or ``"drop"`` them, with a
         warning in the cohort that counts them by sample.
+    memory
+        For tables: what may be taken while one is read, in bytes or as ``"4 GB"``. A table of which the columns or the
+        longest line need more is rejected after a look at its beginning. Default: whatever it takes.
     random_state
         Seed of the principal components above 500 features.
     progress
@@ -140,9 +146,11 @@ def read_cohort(
     if n_components not in (None, "all"):
         n_components = check_integer("n_components", n_components, minimum=1)
     generator = check_random_state(random_state)
+    budget = None if memory is None else check_memory(memory)
     opened = open_reader(
         path, sample_key=sample_key, representation=representation, annotations=annotations, measured=measured,
         sample_sheet=None if sample_sheet is None else os.fspath(sample_sheet), no_features={*required, *no_features},
+        memory=budget,
     )  # fmt: skip
     with readable(opened.source.path, opened.reader.kind):
         undecided, table, names, codes = _label(opened)
@@ -168,12 +176,13 @@ def read_cohort(
             looked = (look_later or look_through)(reader, codes.size, progress)
         if looked is not None and looked.rows.size:
             if on_missing == "refuse":
-                raise refusal(looked, names, codes)
+                raise refusal(looked, reader, names, codes)
             reader, codes = _without(looked, reader, names, codes)
         projection = Projection()
         odd: tuple[str, ...] = ()
         if looked is not None and (standardize or kept is not None):
-            projection = _project(reader, looked.moments, standardize, kept, generator, progress)
+            held = HELD_BYTES if budget is None else min(HELD_BYTES, budget // 4)
+            projection = _project(reader, looked.moments, standardize, kept, generator, held, progress)
             odd = tuple(_constant(reader, looked.moments)) if standardize else ()
     features = reader.features
     if projection.components is not None:
@@ -225,7 +234,7 @@ def _label(opened: Opened) -> tuple[Reader, SampleTable, tuple[str, ...], Int32]
         except NotFeatures as found:
             reader = reader.demote(frozenset(found.columns))  # type: ignore[attr-defined]
             continue
-        return reader, table, *table.finish()
+        return reader, table, *table.finish(partial(place_of, reader))
 
 
 def _decide(
@@ -237,7 +246,7 @@ def _decide(
         return reader, variables, varying
     for name, mixture in table.mixtures.items():
         if mixture.mostly_numbers and name in varying and name not in named:
-            raise not_a_number(name, mixture)
+            raise not_a_number(reader, name, mixture)
     suspects = frozenset(getattr(reader, "suspects", ()))
     variables = {name: values for name, values in variables.items() if name not in suspects}
     varying = {name: count for name, count in varying.items() if name not in suspects}
@@ -336,6 +345,7 @@ def _project(
     standardize: bool,
     n_components: int | None,
     generator: np.random.Generator,
+    held_bytes: int,
     progress: Progress,
 ) -> Projection:
     # A column without spread stays at zero instead of becoming NaN.
@@ -350,7 +360,7 @@ def _project(
         )
     progress.stage("principal components", 1)
     # Several passes: what is small is read once, for a wide table is slow to read.
-    small = 8 * moments.count * moments.mean.size <= HELD_BYTES
+    small = 8 * moments.count * moments.mean.size <= held_bytes
     held = list(_blocks(reader, moments.count)) if small else None
     found = principal_components(
         lambda: _blocks(reader, moments.count) if held is None else iter(held), moments.mean, scale, n_components,

@@ -84,6 +84,12 @@ class FcsReader:
         """What the file is, in words."""
         return "folder of FCS files"
 
+    def place(self, row: int) -> str:
+        """Return where a cell is: its event, counted from 1, and its file."""
+        ends = np.cumsum(self.counts)
+        file = int(np.searchsorted(ends, row, side="right"))
+        return f"event {row + 1 - int(ends[file]) + self.counts[file]} of {quoted(self.files[file])}"
+
     def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
         """Yield the sample labels, file by file; annotations are in the sample sheet."""
         for name, count in zip(self.names, self.counts, strict=True):

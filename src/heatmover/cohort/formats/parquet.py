@@ -109,8 +109,9 @@ def open_parquet(
     representation: Sequence[str] | None,
     annotations: Sequence[str] | None,
     no_features: Collection[str] = (),
+    memory: int | None = None,
 ) -> ParquetReader:
-    """Return a reader after checking every name against the schema."""
+    """Return a reader after checking every name against the schema, and the columns against the memory allowed."""
     with _opened(path) as file:
         schema = file.schema_arrow
     types = dict(zip(schema.names, schema.types, strict=True))
@@ -128,6 +129,7 @@ def open_parquet(
         representation=representation,
         annotations=annotations,
         no_features=no_features,
+        memory=memory,
     )
     whole = frozenset(name for name in division.features if _is_whole(types[name]))
     unused = {**division.unused, **(dict.fromkeys(nested, NESTED) if division.undecided else {})}
