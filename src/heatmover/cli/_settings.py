@@ -157,7 +157,9 @@ class Reading:
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         named |= {"no_features": list(self.no_features), "representation": self._representation()}
         # What compares in pieces looks at every value itself.
-        read = partial(read_in_pieces, client=comparer.client) if isinstance(comparer, InPieces) else read_cohort
+        read = read_cohort
+        if isinstance(comparer, InPieces):
+            read = partial(read_in_pieces, client=comparer.client, memory=comparer.memory)
         return read(named.pop("path"), **named, required=list(required), random_state=seed, progress=progress)
 
     def _representation(self) -> str | tuple[str, ...] | None:

@@ -109,8 +109,8 @@ def read_cohort(
         What to do with cells in which a feature is NaN or infinite: ``"refuse"`` the file, or ``"drop"`` them, with a
         warning in the cohort that counts them by sample.
     memory
-        For tables: what may be taken while one is read, in bytes or as ``"4 GB"``. A table of which the columns or the
-        longest line need more is rejected after a look at its beginning. Default: whatever it takes.
+        Memory that reading may take, in bytes or as ``"4 GB"``. A table with too many columns or too long a line, or
+        an FCS file with too many cells, raises an error that tells how much memory it needs. Default: no limit.
     random_state
         Seed of the principal components above 500 features.
     progress

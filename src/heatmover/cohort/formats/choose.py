@@ -76,7 +76,12 @@ def open_reader(
     if format == "fcs":
         with readable(place, KINDS[format]):
             cells, columns = open_fcs(
-                place, sample_key=sample_key, representation=representation, measured=measured, sheet=sheet
+                place,
+                sample_key=sample_key,
+                representation=representation,
+                measured=measured,
+                sheet=sheet,
+                memory=memory,
             )
         return Opened(cells, source, sample_key or "sample", columns if sheet is not None else None, cells.names)
     if sample_key is None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from heatmover._validation import import_extra
 from heatmover._words import counted, distinct, find, find_all, listed, quoted, readable
+from heatmover.cohort.formats.table import check_memory_for
 from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, spans
 from heatmover.cohort.source import fcs_files
 from heatmover.cohort.transforms import Logicle
@@ -40,6 +41,10 @@ SPILLOVER = ("spillover", "spill")
 # A matrix that loses more than six of the sixteen digits of a value tells detectors apart by their rounding.
 WORST_CONDITION = 1e6
 AS_THEY_ARE = f"{argument('compensate', False)} reads the values as they are"
+
+
+# Bytes of a value while its file is read, as it is in the file, as a double, compensated and transformed: 37 to 43.
+VALUE_BYTES = 40
 
 
 class Measurement(NamedTuple):
@@ -144,12 +149,16 @@ def open_fcs(
     representation: Sequence[str] | None,
     measured: Measurement,
     sheet: Mapping[str, Sequence[str | None]] | None,
+    memory: int | None = None,
 ) -> tuple[FcsReader, dict[str, list[str | None]]]:
     """Return a reader after looking into the header of every file, and the sheet's columns in the files' order."""
     files = [path.name for path in fcs_files(Path(folder))]
     headers = [_parsed(str(Path(folder) / file), only_text=True) for file in files]
     counts = [_count(header, file) for header, file in zip(headers, files, strict=True)]
     channels = [channel_names(header, file) for header, file in zip(headers, files, strict=True)]
+    for file, count, names in zip(files, counts, channels, strict=True):
+        what = f"{counted(count, 'cell')} of {counted(len(names), 'channel')} in {quoted(file)}"
+        check_memory_for(what, VALUE_BYTES * count * len(names), memory)
     features = _common_channels(files, channels, representation)
     variables: dict[str, list[str | None]] = {}
     # A file's name may be bytes that are no text, which no result could hold.

@@ -10,7 +10,7 @@ from typing import final
 from heatmover._words import counted, distinct, find, find_all, listed, quoted
 from heatmover.errors import InvalidInputError, argument
 
-__all__ = ["NAMED", "ROWS", "TEXT", "Division", "check_columns", "divide"]
+__all__ = ["NAMED", "ROWS", "TEXT", "Division", "check_memory_for", "divide"]
 
 # Row numbers that pandas writes into tables unasked; as a feature they would drown the others.
 ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__|index")
@@ -76,7 +76,8 @@ def divide(
     taken = {sample_key, *features}
     rest = [name for name in columns if name not in taken and name not in row_numbers]
     wanted = rest if annotations is None else [name for name in named if name not in taken]
-    check_columns(len(features) + 2 * len(wanted), COLUMN_BYTES, memory)
+    n_read = len(features) + len(wanted)
+    check_memory_for(counted(n_read, "column"), (n_read + len(wanted)) * COLUMN_BYTES, memory)
     unused = dict.fromkeys((name for name in columns if name in row_numbers and name not in taken), ROWS)
     if representation is None:
         read = frozenset(wanted)
@@ -84,13 +85,13 @@ def divide(
     return Division(tuple(features), tuple(wanted), representation is None, unused)
 
 
-def check_columns(n_columns: int, each: int, memory: int | None) -> None:
-    """Raise if columns of so many bytes each do not fit into the memory allowed."""
-    if memory is not None and n_columns * each > memory:
+def check_memory_for(what: str, needed: int, memory: int | None) -> None:
+    """Raise if something needs more bytes than the memory allowed."""
+    if memory is not None and needed > memory:
         raise InvalidInputError(
-            f"{argument('memory')} of at least {n_columns * each / 1e6:,.0f} MB for {counted(n_columns, 'column')}",
+            f"{argument('memory')} of at least {-(-needed // 1_000_000):,} MB for {what}",
             f"{memory / 1e6:,.0f} MB",
-            f"allow more, choose columns by {argument('representation')}, or store the cells as .h5ad",
+            "allow more, or store the cells as .h5ad",
         )
 
 

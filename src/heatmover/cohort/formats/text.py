@@ -16,9 +16,9 @@ import numpy as np
 
 from heatmover._typing import Float64
 from heatmover._validation import import_extra
-from heatmover._words import distinct, quoted, quoted_path
-from heatmover.cohort.formats.table import TEXT, check_columns, divide
-from heatmover.cohort.reader import Block, Columns, NotFeatures, Numbers, place_of, spans
+from heatmover._words import counted, distinct, quoted, quoted_path
+from heatmover.cohort.formats.table import TEXT, check_memory_for, divide
+from heatmover.cohort.reader import Block, Columns, NotFeatures, Numbers, place_of
 from heatmover.cohort.samples import Mixture
 from heatmover.errors import InvalidInputError, argument
 
@@ -291,7 +291,7 @@ def read_head(
         _, header = next(lines, (0, []))
         if not any(name.strip() for name in header):
             raise InvalidInputError("a table with a header", f"that {quoted_path(path)} is empty")
-        check_columns(len(header), NAME_BYTES, memory)
+        check_memory_for(counted(len(header), "column"), len(header) * NAME_BYTES, memory)
         distinct([name for name in header if name], "column names", "rename one of them")
         longest, size, kept = _length(header), 0, []
         for _, line in islice(lines, rows if rows is None else max(1, min(rows, HEAD_FIELDS // len(header)))):
@@ -303,11 +303,11 @@ def read_head(
                 raise _too_long("a sample sheet", most, size, quoted_path(path), tight=memory is not None)
     if not kept:
         raise InvalidInputError("at least one row below the header", f"none in {quoted_path(path)}")
-    columns = dict(zip(header, map(list, zip(*kept, strict=True)), strict=True))
-    decimal, example = _decimal(columns, path)
+    head = dict(zip(header, map(list, zip(*kept, strict=True)), strict=True))
+    decimal, example = _decimal(head, path)
     block = min(max(BLOCK_BYTES, BLOCK_ROWS * longest), max(WIDE_BLOCK_BYTES, 4 * longest))
     tight = memory is not None and most < block
-    return Layout(delimiter, decimal, example, most if tight else block, tight), columns
+    return Layout(delimiter, decimal, example, most if tight else block, tight), head
 
 
 def _length(line: Sequence[str]) -> int:
@@ -345,11 +345,17 @@ def _lines(stream: IO[str], path: str, delimiter: str, most: int, *, tight: bool
 
 
 def _too_long(what: str, most: int, found: int, where: str, *, tight: bool) -> InvalidInputError:
-    more = f"raise {argument('memory')}" if tight else "shorten its longest field"
+    if tight and found <= LONGEST_LINE:
+        needed = -(-found * PART_OF_MEMORY // 1_000_000)
+        return InvalidInputError(
+            f"{argument('memory')} of at least {needed:,} MB for {what} of {found:,} characters ({where})",
+            f"{most * PART_OF_MEMORY / 1e6:,.0f} MB",
+            "close its quotation marks if one is open, or allow more",
+        )
     return InvalidInputError(
         f"{what} of at most {most:,} characters",
-        f"{found:,} or more in {where}",
-        f"close its quotation marks if one is open, or {more}",
+        f"{found:,} in {where}",
+        "close its quotation marks if one is open, or shorten its longest field",
     )
 
 
