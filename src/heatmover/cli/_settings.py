@@ -141,6 +141,7 @@ class Reading:
     transform: Any = None
     compensate: bool | None = None
     on_missing: Literal["refuse", "drop"] = "refuse"
+    skip_unlisted: bool = False
 
     def __post_init__(self) -> None:
         check_option("on_missing", self.on_missing, ("refuse", "drop"))
@@ -257,6 +258,7 @@ def reading_of(asked: Mapping[str, Any]) -> Reading:
         transform=asked["transform"],
         compensate=asked["compensate"],
         on_missing=asked["missing"],
+        skip_unlisted=asked["skip_unlisted"],
     )
 
 

@@ -61,6 +61,7 @@ def open_reader(
     sample_sheet: str | None,
     no_features: Collection[str] = (),
     memory: int | None = None,
+    skip_unlisted: bool = False,
 ) -> Opened:
     """Return the reader of a path or of an AnnData object."""
     held = hasattr(path, "obs") and hasattr(path, "obsm")
@@ -82,6 +83,7 @@ def open_reader(
                 measured=measured,
                 sheet=sheet,
                 memory=memory,
+                skip_unlisted=skip_unlisted,
             )
         return Opened(cells, source, sample_key or "sample", columns if sheet is not None else None, cells.names)
     if sample_key is None:
