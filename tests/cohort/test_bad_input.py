@@ -255,7 +255,42 @@ def test_lines_of_different_length(line, beginning, tmp_path):
 
 def test_a_table_in_another_encoding(tmp_path):
     (tmp_path / "cells.csv").write_bytes("sample,x\nMüller,1\nMüller,2\n".encode("latin-1"))
-    refused("cells.csv", "utf-8", path=tmp_path / "cells.csv", sample_key="sample")
+    refused("cells.csv", "utf-8", "save it with that encoding", path=tmp_path / "cells.csv", sample_key="sample")
+
+
+@pytest.mark.parametrize("far", [0, 1500])
+def test_a_lone_surrogate_is_no_text(far, tmp_path):
+    rows = b"".join(b"a,%d.5\n" % i for i in range(far))
+    (tmp_path / "cells.csv").write_bytes(b"sample,x\na,0.5\n" + rows + b"b\xed\xa0\x80,1.5\n")
+    refused("table of text in UTF-8", "save it with", path=tmp_path / "cells.csv", sample_key="sample")
+    (tmp_path / "sheet.csv").write_bytes(b"sample,dose\na,1\nb,\xed\xa0\x80\n")
+    (tmp_path / "cells.csv").write_text("sample,x\na,0.5\na,1.5\nb,2.5\n")
+    refused(
+        "sample sheet in UTF-8", path=tmp_path / "cells.csv", sample_key="sample", sample_sheet=tmp_path / "sheet.csv"
+    )
+
+
+def test_more_digits_than_a_number_has(tmp_path):
+    """They are a name, wherever they are: as a float they would be infinite."""
+    long, path, sheet = "9" * 400, tmp_path / "cells.csv", tmp_path / "sheet.csv"
+    rows = "".join(f"{'ab'[i % 2]},{5 + i % 2},{i}.5,{i}.25\n" for i in range(40))
+    path.write_text(f"sample,age,x,y\n{rows}b,6,{long},0.5\n")
+    refused("numbers in the column 'x'", "in line 42", path=path, sample_key="sample")
+    path.write_text(f"sample,age,x,y\n{rows}b,6,{long}.5,0.5\n")
+    refused("1 such value in 1 cell (first: line 42", path=path, sample_key="sample")
+    path.write_text(f"sample,age,x,y\n{rows.replace('b,6', f'{long},{long}')}")
+    sheet.write_text(f"sample,dose\na,1\n{long},{long}\n")
+    cohort = read_cohort(path, sample_key="sample", sample_sheet=sheet)
+    assert cohort.names == (long, "a")
+    assert list(map(str, cohort.variable("age"))) == [long, "5"]
+    assert list(map(str, cohort.variable("dose"))) == [long, "1"]
+
+
+def test_a_sample_sheet_with_a_row_without_a_name(tmp_path):
+    (tmp_path / "cells.csv").write_text("sample,x\na,0.5\na,1.5\nb,2.5\n")
+    (tmp_path / "sheet.csv").write_text("sample,dose\na,1\nb,2\n,3\n")
+    expected = "a name in every row of 'sample' in the sample sheet, found 1 missing; name the samples"
+    refused(expected, path=tmp_path / "cells.csv", sample_key="sample", sample_sheet=tmp_path / "sheet.csv")
 
 
 @pytest.mark.parametrize("kind", ["h5ad", "csv"])

@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(store):
         ("distinct names", lambda: Table.checked(ROWS[:2], ["x", "x"], {"age": [1, 2], "sex": [None, "m"]})),
         ("names that are not taken", lambda: table(slice(0, 1))),
         ("one name per row", lambda: Table.checked(ROWS[:2], ["x"])),
-        ("1 to 1,000 characters, found 0", lambda: Table.checked(ROWS[:1], [""])),
+        ("1 to 1,000 characters, found 0; give a name", lambda: Table.checked(ROWS[:1], [""])),
         ("1 to 1,000 characters, found 1,001", lambda: Table.checked(ROWS[:1], ["x" * 1001])),
         ("without NUL", lambda: Table.checked(ROWS[:1], ["x\0"])),
         ("half characters", lambda: Table.checked(ROWS[:1], ["\ud800"])),

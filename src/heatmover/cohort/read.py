@@ -338,7 +338,13 @@ def _by_name(names: Sequence[str], opened: Opened) -> dict[str, list[object]]:
     sheet = dict(opened.sheet)
     if opened.sheet_names is None:
         key = find(opened.sample_key, list(sheet), f"{argument('sample_key')} to be a column of the sample sheet too")
-        rows = ["" if name is None else str(name) for name in sheet.pop(key)]
+        labels = sheet.pop(key)
+        if None in labels:
+            raise InvalidInputError(
+                f"a name in every row of {quoted(key)} in the sample sheet", f"{labels.count(None)} missing",
+                "name the samples or remove the rows",
+            )  # fmt: skip
+        rows = [str(name) for name in labels]
     else:
         rows = list(opened.sheet_names)
     place = {name: row for row, name in enumerate(rows)}

@@ -226,7 +226,9 @@ def _check_name(name: object, what: str = "a sample") -> str:
     text = str(name)
     if not text or len(text) > LONGEST_NAME:
         raise InvalidInputError(
-            f"the name of {what} to have 1 to {LONGEST_NAME:,} characters", f"{len(text):,}", "give a shorter name"
+            f"the name of {what} to have 1 to {LONGEST_NAME:,} characters",
+            f"{len(text):,}",
+            "give a shorter name" if text else "give a name",
         )
     if "\0" in text:
         raise InvalidInputError(f"the name of {what} without NUL characters", quoted(text), "replace them")
