@@ -169,10 +169,11 @@ def readable(path: str, kind: str) -> Iterator[None]:
 
 def broken(path: str, kind: str, error: BaseException) -> InvalidInputError:
     """Return the error for a file that cannot be understood, with the library's reason cut to one line."""
+    text = isinstance(error, UnicodeDecodeError) and kind in ("table of text", "sample sheet")
     return InvalidInputError(
-        f"a complete {kind}",
+        f"a {kind} in UTF-8" if text else f"a complete {kind}",
         f"that {quoted_path(path)} cannot be read ({_reason(error) or type(error).__name__})",
-        "it may be truncated or damaged",
+        "save it with that encoding" if text else "it may be truncated or damaged",
     )
 
 

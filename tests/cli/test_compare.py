@@ -377,8 +377,8 @@ def test_what_is_a_feature_and_what_is_not_is_said(make, tmp_path, cli, plain_re
     frame.loc[7, "score"] = "."
     path, arguments = tmp_path / "cells.csv", ("-s", "sample", "-o", tmp_path / "out", "--permutations", 9)
     frame.to_csv(path, index=False)
-    cli.fails_with(cli.run("compare", path, *arguments), r"column 'score', found '\.' in row 7; .* --annotation")
-    cli.fails_with(cli.run("doctor", path, "-s", "sample"), r"'score', found '\.' in row 7")
+    cli.fails_with(cli.run("compare", path, *arguments), r"column 'score', found '\.' in line 9; .* --annotation")
+    cli.fails_with(cli.run("doctor", path, "-s", "sample"), r"'score', found '\.' in line 9")
     result = cli.run("compare", path, *arguments, "--annotation", "score")
     assert result.exit_code == 0, result.output
     assert "3 features: 'CD4', 'CD8', 'CD19'; no features: " in " ".join(result.stdout.split())

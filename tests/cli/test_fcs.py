@@ -71,11 +71,32 @@ def test_bad_folders(folder, tmp_path, cli):
     write(folder / "g.fcs", rng.random((5, 3)))
     cli.fails_with(
         cli.run("compare", folder, "--sample-sheet", tmp_path / "sheet.csv", "-o", tmp_path / "out"),
-        "every FCS file to be in the sample sheet, found 'g.fcs' not in it",
+        "every FCS file to be in the sample sheet, found 'g.fcs' not in it; .*--skip-unlisted leaves them out",
     )
     (folder / "g.fcs").write_bytes((folder / "f0.fcs").read_bytes()[:400])
     cli.fails_with(cli.run("doctor", folder), "FCS file")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_the_sheet_does_not_list_is_left_out(folder, tmp_path, cli):
+    write(folder / "g.fcs", np.random.default_rng(1).random((5, 3)))
+    arguments = [folder, "--sample-sheet", tmp_path / "sheet.csv", "--skip-unlisted"]
+    assert cli.run("doctor", *arguments).exit_code == 0
+    result = cli.run("compare", *arguments, "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "does not list them: 'g.fcs'" in " ".join(result.output.split())
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["input"]["samples"] == 8
+    assert "--skip-unlisted" in record["command"]["line"]
+    built = cli.run("atlas", "build", *arguments, "-o", tmp_path / "kept.atlas")
+    assert built.exit_code == 0, built.output
+    (tmp_path / "new.csv").write_text("file,sample\nf0.fcs,first\nf1.fcs,second\n")
+    mapped = cli.run("atlas", "map", tmp_path / "kept.atlas", folder, "--sample-sheet", tmp_path / "new.csv")
+    cli.fails_with(mapped, "and 2 more not in it; .*--skip-unlisted leaves them out")
+    arguments = [folder, "--sample-sheet", tmp_path / "new.csv", "--skip-unlisted"]
+    mapped = cli.run("atlas", "map", tmp_path / "kept.atlas", *arguments)
+    assert mapped.exit_code in (0, 1), mapped.output
+    assert "second" in mapped.output
 
 
 @pytest.mark.skipif(os.name != "posix", reason="names of bytes are Unix's")

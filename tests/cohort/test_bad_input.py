@@ -32,6 +32,11 @@ def refused(*pattern, path, **arguments):
     return message
 
 
+def place_in(kind, row):
+    """How a file counts its cells: text as an editor does, below the header."""
+    return f"line {row + 2}" if kind == "csv" else f"row {row}"
+
+
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_no_number_is_counted_and_placed(kind, value, frame, make, tmp_path):
@@ -39,14 +44,14 @@ def test_a_value_that_is_no_number_is_counted_and_placed(kind, value, frame, mak
     frame.loc[40, "CD4"] = np.nan
     path, arguments = make.write(frame, kind, tmp_path)
     sample = frame.loc[7, "sample"]
-    refused("3 such values in 2 cells", f"first: row 7, sample '{sample}'", path=path, **arguments)
+    refused("3 such values in 2 cells", f"first: {place_in(kind, 7)}, sample '{sample}'", path=path, **arguments)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_value_that_is_no_number_in_an_fcs_file(value, frame, make, tmp_path):
     frame.loc[7, "CD8"] = value
     path, arguments = make.write(frame, "fcs", tmp_path)
-    refused("1 such value in 1 cell", "first: row 7", path=path, **arguments)
+    refused("1 such value in 1 cell", "first: event 8 of 'p1.fcs'", path=path, **arguments)
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -58,7 +63,12 @@ def test_a_missing_label_is_counted_and_placed(kind, label, frame, make, tmp_pat
     else:
         frame.loc[[3, 9], "sample"] = label if label is not np.nan or kind in ("csv", "memory") else ""
     path, arguments = make.write(frame, kind, tmp_path)
-    refused("a sample label for every cell in 'sample'", "2 of 60 missing (first: row 3)", path=path, **arguments)
+    refused(
+        "a sample label for every cell in 'sample'",
+        f"2 of 60 missing (first: {place_in(kind, 3)})",
+        path=path,
+        **arguments,
+    )
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -197,10 +207,31 @@ def test_a_table_without_numbers(tmp_path):
 def test_text_among_numbers_is_placed(tmp_path):
     rows = "".join(f"a,{i}.5,{i}\n" for i in range(1500))
     (tmp_path / "cells.csv").write_text(f"sample,x,y\n{rows}b,1,many\n")
-    refused("numbers in the column 'y'", "'many' in row 1500", path=tmp_path / "cells.csv", sample_key="sample")
+    refused("numbers in the column 'y'", "'many' in line 1502", path=tmp_path / "cells.csv", sample_key="sample")
     cohort = read_cohort(tmp_path / "cells.csv", sample_key="sample", annotations=["y"])
     assert cohort.features == ("x",)
     assert cohort.varying == {"y": 1}
+
+
+@pytest.mark.parametrize("far", [0, 1500])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("name", ["cells.csv", "cells.csv.gz"])
+def test_a_line_is_counted_as_an_editor_counts_it(name, end, far, tmp_path):
+    """With the header, blank lines and line breaks in quotes, wherever the error is and whoever finds it."""
+    above = ["", "sample,x,y,note", 'a,1.5,2.5,"two', 'lines"', "", *(f"a,{i}.5,2.5,n" for i in range(far))]
+    wrong = {
+        "b,many,2.5,n": "numbers in the column 'x', found 'many' in line {}",
+        "b,1.5,NA,n": "(first: line {}, sample 'b')",
+        ",1.5,2.5,n": "(first: line {})",
+        "b,1.5,2.5": "found 3 in line {}",
+        'b,1.5,2.5,"n\nn",9': "found 5 in line {}",
+    }
+    path = tmp_path / name
+    for line, expected in wrong.items():
+        text = end.join([*above, line.replace("\n", end), "b,3.5,1.5,n", "a,0.5,1.25,n", ""]).encode()
+        path.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+        options = {"representation": ["x", "y"]} if "many" in line else {}
+        refused(expected.format(len(above) + 1), path=path, sample_key="sample", **options)
 
 
 @pytest.mark.parametrize("representation", ["CD4", [], ["CD4", "CD4"], ["condition"]])
@@ -224,7 +255,42 @@ def test_lines_of_different_length(line, beginning, tmp_path):
 
 def test_a_table_in_another_encoding(tmp_path):
     (tmp_path / "cells.csv").write_bytes("sample,x\nMüller,1\nMüller,2\n".encode("latin-1"))
-    refused("cells.csv", "utf-8", path=tmp_path / "cells.csv", sample_key="sample")
+    refused("cells.csv", "utf-8", "save it with that encoding", path=tmp_path / "cells.csv", sample_key="sample")
+
+
+@pytest.mark.parametrize("far", [0, 1500])
+def test_a_lone_surrogate_is_no_text(far, tmp_path):
+    rows = b"".join(b"a,%d.5\n" % i for i in range(far))
+    (tmp_path / "cells.csv").write_bytes(b"sample,x\na,0.5\n" + rows + b"b\xed\xa0\x80,1.5\n")
+    refused("table of text in UTF-8", "save it with", path=tmp_path / "cells.csv", sample_key="sample")
+    (tmp_path / "sheet.csv").write_bytes(b"sample,dose\na,1\nb,\xed\xa0\x80\n")
+    (tmp_path / "cells.csv").write_text("sample,x\na,0.5\na,1.5\nb,2.5\n")
+    refused(
+        "sample sheet in UTF-8", path=tmp_path / "cells.csv", sample_key="sample", sample_sheet=tmp_path / "sheet.csv"
+    )
+
+
+def test_more_digits_than_a_number_has(tmp_path):
+    """They are a name, wherever they are: as a float they would be infinite."""
+    long, path, sheet = "9" * 400, tmp_path / "cells.csv", tmp_path / "sheet.csv"
+    rows = "".join(f"{'ab'[i % 2]},{5 + i % 2},{i}.5,{i}.25\n" for i in range(40))
+    path.write_text(f"sample,age,x,y\n{rows}b,6,{long},0.5\n")
+    refused("numbers in the column 'x'", "in line 42", path=path, sample_key="sample")
+    path.write_text(f"sample,age,x,y\n{rows}b,6,{long}.5,0.5\n")
+    refused("1 such value in 1 cell (first: line 42", path=path, sample_key="sample")
+    path.write_text(f"sample,age,x,y\n{rows.replace('b,6', f'{long},{long}')}")
+    sheet.write_text(f"sample,dose\na,1\n{long},{long}\n")
+    cohort = read_cohort(path, sample_key="sample", sample_sheet=sheet)
+    assert cohort.names == (long, "a")
+    assert list(map(str, cohort.variable("age"))) == [long, "5"]
+    assert list(map(str, cohort.variable("dose"))) == [long, "1"]
+
+
+def test_a_sample_sheet_with_a_row_without_a_name(tmp_path):
+    (tmp_path / "cells.csv").write_text("sample,x\na,0.5\na,1.5\nb,2.5\n")
+    (tmp_path / "sheet.csv").write_text("sample,dose\na,1\nb,2\n,3\n")
+    expected = "a name in every row of 'sample' in the sample sheet, found 1 missing; name the samples"
+    refused(expected, path=tmp_path / "cells.csv", sample_key="sample", sample_sheet=tmp_path / "sheet.csv")
 
 
 @pytest.mark.parametrize("kind", ["h5ad", "csv"])

@@ -39,7 +39,7 @@ def test_text_in_a_column_of_numbers_is_an_error_that_places_it(slip, row, tmp_p
     rows[row + 1][2] = slip
     with pytest.raises(InvalidInputError) as caught:
         read(tmp_path, rows)
-    assert f"numbers in the column 'x', found {slip!r} in row {row}; write NA" in str(caught.value)
+    assert f"numbers in the column 'x', found {slip!r} in line {row + 2}; write NA" in str(caught.value)
 
 
 @pytest.mark.parametrize("options", [{"annotations": ["x"]}, {"no_features": ["x"]}])
@@ -56,14 +56,14 @@ def test_a_column_that_is_named_as_an_annotation_may_hold_anything(options, tmp_
 def test_what_is_not_among_the_annotations_is_looked_at_nevertheless(tmp_path):
     rows = table()
     rows[9][2] = "."
-    with pytest.raises(InvalidInputError, match=r"'x', found '\.' in row 8"):
+    with pytest.raises(InvalidInputError, match=r"'x', found '\.' in line 10"):
         read(tmp_path, rows, annotations=["age"])
 
 
 def test_a_feature_that_was_named_has_its_text_placed(tmp_path):
     rows = table()
     rows[9][2] = "."
-    with pytest.raises(InvalidInputError, match=r"'x', found '\.' in row 8"):
+    with pytest.raises(InvalidInputError, match=r"'x', found '\.' in line 10"):
         read(tmp_path, rows, representation=["x", "y"])
 
 
@@ -79,7 +79,7 @@ def test_where_the_numbers_are_decides_nothing(begins, monkeypatch, tmp_path):
         assert cohort.features == ("y",)
         assert cohort.unused == {"x": "text", "age": "the same in all cells of each sample", "n": "whole numbers"}
     else:
-        with pytest.raises(InvalidInputError, match="'x', found 'type 0' in row 0"):
+        with pytest.raises(InvalidInputError, match="'x', found 'type 0' in line 2"):
             read(tmp_path, rows)
 
 
@@ -141,7 +141,7 @@ def test_decimal_commas_of_variables_and_sample_sheets(tmp_path):
 def test_a_point_among_decimal_commas_is_placed(tmp_path):
     rows = table(decimal=",")
     rows[5][3] = "1.5"
-    with pytest.raises(InvalidInputError, match=r"'y', found '1\.5' in row 4"):
+    with pytest.raises(InvalidInputError, match=r"'y', found '1\.5' in line 6"):
         read(tmp_path, rows, ";")
 
 

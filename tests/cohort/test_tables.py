@@ -130,6 +130,30 @@ def test_a_sample_sheet_of_other_samples(samples, message, frame, make, tmp_path
         read_cohort(path, sample_sheet=tmp_path / "sheet.csv", **arguments)
 
 
+@pytest.mark.parametrize("kind", ["csv", "h5ad", "parquet"])
+def test_samples_that_the_sheet_does_not_list_can_be_left_out(kind, frame, make, tmp_path):
+    pd.DataFrame({"sample": ["p4", "p1"], "dose": [4, 1]}).to_csv(tmp_path / "sheet.csv", index=False)
+    path, arguments = make.write(frame, kind, tmp_path)
+    whole = read_cohort(path, **arguments)
+    cohort = read_cohort(path, sample_sheet=tmp_path / "sheet.csv", skip_unlisted=True, **arguments)
+    assert cohort.names == ("p1", "p4")
+    assert cohort.variable("dose").tolist() == [1, 4]
+    assert cohort.variable("age").tolist() == whole.variable("age")[["p1", "p4"]].tolist()
+    kept = np.isin(whole.labels(), ["p1", "p4"])
+    np.testing.assert_array_equal(cohort.points(), whole.points()[kept])
+    assert cohort.labels().tolist() == whole.labels()[kept].tolist()
+    assert "Left out, because the sample sheet does not list them: 'p2', 'p3'." in cohort.warnings
+
+
+def test_a_column_of_labels_among_counts_is_told(tmp_path):
+    rows = "".join(f"{'ab'[i % 2]},{i % 7},{i % 5},{i % 3}\n" for i in range(40))
+    (tmp_path / "cells.csv").write_text(f"sample,CD4,CD8,leiden\n{rows}")
+    cohort = read_cohort(tmp_path / "cells.csv", sample_key="sample")
+    assert any("named like labels of cells: 'leiden';" in warning for warning in cohort.warnings)
+    cohort = read_cohort(tmp_path / "cells.csv", sample_key="sample", no_features=["leiden"])
+    assert cohort.warnings == ()
+
+
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**50), 2**50), st.floats(allow_nan=False)), min_size=1))
 def test_numbers_survive_being_text(values):
     text = [None if value is None else str(value) for value in values]

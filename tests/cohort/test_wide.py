@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import re
+
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -14,6 +17,7 @@ from heatmover.cohort.formats import parquet as _parquet
 from heatmover.cohort.formats import text as _delimited
 from heatmover.cohort.formats.anndata import AnnDataReader
 from heatmover.cohort.formats.table import divide
+from heatmover.errors import InvalidInputError
 
 
 class Name(str):
@@ -107,3 +111,57 @@ def test_a_wide_table_is_read_a_few_times_to_find_the_samples(wide, monkeypatch)
 
 def test_messages_do_not_list_all_columns():
     assert len(unused(dict.fromkeys(map(str, range(100_000)), "text"))) < 100
+
+
+def refused(path, memory, **options):
+    with pytest.raises(InvalidInputError) as caught:
+        read_cohort(path, sample_key="sample", memory=memory, **options)
+    return str(caught.value)
+
+
+def test_columns_that_need_more_memory_than_allowed_are_refused_before_they_are_read(wide):
+    path, values = wide
+    message = refused(path, "20 MB", n_components="all")
+    assert "memory of at least 29 MB for 1,200 columns, found 20 MB; allow more, or store" in message
+    named = read_cohort(path, sample_key="sample", memory="20 MB", representation=["g3", "g5"], annotations=[])
+    np.testing.assert_array_equal(named.points(), values[:, [3, 5]])
+    assert read_cohort(path, sample_key="sample", memory="29 MB", n_components="all").n_cells == 40
+
+
+def test_names_of_columns_need_memory_too(wide):
+    path, _ = wide
+    found = "1,201 columns" if path.suffix == ".csv" else "in which the file describes its columns"
+    assert found in refused(path, "1 MB", representation=["g3"])
+
+
+@pytest.mark.parametrize("text", ["x" * 40_000, '"' + "x\n" * 20_000 + '"', '"' + "x\n" * 20_000])
+@pytest.mark.parametrize("before", [0, 2_000])
+@pytest.mark.parametrize("ending", ["csv", "tsv.gz"])
+def test_a_line_that_needs_more_memory_than_allowed_is_refused_with_its_place(text, before, ending, tmp_path):
+    rows = "".join(f"{'ab'[i % 2]},{i}.5,n\n" for i in range(before))
+    content = f"sample,x,note\na,1.5,n\na,2.5,n\n{rows}b,0.5,{text}\nb,3.5,n\n"
+    path = tmp_path / f"cells.{ending}"
+    content = content.replace(",", "\t") if ending == "tsv.gz" else content
+    path.write_bytes(gzip.compress(content.encode()) if ending == "tsv.gz" else content.encode())
+    message = refused(path, "1 MB")
+    assert re.search(rf"memory of at least \d MB for a line of [\d,]+ characters \(line {before + 4} of", message)
+    if not text.endswith("\n"):
+        assert read_cohort(path, sample_key="sample", memory="3 MB").n_cells == before + 4
+
+
+def test_a_line_has_a_limit_without_a_budget_too(monkeypatch, tmp_path):
+    monkeypatch.setattr(_delimited, "LONGEST_LINE", 1_000)
+    (tmp_path / "cells.csv").write_text(f"sample,x,note\na,1.5,n\na,2.5,{'x' * 2_000}\n")
+    assert "a line of at most 1,000 characters, found 2,007 in line 3 of" in refused(tmp_path / "cells.csv", None)
+
+
+def test_a_sample_sheet_is_within_the_memory_too(wide, tmp_path):
+    (tmp_path / "sheet.csv").write_text("sample,dose\n" + "".join(f"s{i},1\n" for i in range(100_000)))
+    message = refused(wide[0], "29 MB", sample_sheet=tmp_path / "sheet.csv")
+    assert "for a sample sheet of" in message
+
+
+def test_the_memory_allowed_changes_no_bit(wide):
+    path, _ = wide
+    few, many = (read_cohort(path, sample_key="sample", memory=memory, n_components=3) for memory in ("29 MB", None))
+    np.testing.assert_array_equal(few.points(), many.points())

@@ -157,6 +157,7 @@ class Atlas(ReadOnlyArrays):
         sample_sheet: str | os.PathLike[str] | None = None,
         placement: Placement = "nearest",
         on_missing: Literal["refuse", "drop"] = "refuse",
+        skip_unlisted: bool = False,
         n_jobs: int | None = None,
     ) -> Mapped:
         """Place new samples on the atlas, which stays as it is.
@@ -181,7 +182,7 @@ class Atlas(ReadOnlyArrays):
             ``"nearest"``: a cell goes to the nearest node. ``"kernel"``: the nearest node, at distance d, shares it
             with those joined to it in the graph, by the weights exp(-r^2 / d^2) of their distances r; a cell at a node
             is wholly there. Such samples cannot be added, and have no intervals.
-        on_missing
+        on_missing, skip_unlisted
             As in `heatmover.read_cohort`, for files and AnnData.
         n_jobs
             Threads; None for all cores. The result does not depend on it.
@@ -193,7 +194,7 @@ class Atlas(ReadOnlyArrays):
         """
         check_option("placement", placement, PLACEMENTS)
         if labels is None and not hasattr(source, "dtype") and not hasattr(source, "columns"):
-            cohort = self.features.open(source, sample_key, sample_sheet, on_missing)
+            cohort = self.features.open(source, sample_key, sample_sheet, on_missing, skip_unlisted)
             return self._mapped(cohort.names, raw_blocks(cohort), tuple(cohort.warnings), placement, n_jobs)
         values = self.features.values_of(source)
         if labels is None:

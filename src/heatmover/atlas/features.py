@@ -141,6 +141,7 @@ class Features(ReadOnlyArrays):
         sample_key: str | None,
         sample_sheet: Any = None,
         on_missing: Literal["refuse", "drop"] = "refuse",
+        skip_unlisted: bool = False,
     ) -> Cohort:
         """Read a file, folder or AnnData so that its cells become points as the reference's did, features by name."""
         if isinstance(source, Cohort):
@@ -158,7 +159,7 @@ class Features(ReadOnlyArrays):
         with _about_the_atlas():
             cohort = read_cohort(
                 source, sample_key=sample_key or self.sample_key or None, representation=names, n_components="all",
-                sample_sheet=sample_sheet, on_missing=on_missing, **options,
+                sample_sheet=sample_sheet, on_missing=on_missing, skip_unlisted=skip_unlisted, **options,
             )  # fmt: skip
         if tuple(cohort.reader.features) != self.names:
             found = listed(cohort.reader.features, most=3)

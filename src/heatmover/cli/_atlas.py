@@ -71,6 +71,7 @@ def build(
     rep: options.Rep = None,
     annotation: options.AnnotationColumn = None,
     sample_sheet: options.SampleSheet = None,
+    skip_unlisted: options.SkipUnlisted = False,
     standardize: options.Standardize = False,
     components: options.Components = None,
     cofactor: options.Cofactor = None,
@@ -121,6 +122,7 @@ def map_(
     *,
     sample_key: options.SampleKey = None,
     sample_sheet: options.SampleSheet = None,
+    skip_unlisted: options.SkipUnlisted = False,
     missing: options.Missing = "refuse",
     nearest: Nearest = None,
     predict: Predict = None,
@@ -141,7 +143,7 @@ def map_(
         reference = _load(atlas)
         mapped = reference.map(
             file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads),
-            placement=placement, on_missing=missing,  # type: ignore[arg-type]
+            placement=placement, on_missing=missing, skip_unlisted=skip_unlisted,  # type: ignore[arg-type]
         )  # fmt: skip
         k = min(10, len(reference.names) - 1) if nearest is None else nearest
         mapped.nearest(k)  # refuses more than there are
@@ -166,6 +168,7 @@ def add(
     *,
     sample_key: options.SampleKey = None,
     sample_sheet: options.SampleSheet = None,
+    skip_unlisted: options.SkipUnlisted = False,
     missing: options.Missing = "refuse",
     threads: options.Threads = None,
     quiet: options.Quiet = False,
@@ -174,10 +177,10 @@ def add(
     load_late("scipy.stats")
     with plain_errors():
         reference = _load(atlas)
-        cohort = reference.features.open(file, sample_key, sample_sheet, missing)  # type: ignore[arg-type]
+        cohort = reference.features.open(file, sample_key, sample_sheet, missing, skip_unlisted)  # type: ignore[arg-type]
         mapped = reference.map(
             file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads),
-            on_missing=missing,  # type: ignore[arg-type]
+            on_missing=missing, skip_unlisted=skip_unlisted,  # type: ignore[arg-type]
         )  # fmt: skip
         known = {name: cohort.samples[name].tolist() for name in cohort.samples if name in reference.variables}
         larger = reference.add(mapped, known, path=atlas)

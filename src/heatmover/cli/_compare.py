@@ -35,6 +35,7 @@ def compare(
     rep: options.Rep = None,
     annotation: options.AnnotationColumn = None,
     sample_sheet: options.SampleSheet = None,
+    skip_unlisted: options.SkipUnlisted = False,
     standardize: options.Standardize = False,
     components: options.Components = None,
     cofactor: options.Cofactor = None,

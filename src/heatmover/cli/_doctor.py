@@ -27,6 +27,7 @@ def doctor(
     rep: options.Rep = None,
     annotation: options.AnnotationColumn = None,
     sample_sheet: options.SampleSheet = None,
+    skip_unlisted: options.SkipUnlisted = False,
     standardize: options.Standardize = False,
     components: options.Components = None,
     cofactor: options.Cofactor = None,

@@ -49,6 +49,7 @@ __all__ = [
     "SampleKey",
     "SampleSheet",
     "Seed",
+    "SkipUnlisted",
     "Standardize",
     "Threads",
     "Title",
@@ -97,6 +98,7 @@ OPTIONS: Mapping[str, str] = {
     "resume": "--resume",
     "sample_key": "--sample-key",
     "sample_sheet": "--sample-sheet",
+    "skip_unlisted": "--skip-unlisted",
     "standardize": "--standardize",
     "transform": "--transform",
     "units": "--units",
@@ -139,6 +141,12 @@ AnnotationColumn = Annotated[
 SampleSheet = Annotated[
     str | None,
     typer.Option(metavar="FILE", rich_help_panel=INPUT, help="A .csv or .tsv with one row of variables per sample."),
+]
+SkipUnlisted = Annotated[
+    bool,
+    typer.Option(
+        "--skip-unlisted", rich_help_panel=INPUT, help="Leave out files or samples that --sample-sheet does not list."
+    ),
 ]
 Standardize = Annotated[
     bool,

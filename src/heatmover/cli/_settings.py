@@ -141,6 +141,7 @@ class Reading:
     transform: Any = None
     compensate: bool | None = None
     on_missing: Literal["refuse", "drop"] = "refuse"
+    skip_unlisted: bool = False
 
     def __post_init__(self) -> None:
         check_option("on_missing", self.on_missing, ("refuse", "drop"))
@@ -157,7 +158,9 @@ class Reading:
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         named |= {"no_features": list(self.no_features), "representation": self._representation()}
         # What compares in pieces looks at every value itself.
-        read = partial(read_in_pieces, client=comparer.client) if isinstance(comparer, InPieces) else read_cohort
+        read = read_cohort
+        if isinstance(comparer, InPieces):
+            read = partial(read_in_pieces, client=comparer.client, memory=comparer.memory)
         return read(named.pop("path"), **named, required=list(required), random_state=seed, progress=progress)
 
     def _representation(self) -> str | tuple[str, ...] | None:
@@ -255,6 +258,7 @@ def reading_of(asked: Mapping[str, Any]) -> Reading:
         transform=asked["transform"],
         compensate=asked["compensate"],
         on_missing=asked["missing"],
+        skip_unlisted=asked["skip_unlisted"],
     )
 
 

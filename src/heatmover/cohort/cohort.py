@@ -177,7 +177,7 @@ class Cohort:
         with readable(self.source.path, self.reader.kind):
             looked = look_through(self.reader, self.n_cells, progress)
         if looked.rows.size:
-            raise refusal(looked, self.names, self.codes)
+            raise refusal(looked, self.reader, self.names, self.codes)
         return replace(self, unchecked=False)
 
     def labels(self) -> npt.NDArray[np.object_]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +16,7 @@ from heatmover._typing import Int32
 from heatmover._validation import (
     RandomState,
     check_integer,
+    check_memory,
     check_number,
     check_option,
     check_random_state,
@@ -22,12 +25,12 @@ from heatmover._validation import (
 from heatmover._words import counted, find, listed, quoted, readable, verb
 from heatmover.cohort.cohort import Cohort
 from heatmover.cohort.formats.choose import Opened, open_reader
-from heatmover.cohort.formats.fcs import Measurement
+from heatmover.cohort.formats.fcs import SKIP_THEM, Measurement, left_out_notes
 from heatmover.cohort.formats.parquet import NESTED
 from heatmover.cohort.formats.table import NAMED, TEXT
 from heatmover.cohort.formats.text import from_the_top, not_a_number
 from heatmover.cohort.projection import Moments, Projection, principal_components
-from heatmover.cohort.reader import Block, KeptReader, NotFeatures, Reader
+from heatmover.cohort.reader import Block, KeptReader, NotFeatures, Reader, place_of
 from heatmover.cohort.samples import Mixture, SampleTable, check_variable, factorize, from_text, table_of
 from heatmover.cohort.values import Look, Looked, block_rows, listed_counts, look_through, refusal
 from heatmover.errors import InvalidInputError, Sentence, argument
@@ -38,6 +41,12 @@ __all__ = ["check_measurement", "read_cohort"]
 HELD_BYTES = 1 << 28
 # Why a column of numbers is no feature.
 WHOLE, CONSTANT = "whole numbers", "the same in all cells of each sample"
+# Names of labels of cells, which as features would be distances between numbers of clusters.
+LABELS = re.compile(
+    r"(^|[ _.-])(cluster|leiden|louvain|metacluster|population|label|gate|batch|barcode|sample|patient|donor|file)s?"
+    r"([ _.-]?(id|no|nr|number|code|label|\d+))?$",
+    re.IGNORECASE,
+)
 # Distances in more dimensions than this are mostly noise, and the neighbour search slows down.
 MOST_COLUMNS = 100
 
@@ -57,6 +66,8 @@ def read_cohort(
     transform: Literal["arcsinh", "logicle"] | None = None,
     compensate: bool | None = None,
     on_missing: Literal["refuse", "drop"] = "refuse",
+    skip_unlisted: bool = False,
+    memory: int | float | str | None = None,
     random_state: RandomState = 0,
     progress: Progress = SILENT,
     look_later: Look | None = None,
@@ -105,6 +116,12 @@ def read_cohort(
     on_missing
         What to do with cells in which a feature is NaN or infinite: ``"refuse"`` the file, or ``"drop"`` them, with a
         warning in the cohort that counts them by sample.
+    skip_unlisted
+        Leave out FCS files or samples that the sample sheet does not list; a warning names them. By default they raise
+        an error.
+    memory
+        Memory that reading may take, in bytes or as ``"4 GB"``. A table with too many columns or too long a line, or
+        an FCS file with too many cells, raises an error that tells how much memory it needs. Default: no limit.
     random_state
         Seed of the principal components above 500 features.
     progress
@@ -140,15 +157,20 @@ def read_cohort(
     if n_components not in (None, "all"):
         n_components = check_integer("n_components", n_components, minimum=1)
     generator = check_random_state(random_state)
+    check_truth("skip_unlisted", skip_unlisted)
+    budget = None if memory is None else check_memory(memory)
     opened = open_reader(
         path, sample_key=sample_key, representation=representation, annotations=annotations, measured=measured,
         sample_sheet=None if sample_sheet is None else os.fspath(sample_sheet), no_features={*required, *no_features},
+        memory=budget, skip_unlisted=skip_unlisted,
     )  # fmt: skip
     with readable(opened.source.path, opened.reader.kind):
         undecided, table, names, codes = _label(opened)
         named = {*(annotations or ()), *required, *no_features, *(opened.sheet or ())}
         reader, variables, varying = _decide(undecided, table, named)
         if opened.sheet is not None:
+            if skip_unlisted:
+                reader, names, codes, variables = _listed_only(reader, names, codes, variables, opened)
             sheet = _by_name(names, opened)
             variables |= sheet
             varying = {name: count for name, count in varying.items() if name not in sheet}
@@ -168,20 +190,23 @@ def read_cohort(
             looked = (look_later or look_through)(reader, codes.size, progress)
         if looked is not None and looked.rows.size:
             if on_missing == "refuse":
-                raise refusal(looked, names, codes)
+                raise refusal(looked, reader, names, codes)
             reader, codes = _without(looked, reader, names, codes)
         projection = Projection()
         odd: tuple[str, ...] = ()
         if looked is not None and (standardize or kept is not None):
-            projection = _project(reader, looked.moments, standardize, kept, generator, progress)
+            held = HELD_BYTES if budget is None else min(HELD_BYTES, budget // 4)
+            projection = _project(reader, looked.moments, standardize, kept, generator, held, progress)
             odd = tuple(_constant(reader, looked.moments)) if standardize else ()
     features = reader.features
     if projection.components is not None:
         features = tuple(f"PC{number}" for number in range(1, projection.components.shape[1] + 1))
     unused = _unused(undecided, reader, table, {*required, *no_features, *(annotations or ())})
     left = [name for name, why in unused.items() if why == WHOLE]
+    whole = [name for name in reader.features if name not in table.fractional]
     warnings = (
         *_remarks(names, codes), *odd, *_left_out(left),
+        *(_labels(whole) if representation is None and opened.source.format in ("csv", "parquet", "fcs") else ()),
         *_nearly_numbers(variables, names, reader, opened.sheet or ()), *reader.notes,
     )  # fmt: skip
     samples = table_of(names, sample_key or "sample", variables)
@@ -225,7 +250,7 @@ def _label(opened: Opened) -> tuple[Reader, SampleTable, tuple[str, ...], Int32]
         except NotFeatures as found:
             reader = reader.demote(frozenset(found.columns))  # type: ignore[attr-defined]
             continue
-        return reader, table, *table.finish()
+        return reader, table, *table.finish(partial(place_of, reader))
 
 
 def _decide(
@@ -237,7 +262,7 @@ def _decide(
         return reader, variables, varying
     for name, mixture in table.mixtures.items():
         if mixture.mostly_numbers and name in varying and name not in named:
-            raise not_a_number(name, mixture)
+            raise not_a_number(reader, name, mixture)
     suspects = frozenset(getattr(reader, "suspects", ()))
     variables = {name: values for name, values in variables.items() if name not in suspects}
     varying = {name: count for name, count in varying.items() if name not in suspects}
@@ -287,13 +312,39 @@ def _nearly_numbers(
             )
 
 
+def _listed_only(
+    reader: Reader, names: tuple[str, ...], codes: Int32, variables: dict[str, list[object]], opened: Opened
+) -> tuple[Reader, tuple[str, ...], Int32, dict[str, list[object]]]:
+    """Leave out the cells of samples that the sample sheet does not list."""
+    rows = {str(name) for name in opened.sheet_names or (opened.sheet or {}).get(opened.sample_key, names)}
+    kept = [place for place, name in enumerate(names) if name in rows]
+    if len(kept) == len(names) or not kept:
+        return reader, names, codes, variables
+    position = np.full(len(names), -1, dtype=np.int32)
+    position[kept] = np.arange(len(kept), dtype=np.int32)
+    moved = position[codes]
+    notes = (*reader.notes, *left_out_notes([name for name in names if name not in rows]))
+    return (
+        KeptReader(reader, np.flatnonzero(moved < 0), notes),
+        tuple(names[place] for place in kept),
+        moved[moved >= 0],
+        {name: [values[place] for place in kept] for name, values in variables.items()},
+    )
+
+
 def _by_name(names: Sequence[str], opened: Opened) -> dict[str, list[object]]:
     """Return the variables of the sample sheet in the order of the samples."""
     assert opened.sheet is not None
     sheet = dict(opened.sheet)
     if opened.sheet_names is None:
         key = find(opened.sample_key, list(sheet), f"{argument('sample_key')} to be a column of the sample sheet too")
-        rows = ["" if name is None else str(name) for name in sheet.pop(key)]
+        labels = sheet.pop(key)
+        if None in labels:
+            raise InvalidInputError(
+                f"a name in every row of {quoted(key)} in the sample sheet", f"{labels.count(None)} missing",
+                "name the samples or remove the rows",
+            )  # fmt: skip
+        rows = [str(name) for name in labels]
     else:
         rows = list(opened.sheet_names)
     place = {name: row for row, name in enumerate(rows)}
@@ -301,7 +352,7 @@ def _by_name(names: Sequence[str], opened: Opened) -> dict[str, list[object]]:
         raise InvalidInputError("one row per sample in the sample sheet", f"{len(rows) - len(place)} repeated")
     absent = [name for name in names if name not in place]
     if absent:
-        raise InvalidInputError("every sample to be in the sample sheet", f"{listed(absent)} not in it")
+        raise InvalidInputError("every sample to be in the sample sheet", f"{listed(absent)} not in it", SKIP_THEM)
     known = set(names)
     empty = [name for name in rows if name not in known]
     if empty:
@@ -336,6 +387,7 @@ def _project(
     standardize: bool,
     n_components: int | None,
     generator: np.random.Generator,
+    held_bytes: int,
     progress: Progress,
 ) -> Projection:
     # A column without spread stays at zero instead of becoming NaN.
@@ -350,7 +402,7 @@ def _project(
         )
     progress.stage("principal components", 1)
     # Several passes: what is small is read once, for a wide table is slow to read.
-    small = 8 * moments.count * moments.mean.size <= HELD_BYTES
+    small = 8 * moments.count * moments.mean.size <= held_bytes
     held = list(_blocks(reader, moments.count)) if small else None
     found = principal_components(
         lambda: _blocks(reader, moments.count) if held is None else iter(held), moments.mean, scale, n_components,
@@ -358,6 +410,16 @@ def _project(
     )  # fmt: skip
     total = float((moments.squares / scale**2).sum()) / moments.count
     return replace(found, explained=found.explained / total if total else found.explained)
+
+
+def _labels(features: Sequence[str]) -> Iterator[str]:
+    """Yield which features are labels by their names; of FCS files no more is known before values are read."""
+    found = [name for name in features if LABELS.search(name)]
+    if found:
+        yield Sentence(
+            f"Used as features, but named like labels of cells: {listed(found)}; name the features wanted in "
+            f"{argument('representation')}."
+        )
 
 
 def _left_out(names: Sequence[str]) -> Iterator[str]:

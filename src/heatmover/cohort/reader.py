@@ -26,6 +26,7 @@ __all__ = [
     "Numbers",
     "Reader",
     "as_float",
+    "place_of",
     "spans",
     "without_copies",
 ]
@@ -140,8 +141,8 @@ class KeptReader:
         """Yield the values of a range of the cells that are kept."""
         if start >= stop:
             return
-        done = self._row(start)
-        for block in self.inner.blocks(done, self._row(stop - 1) + 1, size):
+        done = self.row_below(start)
+        for block in self.inner.blocks(done, self.row_below(stop - 1) + 1, size):
             first, last = np.searchsorted(self.dropped, [done, done + block.shape[0]])
             kept = np.ones(block.shape[0], dtype=bool)
             kept[self.dropped[first:last] - done] = False
@@ -153,7 +154,7 @@ class KeptReader:
         """Return a reader of these features only."""
         return KeptReader(self.inner.choose(features), self.dropped, self.notes)
 
-    def _row(self, kept: int) -> int:
+    def row_below(self, kept: int) -> int:
         """Return the row of the cell that is at place ``kept`` among those kept."""
         before = self.dropped - np.arange(self.dropped.size)
         return kept + int(np.searchsorted(before, kept, side="right"))
@@ -226,8 +227,8 @@ class DrawnReader:
         """Yield the values of a range of the cells drawn."""
         if start >= stop:
             return
-        done = self._row(start)
-        for block in self.inner.blocks(done, self._row(stop - 1) + 1, size):
+        done = self.row_below(start)
+        for block in self.inner.blocks(done, self.row_below(stop - 1) + 1, size):
             kept = self._unpacked(done - self.first, done - self.first + block.shape[0])
             done += block.shape[0]
             if kept.any():
@@ -239,13 +240,13 @@ class DrawnReader:
 
     def within(self, start: int, stop: int) -> DrawnReader:
         """Return a reader that knows of one range of the cells drawn only, which is all that a task has to be sent."""
-        first = (self._row(start) - self.first) // 8 * 8
-        n_rows = self._row(stop - 1) + 1 - self.first - first
+        first = (self.row_below(start) - self.first) // 8 * 8
+        n_rows = self.row_below(stop - 1) + 1 - self.first - first
         bits = self.bits[first // 8 : (first + n_rows + 7) // 8].copy()
         before = self.before + sum(self._counts(first))
         return DrawnReader(self.inner, bits, n_rows, self.first + first, before)
 
-    def _row(self, drawn: int) -> int:
+    def row_below(self, drawn: int) -> int:
         """Return the row of the cell that is at place ``drawn`` among those drawn."""
         left = drawn - self.before
         for number, count in enumerate(self._counts(self.n_rows)):
@@ -265,6 +266,13 @@ class DrawnReader:
         stop, whole = min(stop, self.n_rows), start // 8
         found = np.unpackbits(self.bits[whole : (stop + 7) // 8], count=stop - 8 * whole)
         return found[start - 8 * whole :].astype(bool)
+
+
+def place_of(reader: Any, row: int) -> str:
+    """Return where a cell of a reader is: by its row, counted from 0, or as its file counts."""
+    while hasattr(reader, "inner"):  # below those that leave cells out
+        row, reader = reader.row_below(row) if hasattr(reader, "row_below") else row, reader.inner
+    return str(reader.place(row)) if hasattr(reader, "place") else f"row {row}"
 
 
 def spans(start: int, stop: int, size: int, step: int = 1) -> Iterator[tuple[int, int]]:

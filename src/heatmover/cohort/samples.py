@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, final
@@ -21,6 +21,8 @@ __all__ = ["Mixture", "SampleTable", "check_variable", "column_of", "from_text",
 
 # Numbers as text. A leading zero makes a name of it: patient 007 is not patient 7.
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?inf(?:inity)?", re.IGNORECASE)
+# Digits of the largest whole number that is a float.
+LONGEST_WHOLE = 308
 BOOLEANS = {"True": True, "False": False, "TRUE": True, "FALSE": False, "true": True, "false": False}
 
 
@@ -63,7 +65,7 @@ def _kind(text: str, pattern: re.Pattern[str]) -> int:
         return VERBAL
     if pattern.fullmatch(text) and not long_name(text):
         return NUMERIC
-    return PADDED if text.isascii() and text.isdigit() else VERBAL
+    return PADDED if text.isascii() and text.isdigit() and len(text) <= LONGEST_WHOLE else VERBAL
 
 
 @final
@@ -169,22 +171,28 @@ class SampleTable:
                 self.undecided.add(codes, len(self._places), numbers)
         self.n_cells += codes.size
 
-    def finish(self) -> tuple[tuple[str, ...], Int32]:
-        """Return the names in natural order and each cell's position among them, or raise if a cell has no label."""
+    def finish(self, place: Callable[[int], str] = "row {}".format) -> tuple[tuple[str, ...], Int32]:
+        """Return the names in natural order and each cell's position among them, or raise if a cell has no label.
+
+        Parameters
+        ----------
+        place
+            Says where a cell is by its row.
+        """
         if self._missing:
             raise InvalidInputError(
                 f"a sample label for every cell in {quoted(self.sample_key)}",
-                f"{self._missing} of {self.n_cells} missing (first: row {self._first_missing})",
+                f"{self._missing} of {self.n_cells} missing (first: {place(self._first_missing)})",
                 "remove those cells or label them",
             )
         if self.n_cells == 0:
             raise InvalidInputError("at least one cell", "none")
         spelt = list(self._places)
         order = natural_order(spelt)
-        place = np.empty(len(spelt), dtype=np.int32)
-        place[order] = np.arange(len(spelt), dtype=np.int32)
+        position = np.empty(len(spelt), dtype=np.int32)
+        position[order] = np.arange(len(spelt), dtype=np.int32)
         self._order = order
-        return tuple(spelt[i] for i in order), place[np.concatenate(self._codes)]
+        return tuple(spelt[i] for i in order), position[np.concatenate(self._codes)]
 
     @property
     def fractional(self) -> frozenset[str]:
@@ -315,7 +323,9 @@ def number_pattern(decimal: str) -> re.Pattern[str]:
 def long_name(text: str) -> bool:
     """Tell whether digits are more than a float holds: those of a name, of which two could become one number."""
     digits = text.lstrip("+-")
-    return len(digits) > 15 and digits.isascii() and digits.isdigit() and int(float(digits)) != int(digits)
+    if len(digits) <= 15 or not (digits.isascii() and digits.isdigit()):
+        return False
+    return len(digits) > LONGEST_WHOLE or int(float(digits)) != int(digits)
 
 
 def from_text(values: list[object], decimal: str = ".") -> list[object]:

@@ -15,7 +15,7 @@ from heatmover._typing import Int32, Int64, Intp
 from heatmover._validation import check_threads
 from heatmover._words import counted, quoted
 from heatmover.cohort.projection import Moments
-from heatmover.cohort.reader import Block, Reader
+from heatmover.cohort.reader import Block, Reader, place_of
 from heatmover.errors import InvalidInputError, argument
 
 __all__ = [
@@ -93,14 +93,15 @@ def put_together(parts: Iterable[Looked], n_features: int, n_cells: int) -> Look
     return Looked(done, n_bad, np.concatenate(bad), moments)
 
 
-def refusal(looked: Looked, names: Sequence[str], codes: Int32) -> InvalidInputError:
-    """Return the error for values that are NaN or infinite, with how many each sample has."""
+def refusal(looked: Looked, reader: Reader, names: Sequence[str], codes: Int32) -> InvalidInputError:
+    """Return the error for values that are NaN or infinite, with the first cell and how many each sample has."""
     lost = np.bincount(codes[looked.rows], minlength=len(names))
     first = int(looked.rows[0])
+    place = place_of(reader, first)
     where = f"; {listed_counts(names, lost)}" if np.count_nonzero(lost) > 1 else ""
     return InvalidInputError(
         "features without NaN or infinity",
-        f"{counted(looked.n_bad, 'such value')} in {counted(looked.rows.size, 'cell')} (first: row {first}, sample "
+        f"{counted(looked.n_bad, 'such value')} in {counted(looked.rows.size, 'cell')} (first: {place}, sample "
         f"{quoted(names[int(codes[first])])}{where})",
         f"remove those cells, impute the values, or {argument('on_missing', 'drop')}",
     )

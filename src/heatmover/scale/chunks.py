@@ -20,7 +20,7 @@ from heatmover.cohort import Cohort
 from heatmover.cohort.formats.text import from_the_top
 from heatmover.cohort.hashes import cell_hashes
 from heatmover.cohort.projection import Projection
-from heatmover.cohort.reader import Block, Columns, DrawnReader, Numbers, Reader, spans
+from heatmover.cohort.reader import Block, Columns, DrawnReader, Numbers, Reader, place_of, spans
 from heatmover.cohort.shifted import ShiftedReader
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import InvalidInputError, argument
@@ -369,7 +369,8 @@ class Piece:
         if bad.size:
             raise InvalidInputError(
                 "cells without NaN or infinity",
-                f"{bad.size} with (first: row {self.start + done + int(bad[0])} of {quoted_path(self.cells.path)})",
+                f"{bad.size} with (first: {place_of(self.cells.reader, self.start + done + int(bad[0]))} of "
+                f"{quoted_path(self.cells.path)})",
                 "the file has changed since it was read",
             )
 

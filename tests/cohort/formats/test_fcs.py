@@ -58,7 +58,10 @@ def test_the_sheet_may_name_the_samples_and_leave_out_the_ending(folder, tmp_pat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("file,age\np1.fcs,1\np2.fcs,1\np3.fcs,1\n", "'p4.fcs' not in it"),
+        (
+            "file,age\np1.fcs,1\np2.fcs,1\np3.fcs,1\n",
+            "'p4.fcs' not in it; add .* or skip_unlisted=True leaves them out",
+        ),
         ("file,age\np1.fcs,1\np2.fcs,1\np3.fcs,1\np4.fcs,1\np5.fcs,1\n", "'p5.fcs' not there"),
         ("file,age\np1.fcs,1\np2.fcs,1\np3.fcs,1\np4.fcs,1\np4,1\n", "'p4.fcs' more than once"),
         ("name,age\nA,1\nB,1\n", "a column of file names"),
@@ -194,6 +197,29 @@ def test_no_spillover_is_told(make, tmp_path):
     assert "nothing was compensated" in cohort.warnings[-1]
 
 
+def test_a_file_that_the_sheet_does_not_list_can_be_left_out(folder, make, tmp_path):
+    make.fcs(folder / "control.fcs", [[1, 2]], ["other", "channels"])
+    (tmp_path / "sheet.csv").write_text("file,age\np2.fcs,2\np1.fcs,1\np4.fcs,4\n")
+    cohort = read_cohort(folder, sample_sheet=tmp_path / "sheet.csv", skip_unlisted=True)
+    assert cohort.names == ("p1", "p2", "p4")
+    assert cohort.variable("age").tolist() == [1, 2, 4]
+    assert "Left out, because the sample sheet does not list them: 'control.fcs', 'p3.fcs'." in cohort.warnings
+    assert cohort.points().shape[0] == cohort.n_cells
+
+
+def test_a_channel_that_is_named_like_a_label_is_told(make, tmp_path):
+    make.fcs(tmp_path / "a.fcs", [[1, 2, 3], [4, 5, 6]], ["CD4", "cluster_id", "Population"])
+    told = "Used as features, but named like labels of cells: 'cluster_id', 'Population'; name the features wanted in"
+    assert any(told in warning for warning in read_cohort(tmp_path).warnings)
+    assert not any(told in warning for warning in read_cohort(tmp_path, representation=["CD4", "cluster_id"]).warnings)
+
+
+def test_spillover_in_per_cent(make, tmp_path):
+    matrix = np.array([[100, 50], [0, 100]])
+    make.fcs(tmp_path / "a.fcs", [[7, 2, 5]], ["t", "x", "y"], metadata={"spill": spelt(matrix, "xy")})
+    assert read_cohort(tmp_path).points().tolist() == [[7, 2, 4]]
+
+
 def test_detectors_by_their_numbers(make, tmp_path):
     matrix = [[1, 0.5], [0, 1]]
     make.fcs(tmp_path / "a.fcs", [[7, 2, 5]], ["t", "x", "y"], metadata={"spill": spelt(matrix, "23")})
@@ -204,6 +230,9 @@ def test_detectors_by_their_numbers(make, tmp_path):
     ("text", "message"),
     [
         (spelt([[1, 1], [1, 1]], "xy"), "a spillover matrix that can be inverted in 'a.fcs', found a "),
+        (spelt([[100, 1], [1, 1]], "xy"), "1, or in per cent 100, on the diagonal of .* in 'a.fcs', found 100"),
+        (spelt([[1e300, 0], [0, 1e300]], "xy"), r"on the diagonal of the spillover matrix in 'a.fcs', found 1e\+300"),
+        (spelt([[1, 1e300], [0, 1]], "xy"), "a spillover matrix that can be inverted in 'a.fcs', found a "),
         (spelt([[1, 0.1], [0, 1]], "xz"), "spillover matrix in 'a.fcs' to be channels, found 'z', which is none"),
         (spelt([[1, 0.1], [0, 1]], "xx"), "to be channels, found 'x', 'x', some of them twice"),
         ("2,x,y,1,0,0", "a spillover matrix of 2 x 2 finite numbers in 'a.fcs', found 3"),

@@ -60,10 +60,12 @@ def open_reader(
     measured: Measurement,
     sample_sheet: str | None,
     no_features: Collection[str] = (),
+    memory: int | None = None,
+    skip_unlisted: bool = False,
 ) -> Opened:
     """Return the reader of a path or of an AnnData object."""
-    memory = hasattr(path, "obs") and hasattr(path, "obsm")
-    place, format = ("", "AnnData") if memory else (os.fspath(path), format_of(Path(path)))
+    held = hasattr(path, "obs") and hasattr(path, "obsm")
+    place, format = ("", "AnnData") if held else (os.fspath(path), format_of(Path(path)))
     if isinstance(annotations, str):
         raise InvalidInputError("annotations to be a list of columns", repr(annotations))
     source = Source(place, format, sample_sheet or "")
@@ -71,13 +73,19 @@ def open_reader(
     if sample_sheet is not None:
         _exists(Path(sample_sheet))
         with readable(sample_sheet, "sample sheet"):
-            sheet = read_sheet(sample_sheet)
+            sheet = read_sheet(sample_sheet, memory)
     if format == "fcs":
         with readable(place, KINDS[format]):
-            reader, columns = open_fcs(
-                place, sample_key=sample_key, representation=representation, measured=measured, sheet=sheet
+            cells, columns = open_fcs(
+                place,
+                sample_key=sample_key,
+                representation=representation,
+                measured=measured,
+                sheet=sheet,
+                memory=memory,
+                skip_unlisted=skip_unlisted,
             )
-        return Opened(reader, source, sample_key or "sample", columns if sheet is not None else None, reader.names)
+        return Opened(cells, source, sample_key or "sample", columns if sheet is not None else None, cells.names)
     if sample_key is None:
         raise InvalidInputError(
             f"{argument('sample_key')} to name the column that tells the sample of each cell", "none"
@@ -93,15 +101,13 @@ def open_reader(
             "representation": representation,
             "annotations": annotations,
         }
-        return Opened(_reader(path, place, format, named, no_features), source, sample_key, sheet, None)
-
-
-def _reader(path: Any, place: str, format: str, named: dict[str, Any], no_features: Collection[str]) -> Reader:
-    if format == "csv":
-        return open_delimited(place, no_features=no_features, **named)
-    if format == "parquet":
-        return open_parquet(place, no_features=no_features, **named)
-    return open_anndata(place, format, path if format == "AnnData" else None, **named)
+        reader: Reader
+        if format in ("csv", "parquet"):
+            opener = open_delimited if format == "csv" else open_parquet
+            reader = opener(place, no_features=no_features, memory=memory, **named)
+        else:
+            reader = open_anndata(place, format, path if format == "AnnData" else None, **named)
+        return Opened(reader, source, sample_key, sheet, None)
 
 
 def format_of(path: Path) -> str:

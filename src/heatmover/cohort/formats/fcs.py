@@ -15,12 +15,13 @@ import numpy as np
 
 from heatmover._validation import import_extra
 from heatmover._words import counted, distinct, find, find_all, listed, quoted, readable
+from heatmover.cohort.formats.table import check_memory_for
 from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, spans
 from heatmover.cohort.source import fcs_files
 from heatmover.cohort.transforms import Logicle
 from heatmover.errors import InvalidInputError, Sentence, argument
 
-__all__ = ["FcsReader", "Measurement", "match_sheet", "open_fcs"]
+__all__ = ["SKIP_THEM", "FcsReader", "Measurement", "left_out_notes", "match_sheet", "open_fcs"]
 
 Transform = Literal["arcsinh", "logicle"]
 
@@ -39,7 +40,12 @@ LINEAR = re.compile(
 SPILLOVER = ("spillover", "spill")
 # A matrix that loses more than six of the sixteen digits of a value tells detectors apart by their rounding.
 WORST_CONDITION = 1e6
+SKIP_THEM = f"add them to the sheet, or {argument('skip_unlisted', True)} leaves them out"
 AS_THEY_ARE = f"{argument('compensate', False)} reads the values as they are"
+
+
+# Bytes of a value while its file is read, as it is in the file, as a double, compensated and transformed: 37 to 43.
+VALUE_BYTES = 40
 
 
 class Measurement(NamedTuple):
@@ -83,6 +89,12 @@ class FcsReader:
     def kind(self) -> str:
         """What the file is, in words."""
         return "folder of FCS files"
+
+    def place(self, row: int) -> str:
+        """Return where a cell is: its event, counted from 1, and its file."""
+        ends = np.cumsum(self.counts)
+        file = int(np.searchsorted(ends, row, side="right"))
+        return f"event {row + 1 - int(ends[file]) + self.counts[file]} of {quoted(self.files[file])}"
 
     def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
         """Yield the sample labels, file by file; annotations are in the sample sheet."""
@@ -138,24 +150,32 @@ def open_fcs(
     representation: Sequence[str] | None,
     measured: Measurement,
     sheet: Mapping[str, Sequence[str | None]] | None,
+    memory: int | None = None,
+    skip_unlisted: bool = False,
 ) -> tuple[FcsReader, dict[str, list[str | None]]]:
     """Return a reader after looking into the header of every file, and the sheet's columns in the files' order."""
     files = [path.name for path in fcs_files(Path(folder))]
+    variables: dict[str, list[str | None]] = {}
+    skipped: list[str] = []
+    if sheet is not None:
+        variables, skipped = match_sheet(files, sheet, skip_unlisted=skip_unlisted)
+        files = [file for file in files if file not in frozenset(skipped)]
     headers = [_parsed(str(Path(folder) / file), only_text=True) for file in files]
     counts = [_count(header, file) for header, file in zip(headers, files, strict=True)]
     channels = [channel_names(header, file) for header, file in zip(headers, files, strict=True)]
+    for file, count, names in zip(files, counts, channels, strict=True):
+        what = f"{counted(count, 'cell')} of {counted(len(names), 'channel')} in {quoted(file)}"
+        check_memory_for(what, VALUE_BYTES * count * len(names), memory)
     features = _common_channels(files, channels, representation)
-    variables: dict[str, list[str | None]] = {}
     # A file's name may be bytes that are no text, which no result could hold.
     names = [os.fsencode(Path(file).stem).decode("utf-8", "replace") for file in files]
     if sheet is not None:
-        variables = match_sheet(files, sheet)
         names = _sample_names(names, variables, sample_key)
     distinct(names, "sample names", "one file is one sample")
     measured, notes = _compensation(measured, files, headers)
     linear = frozenset(name for name in features if _is_linear(name, channels[0], headers[0]))
     tops = _tops(features, channels, headers) if measured.transform == "logicle" else {}
-    notes = (*notes, *_transform_notes(measured, features, linear))
+    notes = (*left_out_notes(skipped), *notes, *_transform_notes(measured, features, linear))
     unused = {} if representation is not None else {name: TIME for name in channels[0] if name.lower() in NO_FEATURES}
     return (
         FcsReader(
@@ -222,6 +242,15 @@ def spillover(data: Any, file: str) -> tuple[list[int], Any]:
         found = f"{listed(absent)}, which is none" if absent else f"{listed(named)}, some of them twice"
         raise InvalidInputError(f"the detectors of the spillover matrix {start} to be channels", found, AS_THEY_ARE)
     matrix = np.array(numbers).reshape(count, count)
+    if (matrix.diagonal() == 100).all():  # some writers give per cent
+        matrix = matrix / 100
+    own = matrix.diagonal()
+    if not (np.abs(own - 1) <= 0.01).all():
+        raise InvalidInputError(
+            f"1, or in per cent 100, on the diagonal of the spillover matrix {start}",
+            f"{own[np.argmax(np.abs(own - 1))]:g}",
+            AS_THEY_ARE,
+        )
     condition = np.linalg.cond(matrix)
     if not condition <= WORST_CONDITION:
         raise InvalidInputError(
@@ -351,8 +380,19 @@ def _common_channels(
     return features
 
 
-def match_sheet(files: Sequence[str], sheet: Mapping[str, Sequence[str | None]]) -> dict[str, list[str | None]]:
-    """Return the columns of a sample sheet in the order of the files, without the column of file names."""
+def left_out_notes(names: Sequence[str]) -> Iterator[str]:
+    """Yield what to say of files or samples that were left out."""
+    if names:
+        yield f"Left out, because the sample sheet does not list them: {listed(names)}."
+
+
+def match_sheet(
+    files: Sequence[str], sheet: Mapping[str, Sequence[str | None]], *, skip_unlisted: bool = False
+) -> tuple[dict[str, list[str | None]], list[str]]:
+    """Return the columns of a sample sheet in the order of the files, without the column of file names.
+
+    Return also the files that the sheet does not list, which are an error unless they are skipped.
+    """
     known = {form: place for place, file in enumerate(files) for form in (file, Path(file).stem)}
     key = max(sheet, key=lambda name: sum(value in known for value in sheet[name]))
     named = [str(value) for value in sheet[key]]
@@ -368,10 +408,10 @@ def match_sheet(files: Sequence[str], sheet: Mapping[str, Sequence[str | None]])
     distinct([files[row] for row in rows], "files in the sample sheet")
     listed_rows = set(rows)
     absent = [file for place, file in enumerate(files) if place not in listed_rows]
-    if absent:
-        raise InvalidInputError("every FCS file to be in the sample sheet", f"{listed(absent)} not in it")
+    if absent and not skip_unlisted:
+        raise InvalidInputError("every FCS file to be in the sample sheet", f"{listed(absent)} not in it", SKIP_THEM)
     order = np.argsort(rows)
-    return {name: [column[i] for i in order] for name, column in sheet.items() if name != key}
+    return {name: [column[i] for i in order] for name, column in sheet.items() if name != key}, absent
 
 
 def _sample_names(stems: list[str], variables: dict[str, list[str | None]], sample_key: str | None) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy.typing as npt
 from heatmover._typing import Float64
 from heatmover._validation import import_extra
 from heatmover._words import distinct, quoted
-from heatmover.cohort.formats.table import divide
+from heatmover.cohort.formats.table import check_memory_for, divide
 from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, NotFeatures, Numbers, as_float
 from heatmover.errors import InvalidInputError
 
@@ -27,6 +29,8 @@ LARGEST_EXACT = 2**53
 NESTED = "lists or records"
 # Values looked at to tell measurements from names.
 HEAD_VALUES = 200_000
+# What Arrow takes for each byte at the end of a file that describes columns and row groups: 753 MB for 38 MB.
+FOOTER_TIMES = 20
 
 
 @final
@@ -109,8 +113,15 @@ def open_parquet(
     representation: Sequence[str] | None,
     annotations: Sequence[str] | None,
     no_features: Collection[str] = (),
+    memory: int | None = None,
 ) -> ParquetReader:
-    """Return a reader after checking every name against the schema."""
+    """Return a reader after checking every name against the schema, and the columns against the memory allowed."""
+    with Path(path).open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(size - 8, 0))
+        footer = min(int.from_bytes(stream.read(4), "little"), size)
+    description = f"the {footer / 1e6:,.0f} MB in which the file describes its columns"
+    check_memory_for(description, FOOTER_TIMES * footer, memory)
     with _opened(path) as file:
         schema = file.schema_arrow
     types = dict(zip(schema.names, schema.types, strict=True))
@@ -128,6 +139,7 @@ def open_parquet(
         representation=representation,
         annotations=annotations,
         no_features=no_features,
+        memory=memory,
     )
     whole = frozenset(name for name in division.features if _is_whole(types[name]))
     unused = {**division.unused, **(dict.fromkeys(nested, NESTED) if division.undecided else {})}

@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast, final
 
@@ -15,9 +16,9 @@ import numpy as np
 
 from heatmover._typing import Float64
 from heatmover._validation import import_extra
-from heatmover._words import distinct, quoted, quoted_path
-from heatmover.cohort.formats.table import TEXT, divide
-from heatmover.cohort.reader import Block, Columns, NotFeatures, Numbers, spans
+from heatmover._words import counted, distinct, quoted, quoted_path
+from heatmover.cohort.formats.table import TEXT, check_memory_for, divide
+from heatmover.cohort.reader import Block, Columns, NotFeatures, Numbers, place_of
 from heatmover.cohort.samples import Mixture
 from heatmover.errors import InvalidInputError, argument
 
@@ -30,6 +31,13 @@ DELIMITERS = ",\t;"
 HEAD_ROWS = 1_000
 # Of a wide table so many fields: 1,000 lines of 100,000 would take 6 GB as Python's text, and minutes.
 HEAD_FIELDS = 200_000
+# Characters of the longest line, the rows looked at first, and a whole sample sheet.
+LONGEST_LINE = 1 << 27
+# A budget of memory holds blocks, and lines, of this part of it. Counts of one digit take 30 times their text as floats
+# and their copies, and Python takes 4 bytes, up to 8 while a field grows, for each character of a field.
+PART_OF_MEMORY = 64
+# Bytes of a column that is passed over: its name, its place in the parser.
+NAME_BYTES = 1_000
 # Bytes of text parsed at once; a line must fit. Of a wide table so many lines, up to so many bytes.
 BLOCK_BYTES = 1 << 23
 BLOCK_ROWS, WIDE_BLOCK_BYTES = 256, 1 << 26
@@ -68,6 +76,11 @@ class DelimitedReader:
         """Mark of decimals."""
         return self.layout.decimal
 
+    def place(self, row: int) -> str:
+        """Return where a cell is in the file, as an editor counts lines: from 1, with the header."""
+        with _text(self.path) as stream:
+            return f"line {next(islice(self._lines(stream), row + 1, None))[0]}"
+
     def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
         """Yield the sample labels, the annotation columns and the undecided features of consecutive cells."""
         texts = tuple(dict.fromkeys((self.sample_key, *self.annotations, *self.suspects)))
@@ -79,16 +92,25 @@ class DelimitedReader:
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
         """Yield the values of a range of cells; what lies before it is read too."""
-        done = 0
+        # Blocks that do not depend on those of the parser, which depend on the memory allowed: bits must not.
+        row, done, block = start, 0, np.empty((0, 0))
         for batch in self._batches((), self.features):
-            first, last = max(start - done, 0), min(stop - done, len(batch))
+            last = min(stop, done + len(batch))
+            values = _matrix(batch, 0)[row - done :] if row < last else np.empty((0, 0))
             done += len(batch)
-            if first < last:
-                values = _matrix(batch, 0)
-                for a, b in spans(first, last, size):
-                    yield np.ascontiguousarray(values[a:b])
+            while row < last:
+                filled = (row - start) % size
+                if not filled:
+                    block = np.empty((min(size, stop - row), len(self.features)))
+                taken = min(last - row, len(block) - filled)
+                block[filled : filled + taken], values = values[:taken], values[taken:]
+                row += taken
+                if filled + taken == len(block):
+                    yield block
             if done >= stop:
                 return
+        if filled := (row - start) % size:  # the file has become shorter
+            yield block[:filled]
 
     def choose(self, features: tuple[str, ...]) -> DelimitedReader:
         """Return a reader of these features only."""
@@ -127,9 +149,15 @@ class DelimitedReader:
                 yield from tool.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
             except arrow.ArrowInvalid as error:
                 found = self._not_numbers(numbers) if "conversion error to double" in str(error) else None
-                if found is None:
-                    raise
-                raise found from error
+                if found is not None:
+                    raise found from error
+                with _text(self.path) as lines:  # raises the same error with the line of an editor
+                    for _ in self._lines(lines):
+                        pass
+                raise
+
+    def _lines(self, stream: IO[str]) -> Iterator[tuple[int, list[str]]]:
+        return _lines(stream, self.path, self.layout.delimiter, self.layout.block_bytes, tight=self.layout.tight)
 
     def _not_numbers(self, numbers: Sequence[str]) -> Exception | None:
         """Say which text is in a column of numbers; the parser names only the position of the column.
@@ -147,7 +175,7 @@ class DelimitedReader:
         wrong = {name: mixture for name, mixture in mixtures.items() if mixture.row >= 0}
         if self.undecided and texts:
             return NotFeatures(texts)
-        return not_a_number(*next(iter(wrong.items()))) if wrong else None
+        return not_a_number(self, *next(iter(wrong.items()))) if wrong else None
 
 
 def from_the_top(reader: Any) -> bool:
@@ -157,11 +185,11 @@ def from_the_top(reader: Any) -> bool:
     return isinstance(reader, DelimitedReader)
 
 
-def not_a_number(name: str, mixture: Mixture) -> InvalidInputError:
+def not_a_number(reader: Any, name: str, mixture: Mixture) -> InvalidInputError:
     """Return the error for text among numbers."""
     return InvalidInputError(
         f"numbers in the column {quoted(name)}",
-        f"{quoted(mixture.value)} in row {mixture.row}",
+        f"{quoted(mixture.value)} in {place_of(reader, mixture.row)}",
         f"write NA where a value is missing, name it in {argument('no_features')}, or name the columns wanted in "
         f"{argument('representation')}",
     )
@@ -182,6 +210,10 @@ def binary(path: str) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path, "rb")) if zipped else Path(path).open("rb")
 
 
+def _text(path: str) -> IO[str]:
+    return io.TextIOWrapper(binary(path), encoding="utf-8-sig", newline="")
+
+
 def open_delimited(
     path: str,
     *,
@@ -189,9 +221,10 @@ def open_delimited(
     representation: Sequence[str] | None,
     annotations: Sequence[str] | None,
     no_features: Collection[str] = (),
+    memory: int | None = None,
 ) -> DelimitedReader:
-    """Return a reader after checking every name against the header."""
-    layout, head = read_head(path)
+    """Return a reader after checking every name against the header, and the table against the memory it may take."""
+    layout, head = read_head(path, memory=memory)
     mixtures = {name: _mixture(texts, layout.decimal) for name, texts in head.items()}
     # What is named as a feature has its text found and placed later; without a known value anything is possible.
     numeric = [
@@ -204,6 +237,7 @@ def open_delimited(
         representation=representation,
         annotations=annotations,
         no_features=no_features,
+        memory=memory,
     )
     suspects = tuple(name for name, why in division.unused.items() if why == TEXT and mixtures[name].numbers)
     notes = () if layout.decimal == "." else (f"Numbers have decimal commas: {quoted(layout.example)}, for instance.",)
@@ -232,41 +266,97 @@ class Layout:
         Between fields; in numbers.
     example
         A number with that mark, as it is in the file; empty without one.
-    block_bytes
-        To parse at once: some hundred lines, for each column of each block costs some microseconds.
+    block_bytes, tight
+        To parse at once: some hundred lines, for each column of each block costs some microseconds. Whether the memory
+        allowed does not let it be more.
     """
 
     delimiter: str
     decimal: str = "."
     example: str = ""
     block_bytes: int = BLOCK_BYTES
+    tight: bool = False
 
 
-def read_head(path: str, rows: int | None = HEAD_ROWS) -> tuple[Layout, dict[str, list[str]]]:
-    """Return the layout of a table, and the first rows of each column as text."""
-    with io.TextIOWrapper(binary(path), encoding="utf-8-sig", newline="") as stream:
-        first = stream.readline()
+def read_head(
+    path: str, rows: int | None = HEAD_ROWS, memory: int | None = None
+) -> tuple[Layout, dict[str, list[str]]]:
+    """Return the layout of a table, and the first rows of each column as text; all rows if ``rows`` is None."""
+    most = LONGEST_LINE if memory is None else min(LONGEST_LINE, memory // PART_OF_MEMORY)
+    with _text(path) as stream:
+        first = next((line for line in iter(lambda: stream.readline(most), "") if line.strip()), "")
         delimiter = max(DELIMITERS, key=first.count)
         stream.seek(0)
-        lines = csv.reader(stream, delimiter=delimiter)
-        csv.field_size_limit(1 << 27)
-        header = next(lines, [])
+        lines = _lines(stream, path, delimiter, most, tight=memory is not None)
+        _, header = next(lines, (0, []))
         if not any(name.strip() for name in header):
             raise InvalidInputError("a table with a header", f"that {quoted_path(path)} is empty")
+        check_memory_for(counted(len(header), "column"), len(header) * NAME_BYTES, memory)
         distinct([name for name in header if name], "column names", "rename one of them")
-        most = 1 << 62 if rows is None else max(1, min(rows, HEAD_FIELDS // len(header)))
-        kept = [line for _, line in zip(range(most), lines, strict=False) if line]
-    for number, line in enumerate(kept, start=2):
-        if len(line) != len(header):
-            found = f"{len(line)} in line {number} of {quoted_path(path)}"
-            raise InvalidInputError(f"{len(header)} fields in every line, as in the header", found)
+        longest, size, kept = _length(header), 0, []
+        for _, line in islice(lines, rows if rows is None else max(1, min(rows, HEAD_FIELDS // len(header)))):
+            kept.append(line)
+            longest, size = max(longest, _length(line)), size + _length(line)
+            if size > most and rows is not None:
+                break
+            if size > most:
+                raise _too_long("a sample sheet", most, size, quoted_path(path), tight=memory is not None)
     if not kept:
         raise InvalidInputError("at least one row below the header", f"none in {quoted_path(path)}")
-    columns = dict(zip(header, map(list, zip(*kept, strict=True)), strict=True))
-    decimal, example = _decimal(columns, path)
-    longest = max(sum(map(len, line)) + len(line) for line in kept)
+    head = dict(zip(header, map(list, zip(*kept, strict=True)), strict=True))
+    decimal, example = _decimal(head, path)
     block = min(max(BLOCK_BYTES, BLOCK_ROWS * longest), max(WIDE_BLOCK_BYTES, 4 * longest))
-    return Layout(delimiter, decimal, example, block), columns
+    tight = memory is not None and most < block
+    return Layout(delimiter, decimal, example, most if tight else block, tight), head
+
+
+def _length(line: Sequence[str]) -> int:
+    return sum(map(len, line)) + len(line)
+
+
+def _lines(stream: IO[str], path: str, delimiter: str, most: int, *, tight: bool) -> Iterator[tuple[int, list[str]]]:
+    """Yield the fields of each line that is not blank, with its number, the header's first.
+
+    A line that has other than the header's number of fields, or more than ``most`` characters, is an error. A line
+    break in quotes ends no line here, but counts as one.
+    """
+    taken = 0
+
+    def pieces() -> Iterator[str]:
+        nonlocal taken
+        while piece := stream.readline(most - taken + 1):
+            taken += len(piece)
+            if taken > most:
+                while not piece.endswith(("\n", "\r")) and (piece := stream.readline(1 << 16)):
+                    taken += len(piece)
+                raise _too_long("a line", most, taken, f"line {number} of {quoted_path(path)}", tight=tight)
+            yield piece
+
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
+    reader, number, width = csv.reader(pieces(), delimiter=delimiter), 1, 0
+    for fields in reader:
+        width = width or len(fields)
+        if fields and len(fields) != width:
+            found = f"{len(fields)} in line {number} of {quoted_path(path)}"
+            raise InvalidInputError(f"{width} fields in every line, as in the header", found)
+        if fields:
+            yield number, fields
+        number, taken = reader.line_num + 1, 0
+
+
+def _too_long(what: str, most: int, found: int, where: str, *, tight: bool) -> InvalidInputError:
+    if tight and found <= LONGEST_LINE:
+        needed = -(-found * PART_OF_MEMORY // 1_000_000)
+        return InvalidInputError(
+            f"{argument('memory')} of at least {needed:,} MB for {what} of {found:,} characters ({where})",
+            f"{most * PART_OF_MEMORY / 1e6:,.0f} MB",
+            "close its quotation marks if one is open, or allow more",
+        )
+    return InvalidInputError(
+        f"{what} of at most {most:,} characters",
+        f"{found:,} in {where}",
+        "close its quotation marks if one is open, or shorten its longest field",
+    )
 
 
 def _decimal(columns: Mapping[str, Sequence[str]], path: str) -> tuple[str, str]:
@@ -285,9 +375,9 @@ def _decimal(columns: Mapping[str, Sequence[str]], path: str) -> tuple[str, str]
     return ",", next(text for text in commas if not THOUSANDS.fullmatch(text))
 
 
-def read_sheet(path: str) -> dict[str, list[str | None]]:
+def read_sheet(path: str, memory: int | None = None) -> dict[str, list[str | None]]:
     """Return the columns of a sample sheet as text, None where a value is missing."""
-    layout, columns = read_head(path, rows=None)
+    layout, columns = read_head(path, None, memory)
     comma = COMMA_NUMBER if layout.decimal == "," else None
     return {
         name: [
