@@ -175,7 +175,7 @@ def affinity_of(name):
 
 @cache
 def graph_of(name):
-    return Graph.from_affinity(affinity_of(name))
+    return Graph.from_affinity(affinity_of(name), lazy=False)
 
 
 @cache

@@ -246,7 +246,7 @@ def test_auto_takes_as_many_steps_as_needed():
 
 
 def test_without_loops_a_walk_is_even_or_odd():
-    cycle = Graph.from_affinity(np.roll(np.eye(24), 1, axis=1) + np.roll(np.eye(24), -1, axis=1))
+    cycle = Graph.from_affinity(np.roll(np.eye(24), 1, axis=1) + np.roll(np.eye(24), -1, axis=1), lazy=False)
     with pytest.raises(InvalidInputError, match="no number of steps"):
         convolutional_sinkhorn(cycle, np.eye(24)[[0, 5]])
     with pytest.raises(InvalidInputError, match="use steps=52"):

@@ -85,14 +85,22 @@ def test_a_single_point_gives_the_smallest_choice():
     assert choice.max_scale == 1
 
 
-def test_a_graph_that_hangs_by_a_thread_ends_the_search():
+def test_a_graph_that_is_nearly_disconnected_ends_the_search():
     affinity = np.kron(np.eye(2), np.ones((4, 4)))
     affinity[3, 4] = affinity[4, 3] = 1e-9
     rows = np.zeros((2, 8))
     rows[0, 0] = rows[1, 7] = 1
     choice = choose_max_scale(DiffusionOperator.from_graph(Graph.from_affinity(affinity)), rows, rng())
     assert choice.max_scale == COARSEST
-    assert "by a thread" in choice.reason
+    assert "nearly disconnected" in choice.reason
+
+
+def test_a_bipartite_graph_ends_the_search_by_its_own_name():
+    graph = Graph.from_affinity(np.eye(5, k=1) + np.eye(5, k=-1), lazy=False)
+    choice = choose_max_scale(DiffusionOperator.from_graph(graph), np.eye(5), rng())
+    assert choice.max_scale == COARSEST
+    assert "heat alternates between two halves of the graph" in choice.reason
+    assert "disconnected" not in choice.reason
 
 
 @pytest.mark.usefixtures("eager_threads")

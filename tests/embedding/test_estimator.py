@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse.csgraph import shortest_path
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -225,7 +226,7 @@ def test_uneven_affinities_give_the_right_densities_or_a_refusal(ratio, method):
 @pytest.mark.filterwarnings("ignore::heatmover.errors.GraphWarning")
 def test_an_uneven_graph_is_not_walked_for_ever():
     weights = 1e-8 ** np.arange(5.0)
-    graph = hm.Graph.from_affinity(np.diag(weights, 1) + np.diag(weights, -1))
+    graph = hm.Graph.from_affinity(np.diag(weights, 1) + np.diag(weights, -1), lazy=False)
     with pytest.raises(InvalidInputError, match=r"max_scale of at most 18 .*found 19; lower max_scale"):
         hm.DiffusionEMD(graph, max_scale=19).fit()
     assert hm.DiffusionEMD(graph).fit().method_ == "walk"
@@ -234,7 +235,7 @@ def test_an_uneven_graph_is_not_walked_for_ever():
 def test_a_stationary_law_beyond_all_floats_is_refused():
     weights = np.array([1e290, 1e90, 1e-110, 1e-300])
     with pytest.raises(InvalidInputError, match="within a component that float64 can hold"):
-        hm.DiffusionEMD(hm.Graph.from_affinity(np.diag(weights, 1) + np.diag(weights, -1))).fit()
+        hm.DiffusionEMD(hm.Graph.from_affinity(np.diag(weights, 1) + np.diag(weights, -1), lazy=False)).fit()
 
 
 @pytest.mark.parametrize("method", ["auto", "chebyshev", "spectral", "interpolative", "exact"])
@@ -528,6 +529,73 @@ def test_what_a_thread_means_depends_on_the_time_that_heat_has():
         hm.DiffusionEMD(graph, max_scale=20).fit(rows)
     with pytest.warns(GraphWarning, match=r"at most .*e-0\d of its heat leaves in 2\^8 steps"):
         hm.DiffusionEMD(graph, max_scale=8).fit(rows)
+
+
+def path_without_loops(n):
+    return np.eye(n, k=1) + np.eye(n, k=-1)
+
+
+def random_tree(n, seed=0):
+    rng, tree = np.random.default_rng(seed), np.zeros((n, n))
+    for node in range(1, n):
+        parent = rng.integers(node)
+        tree[node, parent] = tree[parent, node] = 1
+    return tree
+
+
+def points_apart(graph):
+    return hm.pairwise_distances(hm.DiffusionEMD(graph).fit_transform(np.eye(graph.n_points)))
+
+
+def test_a_path_without_loops_has_its_distances_in_order():
+    with pytest.warns(GraphWarning, match=r"1 bipartite component \(5 of 5 points\).*lazy=True"):
+        graph = hm.Graph.from_affinity(path_without_loops(5))
+    assert (np.diff(points_apart(graph)[0]) > 0).all()
+
+
+def test_neighbors_on_a_tree_without_loops():
+    """The Earth Mover's Distance between single points is the length of the path between them."""
+    tree = random_tree(300)
+    truth = shortest_path(tree, unweighted=True)
+    assert hm.metrics.precision_at_k(truth, points_apart(hm.Graph.from_affinity(tree, lazy=True)), 10) > 0.6
+    with pytest.warns(GraphWarning, match="bipartite"):
+        given = points_apart(hm.Graph.from_affinity(tree, lazy=False))
+    assert hm.metrics.precision_at_k(truth, given, 10) < 0.4
+
+
+def nearly_bipartite():
+    lattice = np.kron(np.eye(18), path_without_loops(18)) + np.kron(path_without_loops(18), np.eye(18))
+    lattice[0, 19] = lattice[19, 0] = 1
+    return lattice
+
+
+@pytest.mark.parametrize("affinity", [path_without_loops(40), nearly_bipartite()], ids=["bipartite", "nearly"])
+def test_heat_that_alternates_is_warned_of_with_the_remedy(affinity):
+    graph = hm.Graph.from_affinity(affinity, lazy=False)
+    with pytest.warns(GraphWarning, match=r"100.0% of the measures' mass.*from_affinity\(graph.affinity, lazy=True\)"):
+        hm.DiffusionEMD(graph).fit(np.eye(graph.n_points))
+    hm.DiffusionEMD(hm.Graph.from_affinity(graph.affinity, lazy=True)).fit(np.eye(graph.n_points))
+
+
+@pytest.mark.parametrize("n_neighbors", [3, 10])
+@pytest.mark.parametrize("kernel", ["gaussian", "box"])
+def test_neighbor_graphs_without_loops_do_not_alternate(points, n_neighbors, kernel):
+    affinity = hm.Graph.from_points(points, n_neighbors, kernel).affinity.toarray()
+    np.fill_diagonal(affinity, 0)
+    graph = hm.Graph.from_affinity(affinity)
+    np.testing.assert_array_equal(graph.affinity.toarray(), affinity)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        hm.DiffusionEMD(graph).fit(np.eye(120))
+    assert not [one for one in said if "bipartite" in str(one.message)]
+
+
+def test_alternation_where_no_mass_lies_is_not_warned_of():
+    affinity = np.zeros((62, 62))
+    affinity[:60, :60], affinity[60, 61], affinity[61, 60] = 1, 1, 1
+    with pytest.warns(GraphWarning) as said:
+        hm.DiffusionEMD(hm.Graph.from_affinity(affinity, lazy=False)).fit(np.eye(62)[:3])
+    assert not [one for one in said if "bipartite" in str(one.message)]
 
 
 def model_parts(graph, data):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from heatmover.errors import InvalidInputError
+from heatmover.errors import GraphWarning, InvalidInputError
 from heatmover.graphs import Graph
 
 SPARSE = [sp.csr_array, sp.csc_array, sp.coo_array, sp.lil_array, sp.dok_array, sp.csr_matrix, sp.coo_matrix]
@@ -273,20 +273,50 @@ def test_affinity_of_any_type(form, dtype):
 
 def test_explicit_zeros_are_no_edges():
     entries = ([1.0, 1.0, 0.0, 0.0, 1.0], ([0, 1, 0, 2, 2], [1, 0, 2, 0, 2]))
-    graph = Graph.from_affinity(sp.coo_array(entries, shape=(3, 3)))
+    graph = Graph.from_affinity(sp.coo_array(entries, shape=(3, 3)), lazy=False)
     assert (graph.n_edges, graph.affinity.nnz) == (1, 3)
     assert graph.diagnose().n_components == 2
 
 
 def test_a_zero_without_its_mirror_image_is_symmetric():
-    graph = Graph.from_affinity(sp.coo_array(([1.0, 1.0, 0.0], ([0, 1, 0], [1, 0, 2])), shape=(3, 3)))
+    graph = Graph.from_affinity(sp.coo_array(([1.0, 1.0, 0.0], ([0, 1, 0], [1, 0, 2])), shape=(3, 3)), lazy=False)
     assert graph.affinity.nnz == 2
 
 
 def test_repeated_entries_add_up():
     entries = ([1.0, 2.0, 3.0], ([0, 0, 1], [1, 1, 0]))
-    graph = Graph.from_affinity(sp.coo_array(entries, shape=(2, 2)))
+    graph = Graph.from_affinity(sp.coo_array(entries, shape=(2, 2)), lazy=False)
     np.testing.assert_array_equal(graph.affinity.toarray(), [[0, 3], [3, 0]])
+
+
+# A path of weights 1 and 3, a triangle, and a point without neighbors.
+MIXED = sp.block_diag([[[0, 1, 0], [1, 0, 3], [0, 3, 0]], np.ones((3, 3)) - np.eye(3), [[0.0]]]).toarray()
+
+
+@pytest.mark.parametrize(
+    ("lazy", "loops", "text"),
+    [
+        (None, [8 / 3] * 3 + [0] * 4, "given affinity, 3 points lazy"),
+        (True, [8 / 3] * 3 + [2] * 3 + [0], "given affinity, lazy"),
+        (False, [0] * 7, "given affinity"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*1 bipartite component:heatmover.GraphWarning")
+def test_loops_have_the_mean_degree_of_their_component(lazy, loops, text):
+    graph = Graph.from_affinity(MIXED, lazy=lazy)
+    np.testing.assert_allclose(graph.affinity.toarray(), MIXED + np.diag(loops))
+    assert repr(graph) == f"Graph(7 points, 5 edges; {text})"
+
+
+def test_bipartite_components_are_warned_of_by_number():
+    two = np.kron(np.eye(2), [[0, 1], [1, 0]])
+    with pytest.warns(GraphWarning, match=r"2 bipartite components \(4 of 4 points\)"):
+        Graph.from_affinity(two)
+
+
+def test_lazy_is_a_boolean():
+    with pytest.raises(InvalidInputError, match="lazy"):
+        Graph.from_affinity(MIXED, lazy="yes")
 
 
 @pytest.mark.parametrize("form", [np.array, sp.csr_array, sp.csc_array, sp.coo_array, pd.DataFrame])

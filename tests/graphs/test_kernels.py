@@ -233,5 +233,5 @@ def test_union_does_not_depend_on_threads(monkeypatch):
 def test_places_are_narrow_whatever_a_graph_is_made_of():
     wide = sp.csr_array(([1.0, 1.0], np.array([1, 0]), np.array([0, 1, 2])), shape=(2, 2))
     assert wide.indices.dtype == np.int64
-    for graph in (Graph.from_affinity(wide), Graph.from_points(random_points()), Graph.from_grid((4, 4))):
+    for graph in (Graph.from_affinity(wide, lazy=False), Graph.from_points(random_points()), Graph.from_grid((4, 4))):
         assert graph.node_affinity.indices.dtype == graph.node_affinity.indptr.dtype == np.int32

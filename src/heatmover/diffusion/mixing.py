@@ -18,8 +18,6 @@ from itertools import islice
 from typing import final
 
 import numpy as np
-import scipy.sparse as sp
-from scipy.sparse.csgraph import connected_components
 
 from heatmover._typing import Float64, Intp
 from heatmover.diffusion.base import Block, Diffuser
@@ -30,6 +28,7 @@ from heatmover.diffusion.scales import COARSEST, ScaleChoice
 from heatmover.diffusion.spectral import spectral_factors
 from heatmover.diffusion.walk import LONGEST, WalkDiffuser
 from heatmover.errors import InvalidInputError, argument
+from heatmover.graphs.spectrum import bipartite
 
 __all__ = ["STRAGGLERS", "choose_mixed_scale"]
 
@@ -109,22 +108,21 @@ def choose_mixed_scale(
     raise InvalidInputError(
         f"a walk that mixes to within {epsilon:g} in 2^{coarsest} steps, for {argument('max_scale', epsilon)}",
         f"points from which it is still {decay[-1]:.2g} from the stationary law",
-        "parts hang together by a thread, see graph.diagnose(); join them, or give max_scale as a whole number",
+        "parts of the graph are nearly disconnected, see graph.diagnose(); join them, or give max_scale as a whole "
+        "number",
     )
 
 
 def _refuse_bipartite(operator: DiffusionOperator, epsilon: float) -> None:
     """Raise if a component falls into two halves that every step changes: even numbers of steps never leave one."""
-    pattern = operator.symmetric
-    # In the double cover a bipartite component comes in two pieces, and any other in one.
-    cover = sp.block_array([[None, pattern], [pattern.T, None]])
-    count = connected_components(cover, directed=False)[0] - operator.n_components
+    found, component = bipartite(operator.symmetric)
+    count = np.unique(component[found]).size
     if count:
         components = "a bipartite component" if count == 1 else f"{count} bipartite components"
         raise InvalidInputError(
             f"a walk that mixes, for {argument('max_scale', epsilon)}",
             f"{components}, where 2, 4, 8, ... steps never reach the other half of the points",
-            "give every point an affinity to itself, or max_scale as a whole number",
+            "use Graph.from_affinity(affinity, lazy=True), or give max_scale as a whole number",
         )
 
 

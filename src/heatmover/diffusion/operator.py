@@ -12,11 +12,11 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from heatmover._readonly import frozen_view
-from heatmover._typing import Float64, FloatArray, Int32, Int64, IntArray, Intp
+from heatmover._typing import Bool, Float64, FloatArray, Int32, Int64, IntArray, Intp
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import order_of_nodes
 from heatmover.graphs.graph import Graph
-from heatmover.graphs.spectrum import lanczos, normalise, relative
+from heatmover.graphs.spectrum import alternating, lanczos, normalise, relative
 from heatmover.storage import Record
 from heatmover.storage.record import matrix_record
 
@@ -36,6 +36,8 @@ EVEN, UNEVEN, UNHELD = 1e-1, 1e-7, 1e-140
 # start exceeds with probability at most LANCZOS_FAILURE (Kuczynski and Wozniakowski 1992, Theorem 4.2).
 LANCZOS_STEPS = 60
 LANCZOS_FAILURE = 1e-10
+# A walk alternates only if its spectrum reaches so far down.
+LOW = -0.85
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +178,13 @@ class DiffusionOperator:
     def is_uneven(self) -> bool:
         """Whether no polynomial of S can be trusted; see `heatmover.diffusion.walk`."""
         return self.evenness < UNEVEN
+
+    @cached_property
+    def alternates(self) -> Bool:
+        """Whether the walk of each component is, or nearly is, that of a bipartite graph, ``(n_components,)``."""
+        if self.lowest > LOW:
+            return np.zeros(self.n_components, dtype=bool)
+        return alternating(self.symmetric, self.top, self.component)
 
     @property
     def stationary(self) -> Float64:

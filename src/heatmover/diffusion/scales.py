@@ -47,7 +47,7 @@ READ = 2_000
 FLOW_TOL = 1e-3
 # Of the surrogate, which lies between 0 and 1; data have 1e-3 and more.
 LEAST_VARIANCE = 1e-6
-# 2^18 steps cost 1,400 products per measure. Data that have not mixed by then hang together by a thread.
+# 2^18 steps cost 1,400 products per measure. Data that have not mixed by then are nearly disconnected.
 COARSEST = 18
 # From here on the next scale costs as much as a basis that serves all coarser ones may cost; see `planning`.
 PATIENCE = 11
@@ -129,9 +129,12 @@ def choose_max_scale(
                 f"(total variation), the first scale at or under {threshold:.2f}"
             )
             return ScaleChoice(scale, np.array(decay), draw.limit, reason)
+    cause = "parts of the graph are nearly disconnected"
+    if operator.alternates.any():
+        cause = "heat alternates between two halves of the graph, which is bipartite or nearly so"
     reason = (
         f"the heat of two points still differs by {decay[-1]:.2f} on average at 2^{COARSEST} steps, where the search "
-        "ends; parts of the graph hang together by a thread: see graph.diagnose()"
+        f"ends; {cause}: see graph.diagnose()"
     )
     return ScaleChoice(COARSEST, np.array(decay), draw.limit, reason)
 

@@ -345,6 +345,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         known = self._known(rows)
         operator = known("operator", lambda: DiffusionOperator.from_graph(self.graph_))
         _warn_of_components(operator, rows)
+        _warn_of_alternation(operator, rows)
 
         def groundwork() -> Groundwork:
             n_measures = None if X is None else rows.shape[0]
@@ -911,6 +912,24 @@ def _warn_of_components(operator: DiffusionOperator, rows: Any) -> None:
         f"({counted(int((sizes == 1).sum()), 'isolated point')}) with {outside:.1%} of the measures' mass outside "
         f"the largest; mass never moves between them. "
         "See graph.diagnose().",
+        GraphWarning,
+        stacklevel=3,
+    )
+
+
+def _warn_of_alternation(operator: DiffusionOperator, rows: Any) -> None:
+    if not operator.alternates.any():
+        return
+    where = np.empty(operator.n_points)
+    where[operator.order] = operator.alternates[operator.component]
+    share = float(np.mean(rows @ where))
+    if share < NOTICEABLE:
+        return
+    warnings.warn(
+        "Expected a walk that mixes, found a graph that is bipartite or nearly so where "
+        f"{share:.1%} of the measures' mass lies. Heat alternates there between two halves, so distances are wrong: "
+        "neighbors can look farther apart than points two steps away. Make the graph with "
+        "Graph.from_affinity(graph.affinity, lazy=True), which adds self-loops.",
         GraphWarning,
         stacklevel=3,
     )

@@ -193,7 +193,7 @@ def _spectral_advice(n_points: int, gap: float, lowest: float) -> list[str]:
     if lowest < -1 + 1e-6:
         lines.append(
             "Heat swings between two halves of the graph and never settles, because no point has a loop and every "
-            "cycle is even. Add a diagonal to the affinity."
+            "cycle is even. Make the graph with Graph.from_affinity(affinity, lazy=True)."
         )
     if gap > STRUCTURELESS and n_points > 30:
         lines.append(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._files import plain
-from heatmover._typing import FloatArray, Intp
+from heatmover._typing import Bool, FloatArray, Int32, Intp
 from heatmover._validation import (
     RandomState,
     check_finite,
@@ -26,8 +26,9 @@ from heatmover._validation import (
     check_real,
     check_sparse,
     check_threads,
+    check_truth,
 )
-from heatmover._words import counted
+from heatmover._words import counted, part_of
 from heatmover.errors import GraphWarning, InvalidInputError, argument
 from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.given import given_neighbors
@@ -43,6 +44,7 @@ from heatmover.graphs.kernels import (
 from heatmover.graphs.metrics import find_metric
 from heatmover.graphs.recognition import looks_like_distances
 from heatmover.graphs.search.choose import SEARCHES, Neighbors, k_nearest, within_radius
+from heatmover.graphs.spectrum import bipartite
 from heatmover.storage import Record
 from heatmover.storage.record import matrix_record
 
@@ -289,23 +291,40 @@ class Graph:
         return cls._from_neighbors(support, place, kernel, bandwidth, construction, n_threads)
 
     @classmethod
-    def from_affinity(cls, affinity: Any) -> Graph:
-        """Take a symmetric, non-negative affinity as it is.
+    def from_affinity(cls, affinity: Any, *, lazy: bool | None = None) -> Graph:
+        """Take a symmetric, non-negative affinity.
 
         Parameters
         ----------
         affinity
-            ``(n_points, n_points)``, dense or SciPy sparse. The diagonal is taken as given: a graph without loops
-            keeps none, and a point without any affinity keeps its mass forever. A common factor of all affinities of a
-            component changes nothing. Distances are refused where they can be told from affinities: they have
-            zeros on the diagonal, and small values lie together as the triangle inequality wants it.
+            ``(n_points, n_points)``, dense or SciPy sparse. A point without any affinity keeps its mass forever. A
+            common factor of all affinities of a component changes nothing. Distances are refused where they can be
+            told from affinities: they have zeros on the diagonal, and small values lie together as the triangle
+            inequality wants it.
+        lazy
+            True: add a self-loop to every point, of the mean degree of its component, so that the walk stays where it
+            is about every other step. False: take the affinity as it is. None: add self-loops to bipartite components
+            (paths, trees, lattices without a diagonal) alone, and warn. On those heat alternates between two halves,
+            and distances are wrong: neighbours look farther apart than points two steps away.
 
         Examples
         --------
-        >>> Graph.from_affinity([[0, 1], [1, 0]])
-        Graph(2 points, 1 edge; given affinity)
+        >>> path = [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
+        >>> Graph.from_affinity(path, lazy=True)
+        Graph(3 points, 2 edges; given affinity, lazy)
+        >>> Graph.from_affinity([[0, 1, 1], [1, 0, 1], [1, 1, 0]])
+        Graph(3 points, 3 edges; given affinity)
         """
-        return cls(_check_affinity(affinity), {"source": "affinity"})
+        matrix = _check_affinity(affinity)
+        if lazy is None:
+            periodic, component = bipartite(matrix)
+            if periodic.any():
+                _warn_of_bipartite(periodic, component)
+        else:
+            periodic, component = np.full(matrix.shape[0], check_truth("lazy", lazy)), bipartite(matrix)[1]
+        if not periodic.any():
+            return cls(matrix, {"source": "affinity"})
+        return cls(_with_loops(matrix, periodic, component), {"source": "affinity", "lazy": int(periodic.sum())})
 
     @classmethod
     def from_grid(
@@ -481,6 +500,8 @@ class Graph:
                 words = f"{how['kernel']} kernel{width}, given distances"
             elif how.get("metric", "euclidean") != "euclidean":
                 words += f", {how['metric']} distance"
+        elif how.get("lazy"):
+            words += ", lazy" if how["lazy"] == self.n_nodes else f", {counted(how['lazy'], 'point')} lazy"
         elif how.get("source") == "grid":
             words = f"grid {'x'.join(map(str, how['shape']))}"
         nodes = "" if self.n_nodes == self.n_points else f" on {counted(self.n_nodes, 'node')}"
@@ -544,6 +565,29 @@ def _check_affinity(affinity: Any) -> sp.csr_array:
     _check_faintest(matrix)
     _check_kind(matrix)
     return matrix
+
+
+def _warn_of_bipartite(points: Bool, component: Int32) -> None:
+    count, found = np.unique(component[points]).size, int(points.sum())
+    warnings.warn(
+        f"Expected a walk that mixes, found {counted(count, 'bipartite component')} "
+        f"({part_of(found, points.size, 'point')}), where heat alternates between two halves; self-loops of the mean "
+        "degree were added there. Pass lazy=True to Graph.from_affinity to add self-loops to all points without this "
+        "warning, or lazy=False to add none.",
+        GraphWarning,
+        stacklevel=3,
+    )
+
+
+def _with_loops(matrix: sp.csr_array, points: Bool, component: Int32) -> sp.csr_array:
+    """Add the mean degree of its component to the diagonal at each of the points."""
+    owner = np.repeat(component, np.diff(matrix.indptr))
+    # In the order of their values, so that no bit of a sum depends on the order of the points.
+    order = np.lexsort((matrix.data, owner))
+    totals = np.bincount(owner[order], matrix.data[order], minlength=int(component.max()) + 1)
+    sizes = np.bincount(component, minlength=totals.size)
+    loops = np.where(points, totals[component] / sizes[component], 0.0)
+    return _without_zeros(matrix + sp.diags_array(loops, format="csr"))
 
 
 def _check_kind(matrix: sp.csr_array) -> None:

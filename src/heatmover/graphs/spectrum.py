@@ -10,10 +10,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from heatmover._threads import in_threads, one_blas_thread
-from heatmover._typing import Float64, Int32
+from heatmover._typing import Bool, Float64, Int32
 from heatmover._validation import check_threads
 
-__all__ = ["SlowMode", "lanczos", "normalise", "relative", "slowest_mode"]
+__all__ = ["SlowMode", "alternating", "bipartite", "lanczos", "normalise", "relative", "slowest_mode"]
 
 
 # Affinities are brought to below 2^UNIT, by a power of two, which rounds nothing: near the upper end of a float's range
@@ -35,6 +35,16 @@ SHARED_ABOVE = 2_000_000
 DENSE = 1_000
 # Beyond, this many steps of Lanczos: 0.7 s at 24,000 points.
 STEPS = 120
+
+
+# A component's walk alternates if heat that has diffused for a few steps, and is not stationary yet, keeps less than
+# ALTERNATES of itself in one more step. Of 76 graphs (docs/decisions/0004) this finds 31 of the 34 whose P@10 rises by
+# 0.1 or more with self-loops (the other three mix at once), and 4 of the other 42. The lowest eigenvalue alone does not
+# tell: a single remote pair of points takes it to -0.999.
+ALTERNATES, FEW_STEPS = 0.1, 8
+# Values that random heat has, at least: one function on many points, 32 on few. Less than REST of one mode, which an
+# eigenvalue of -0.83 leaves, is nothing to judge by: the walk has mixed.
+PROBED, MOST_PROBES, REST = 2**14, 32, 0.05
 
 
 class SlowMode(NamedTuple):
@@ -153,6 +163,53 @@ def lanczos(
 def _lanczos(symmetric: sp.csr_array, steps: int, deflate: Float64 | None, ends_only: bool) -> tuple[Float64, Float64]:
     values, _, residuals = _ritz(symmetric, steps, deflate, ends_only)
     return values, residuals
+
+
+def bipartite(affinity: sp.csr_array) -> tuple[Bool, Int32]:
+    """Return whether each point lies in a bipartite component, ``(n_points,)``, and a label of its component."""
+    from heatmover._compiled.mirror import label_components
+
+    n_points, starts, columns = affinity.shape[0], affinity.indptr, affinity.indices
+    # In the double cover, where every step changes the sheet, a bipartite component is two and any other is one.
+    kind = np.int32 if 2 * max(n_points, affinity.nnz) < 2**31 else np.int64
+    cover = np.concatenate([starts, starts[1:] + kind(affinity.nnz)], dtype=kind, casting="same_kind")
+    other = np.concatenate([columns + kind(n_points), columns], dtype=kind, casting="same_kind")
+    sheets: Int32 = np.empty(2 * n_points, dtype=np.int32)
+    label_components(cover, other, sheets)
+    here, there = sheets[:n_points], sheets[n_points:]
+    return np.asarray((here != there) & (np.diff(starts) > 0)), np.minimum(here, there)
+
+
+def alternating(symmetric: sp.csr_array, top: Float64, component: Int32) -> Bool:
+    """Return whether the walk of each component alternates, wholly or nearly, between two halves.
+
+    Parameters
+    ----------
+    symmetric
+        S of `normalise`, ``(n_points, n_points)``.
+    top, component
+        Eigenvectors to eigenvalue 1, one per component, in one vector, and the component of each point,
+        ``(n_points,)`` each.
+
+    Returns
+    -------
+    ndarray
+        ``(n_components,)``.
+    """
+    width = min(max(PROBED // top.size, 1), MOST_PROBES)
+    heat = np.random.default_rng(20210718).standard_normal((top.size, width))
+
+    def sums(values: Float64) -> Float64:
+        return np.asarray(np.bincount(component, values))
+
+    for column in heat.T:  # without what is stationary
+        column -= sums(column * top)[component] * top
+    for _ in range(FEW_STEPS):
+        heat = symmetric @ heat
+    left, kept = sums((heat**2).sum(axis=1)), sums((heat * (symmetric @ heat)).sum(axis=1))
+    result: Bool = (left > REST * width) & (kept < ALTERNATES * left)
+    result[component[bipartite(symmetric)[0]]] = True
+    return result
 
 
 def slowest_mode(symmetric: sp.csr_array, degree: Float64, guesses: Float64 | None = None) -> SlowMode:
