@@ -447,7 +447,7 @@ def test_equal_cells(cli, unequal, tmp_path, words, count, further):
         (("--equal-cells", "0"), "--equal-cells to be a whole number of at least 2, found 0"),
         (("--equal-cells", "-7"), "--equal-cells to be a whole number of at least 2, found -7"),
         (("--equal-cells", "2.5"), "--equal-cells to be a whole number"),
-        (("--equal-cells", "many"), "one FILE, found also 'many'"),
+        (("--equal-cells", "many"), r"unexpected extra argument\(s\) \(many\); put names with spaces into quotes"),
         (("--equal-cells=many",), r"at least 2, found 'many'; --equal-cells, without a number, draws as many"),
         (("--equal-cells=",), "at least 2, found ''; --equal-cells, without a number"),
     ],

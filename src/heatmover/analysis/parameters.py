@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, final
 
 from heatmover._validation import check_integer, check_option, check_seed, check_truth, check_word
-from heatmover._words import listed, quoted, unknown_parameter
+from heatmover._words import find_all, listed, quoted
 from heatmover.analysis.units import UNITS, Units
 from heatmover.analysis.variables import check_readings
 from heatmover.cohort.equal import check_equal_cells
@@ -210,9 +210,7 @@ class StudyParameters:
     def named(cls, parameters: StudyParameters | None, changes: Mapping[str, Any]) -> StudyParameters:
         """Return parameters with changes by name, or raise if there is no parameter of that name."""
         known = [field.name for field in fields(cls)]
-        for name in changes:
-            if name not in known:
-                raise unknown_parameter(name, known)
+        find_all(changes, known, "a parameter of a study", most=30)
         if parameters is None:
             return cls(**changes)
         if not isinstance(parameters, cls):

@@ -29,11 +29,12 @@ NewAtlas = Annotated[
     str, typer.Option("--out", "-o", metavar="DIR", help="Folder to make, such as kidney.atlas.", show_default=False)
 ]
 Nearest = Annotated[
-    int | None,
+    str | None,
     typer.Option(
-        "--nearest", "-k", help="Nearest reference samples that are written, and vote.", show_default="10, if there are"
+        "--nearest", "-k", metavar="N", show_default="10, if there are",
+        help="Nearest reference samples that are written, and vote.",
     ),
-]
+]  # fmt: skip
 Predict = Annotated[
     list[str] | None,
     typer.Option("--predict", metavar="VARIABLE", help="Variable of the reference to predict; may be given again."),
@@ -143,7 +144,7 @@ def map_(
             file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads),
             placement=placement, on_missing=missing,  # type: ignore[arg-type]
         )  # fmt: skip
-        k = min(10, len(reference.names) - 1) if nearest is None else nearest
+        k = min(10, len(reference.names) - 1) if nearest is None else options.number(nearest)
         mapped.nearest(k)  # refuses more than there are
         answers = [(name, mapped.predict(name, k)) for name in predict or ()]
         if out is not None:

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from heatmover._words import quoted, unknown_parameter
-from heatmover.errors import InvalidInputError, Sentence
+from heatmover.errors import Sentence
 
 __all__ = [
     "OPTIONS",
@@ -54,7 +53,6 @@ __all__ = [
     "Title",
     "Transform",
     "Units",
-    "check_known",
     "in_options",
     "number",
 ]  # fmt: skip
@@ -400,17 +398,7 @@ class OptionalNumbers(TyperCommand):
 
 
 def _spelled_out(words: list[str]) -> Iterator[str]:
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         yield word
         if word == OPTIONS["equal_cells"] and following != SMALLEST and isinstance(number(following), str):
             yield SMALLEST
-
-
-def check_known(context: typer.Context, file: str) -> None:
-    """Raise if a word on the command line is neither an option nor the file: a misspelt option, a second file."""
-    options = [option for parameter in context.command.params for option in parameter.opts if option.startswith("--")]
-    for word in (file, *context.args):
-        if word.startswith("-") and word != "-":
-            raise unknown_parameter(word.partition("=")[0], options)
-    if context.args:
-        raise InvalidInputError("one FILE", f"also {quoted(context.args[0])}", "put names with spaces into quotes")
