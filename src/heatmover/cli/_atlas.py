@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -138,7 +139,7 @@ def map_(
     """
     load_late("scipy.stats")
     with plain_errors():
-        _check_found(out)
+        _check_found(out, file, sample_sheet)
         reference = _load(atlas)
         mapped = reference.map(
             file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads),
@@ -174,6 +175,7 @@ def add(
     """Add the samples of a file to the reference samples of an atlas; its model and its nodes stay as they are."""
     load_late("scipy.stats")
     with plain_errors():
+        _check_found(None, file, sample_sheet)
         reference = _load(atlas)
         cohort = reference.features.open(file, sample_key, sample_sheet, missing)  # type: ignore[arg-type]
         mapped = reference.map(
@@ -216,18 +218,23 @@ def check(atlas: AtlasFolder) -> None:
     """Verify every checksum of an atlas or a saved model, in little memory; exit code 0 if every bit is right."""
     with plain_errors():
         from heatmover.atlas import verify
+        from heatmover.cli._settings import check_named
 
+        check_named(atlas=atlas)
         arrays = verify(atlas)
     output().print(clean(f"{counted(len(arrays), 'array')}, {sum(arrays.values()):,} bytes: every checksum is right"))
 
 
-def _check_found(out: str | None) -> None:
+def _check_found(out: str | None, file: str, sample_sheet: str | None) -> None:
     """Raise if what was found cannot be written, before it is looked for."""
+    from heatmover.cli._settings import check_named, check_places
+
+    check_named(file=file, sample_sheet=sample_sheet)
     if out is not None:
         from heatmover._validation import check_extra
-        from heatmover.cli._settings import check_named
+        from heatmover.report.folder import EVERY
 
-        check_named(out=out)
+        check_places(out, file, sample_sheet, names=("",) if _is_table(out) else (*EVERY, MAPPED))
         if not _is_table(out):
             check_extra("jinja2", package="jinja2", extra="cohort")
 
@@ -261,12 +268,26 @@ def _grown(atlas: Atlas) -> list[str]:
 
 
 def _check_free(out: str, force: bool) -> None:
-    if not out:
-        raise InvalidInputError(f"{argument('out')} to name a folder", "an empty name")
-    if Path(out).exists() and not force:
+    from heatmover.atlas.atlas import ATLAS_SCHEMA, ATLAS_VERSION
+    from heatmover.cli._settings import check_named, check_outside
+    from heatmover.storage import peek_store
+
+    check_named(out=out)
+    check_outside("--out", out, {}, itself=False)
+    if not os.path.lexists(out):
+        return
+    if not force:
         raise InvalidInputError(
             f"a path for {argument('out')} where nothing is", f"{out!r}", f"{argument('force')} replaces an atlas"
         )
+    try:
+        peek_store(out, {ATLAS_SCHEMA: ATLAS_VERSION})
+    except InvalidInputError:
+        raise InvalidInputError(
+            f"an atlas for {argument('force')} to replace",
+            f"something else at {out!r}",
+            f"choose another {argument('out')}",
+        ) from None
 
 
 def _read(typed: dict[str, Any], progress: Any, pieces: InPieces | None) -> Cohort:
@@ -283,10 +304,10 @@ def _pieces(typed: dict[str, Any]) -> AbstractContextManager[InPieces | None]:
     from heatmover.cli._settings import check_named, check_outside, pieces_of
 
     out, file, checkpoint = typed["out"], typed["file"], typed["checkpoint"]
-    check_named(file=file, checkpoint=checkpoint)
+    check_named(file=file, sample_sheet=typed["sample_sheet"], checkpoint=checkpoint)
     if checkpoint is not None:
-        check_outside("--checkpoint", Path(checkpoint), {"the input": file, "--out": out})
-        check_outside("--out", Path(out), {"--checkpoint": checkpoint})
+        check_outside("--checkpoint", checkpoint, {"the input": file, "--out": out}, itself=False)
+        check_outside("--out", out, {"--checkpoint": checkpoint}, itself=False)
     study = StudyParameters(
         landmarks=options.number(typed["landmarks"], {"auto": "auto", "none": None}), units=typed["units"]
     )
@@ -297,7 +318,9 @@ def _pieces(typed: dict[str, Any]) -> AbstractContextManager[InPieces | None]:
 
 def _load(path: str) -> Atlas:
     from heatmover.atlas import Atlas, load
+    from heatmover.cli._settings import check_named
 
+    check_named(atlas=path)
     found = load(path)
     if not isinstance(found, Atlas):
         fail(f"Expected an atlas, found a saved {type(found).__name__} without reference samples.")

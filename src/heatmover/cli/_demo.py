@@ -79,12 +79,13 @@ def demo(
     """
     # Here, not above: help and version must not wait for the numerical libraries.
     with swift_imports():
-        from heatmover.cli._settings import check_named
+        from heatmover.cli._settings import check_named, check_outside
         from heatmover.cli._summary import show_results
         from heatmover.report import check_extras, result_folder, write_results
 
     with plain_errors():
         check_named(out=out)
+        check_outside("--out", out, {})
         target = Path(out)
         asked, n_jobs = DemoOptions(*map(options.number, (samples, cells, effect, seed))), options.number(threads)
         if n_jobs is not None:
