@@ -11,6 +11,7 @@ from decimal import Decimal
 from heatmover.errors import HeatmoverError, InvalidInputError, counted, verb
 
 __all__ = [
+    "article",
     "counted",
     "distinct",
     "find",
@@ -151,6 +152,17 @@ def distinct(names: Sequence[str], what: str, advice: str = "") -> None:
         raise InvalidInputError(f"distinct {what}", f"{listed(dict.fromkeys(twice))} more than once", advice)
 
 
+def article(noun: str) -> str:
+    """Return a noun with its article.
+
+    Examples
+    --------
+    >>> article("h5ad file"), article("AnnData"), article("zarr store")
+    ('an h5ad file', 'an AnnData', 'a zarr store')
+    """
+    return f"{'an' if noun.startswith(('h5ad', 'AnnData')) else 'a'} {noun}"
+
+
 @contextlib.contextmanager
 def readable(path: str, kind: str) -> Iterator[None]:
     """Turn what a library says about a broken file into one sentence that names the file."""
@@ -161,7 +173,7 @@ def readable(path: str, kind: str) -> Iterator[None]:
     except MemoryError as error:
         # Files are read in blocks of some megabytes, so it is the file that asks for more.
         raise InvalidInputError(
-            f"a {kind} that can be read in blocks",
+            f"{article(kind)} that can be read in blocks",
             f"that {quoted_path(path)} needs more memory than there is{_reason(error, ' (', ')')}",
             "it may be damaged",
         ) from error

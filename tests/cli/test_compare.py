@@ -284,7 +284,7 @@ def test_broken_files(cells, tmp_path, cli):
     whole = cells.read_bytes()
     broken = {
         "short.h5ad": (whole[: len(whole) // 2], "a complete h5ad file, found .*cannot be read"),
-        "text.h5ad": (b"sample,x\na,1\n", "Expected a h5ad file, found that .*text.h5ad' is something else"),
+        "text.h5ad": (b"sample,x\na,1\n", "Expected an h5ad file, found that .*text.h5ad' is something else"),
         "empty.h5ad": (b"", "is empty"),
         "cells.docx": (b"PK", "a file ending in .h5ad"),
     }

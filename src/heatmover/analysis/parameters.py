@@ -16,6 +16,9 @@ from heatmover.statistics.designs import formula_names
 
 __all__ = ["StudyParameters"]
 
+# Intervals rest on a variance over replicates, whose relative error is sqrt(2 / replicates): 45 % with 10.
+FEWEST_REPLICATES = 10
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +135,12 @@ class StudyParameters:
         object.__setattr__(self, "equal_cells", check_equal_cells(self.equal_cells))
         check_option("bias", self.bias, ("raw", "corrected"))
         object.__setattr__(self, "n_bootstrap", check_integer("n_bootstrap", self.n_bootstrap, minimum=0))
+        if 0 < self.n_bootstrap < FEWEST_REPLICATES:
+            raise InvalidInputError(
+                f"{argument('n_bootstrap')} to be 0, or at least {FEWEST_REPLICATES} for intervals",
+                repr(self.n_bootstrap),
+                f"{argument('n_bootstrap', 200)} is usual",
+            )
         if self.units is not None:
             check_option("units", self.units, UNITS)
         check_truth("allow_components", self.allow_components)

@@ -112,8 +112,8 @@ def build(
             )  # fmt: skip
             found.save(out, overwrite=force)
     if not quiet:
-        for line in (*cohort.warnings, *(str(each.message) for each in caught), f"{found} in {out}"):
-            output().print(clean(line), soft_wrap=True)
+        for line in (*cohort.warnings, *(each.message.args[0] for each in caught), f"{found} in {out}"):  # type: ignore[union-attr]
+            output().print(clean(options.in_options(line)), soft_wrap=True)
 
 
 @app.command("map")
@@ -152,7 +152,7 @@ def map_(
             _write_found(mapped, out, k, predict, title, force)
     if not quiet:
         for line in mapped.lines(min(k, 3)):
-            output().print(clean(line), soft_wrap=True)
+            output().print(clean(options.in_options(line)), soft_wrap=True)
         for name, answer in answers:
             for sample, value, chance in zip(mapped.names, answer.values, answer.chances, strict=True):
                 doubt = f"median error {answer.accuracy:.3g}" if answer.is_number else f"chance {chance:.2f}"
@@ -186,7 +186,7 @@ def add(
         larger = reference.add(mapped, known, path=atlas)
     if not quiet:
         for line in (f"{larger} in {atlas}", *_grown(larger), *mapped.uncovered(), *mapped.warnings):
-            output().print(clean(line), soft_wrap=True)
+            output().print(clean(options.in_options(line)), soft_wrap=True)
 
 
 @app.command()

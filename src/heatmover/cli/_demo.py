@@ -93,7 +93,7 @@ def demo(
         with result_folder(target, force=force) as folder, watched(quiet) as progress:
             # After the folder, which may be refused: these packages take more than a second to import.
             check_extras(picture=True, extra="demo")
-            found = _study(asked, n_jobs, progress)
+            found = _study(asked, n_jobs, progress).reworded(options.in_options)
             command = {"name": "demo", "options": asdict(asked)}
             title = f"A simulated cohort of {counted(asked.samples, 'sample')}"
             write_results(found, folder, command=command, title=title, picture="condition", progress=progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from ast import literal_eval
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -360,6 +361,8 @@ def in_options(sentence: str) -> str:
 
 def _option(name: str, value: str | None) -> str:
     if name not in OPTIONS:
+        if not name:  # words for Python alone
+            return ""
         return name if value is None else f"{name}={value}"
     given = None if value is None else literal_eval(value)
     # A flag has no value; what is None in Python is the word none.
@@ -381,11 +384,12 @@ def number(text: str | None, words: Mapping[str, Any] = MappingProxyType({})) ->
     """
     if text is None or text.lower() in words:
         return None if text is None else words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+    try:
+        # A whole number that no machine word holds is refused as a float is, and never meets compiled code.
+        return int(text) if abs(float(text)) < 2**63 else float(text)
+    except ValueError:
+        with suppress(ValueError):
+            return float(text)
     return text
 
 
