@@ -66,7 +66,7 @@ class StudyParameters:
         that is kept has, or a number.
     bias, n_bootstrap
         As in `heatmover.compare`; but a study asks what is true of the samples, not of the cells at hand, and removes
-        the noise of few cells unless told otherwise (``"raw"``). Replicates give intervals.
+        the noise of few cells unless told otherwise (``"raw"``). Replicates, at least 10, give intervals.
     units
         ``"euclidean"`` or ``"geodesic"``: distances in the unit of the features, see `heatmover.compare`.
     n_permutations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -145,6 +146,7 @@ def map_(
             file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads),
             placement=placement, on_missing=missing,  # type: ignore[arg-type]
         )  # fmt: skip
+        mapped = replace(mapped, warnings=tuple(map(options.in_options, mapped.warnings)))
         k = min(10, len(reference.names) - 1) if nearest is None else options.number(nearest)
         mapped.nearest(k)  # refuses more than there are
         answers = [(name, mapped.predict(name, k)) for name in predict or ()]
@@ -152,7 +154,7 @@ def map_(
             _write_found(mapped, out, k, predict, title, force)
     if not quiet:
         for line in mapped.lines(min(k, 3)):
-            output().print(clean(options.in_options(line)), soft_wrap=True)
+            output().print(clean(line), soft_wrap=True)
         for name, answer in answers:
             for sample, value, chance in zip(mapped.names, answer.values, answer.chances, strict=True):
                 doubt = f"median error {answer.accuracy:.3g}" if answer.is_number else f"chance {chance:.2f}"

@@ -291,7 +291,10 @@ Bias = Annotated[
     ),
 ]  # fmt: skip
 Bootstrap = Annotated[
-    str, typer.Option(metavar="N", rich_help_panel=METHOD, help="Replicates for an interval of every distance.")
+    str,
+    typer.Option(
+        metavar="N", rich_help_panel=METHOD, help="Replicates for an interval of every distance; at least 10."
+    ),
 ]
 Units = Annotated[
     str | None,
