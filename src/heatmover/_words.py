@@ -112,17 +112,17 @@ def unused(columns: Mapping[str, str]) -> str:
     return "no features: " + "; ".join(f"{listed(names, most=4)} ({why})" for why, names in reasons.items())
 
 
-def find(name: str, known: Collection[str], what: str, *, most: int = 5) -> str:
+def find(name: str, known: Collection[str], what: str, *, most: int = 5, close: float = CLOSE) -> str:
     """Return ``name`` if it is among the known names, or raise with the nearest of them."""
     if name in known:
         return name
-    near = nearest_name(name, known)
+    near = nearest_name(name, known, close)
     if near is not None:
         raise InvalidInputError(what, f"{quoted(name)} (did you mean {quoted(near)}?)")
     raise InvalidInputError(what, quoted(name), f"there are {listed(known, most=most)}" if known else "there are none")
 
 
-def nearest_name(name: str, known: Iterable[str]) -> str | None:
+def nearest_name(name: str, known: Iterable[str], close: float = CLOSE) -> str | None:
     """Return the known name that was probably meant; None if none is close.
 
     Examples
@@ -132,7 +132,7 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """
     # Upper and lower case are the commonest slip, and difflib counts each letter of it as an error.
     folded = {str(other).casefold(): other for other in known if len(other) <= 200}
-    near = difflib.get_close_matches(str(name).casefold(), list(folded), n=1, cutoff=CLOSE)
+    near = difflib.get_close_matches(str(name).casefold(), list(folded), n=1, cutoff=close)
     return folded[near[0]] if near else None
 
 

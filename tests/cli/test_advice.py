@@ -82,6 +82,7 @@ def test_no_command_prints_python(command, outlier, tmp_path, cli):
         (["--neighbors", "9" * 400], "--neighbors to be a whole number of at least 1, found inf"),
         (["--threads", "9" * 400], "--threads to be a whole number of at least 1, found inf"),
         (["--seed", "9" * 400], "--seed to be"),
+        (["--threads", "9" * 20], "--threads to be at most 9223372036854775807, found 9999"),
         (["--color", "a\0b"], r"found 'a\\x00b'"),
         (["--color", "\udcff"], r"found '\\udcff'"),
         (["--sample-key", "\udcff"], r"found '\\udcff'"),

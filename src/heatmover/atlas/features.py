@@ -151,7 +151,7 @@ class Features(ReadOnlyArrays):
         if not self.named:
             raise InvalidInputError(
                 "points and labels for an atlas whose features have no names", type(source).__name__,
-                f"build the atlas from a file{in_python(', or with features')}",
+                f"{in_python('build the atlas with features, or ')}build it from a file",
             )  # fmt: skip
         names: str | list[str] = list(self.names) if self.representation is None else self.representation
         options: dict[str, Any] = {key: value for key, value in self.measured.items() if value is not None}

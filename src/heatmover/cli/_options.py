@@ -6,6 +6,7 @@ import shlex
 from ast import literal_eval
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from math import isfinite
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -388,8 +389,8 @@ def number(text: str | None, words: Mapping[str, Any] = MappingProxyType({})) ->
     if text is None or text.lower() in words:
         return None if text is None else words[text.lower()]
     try:
-        # A whole number that no machine word holds is refused as a float is, and never meets compiled code.
-        return int(text) if abs(float(text)) < 2**63 else float(text)
+        # A whole number beyond every float is infinite, which whoever takes it refuses.
+        return int(text) if isfinite(float(text)) else float(text)
     except ValueError:
         with suppress(ValueError):
             return float(text)

@@ -118,7 +118,8 @@ def _exists(path: Path) -> None:
             return
         folder = path.parent
         beside = sorted(other.name for other in folder.iterdir()) if folder.is_dir() else []
-    find(path.name, beside, f"a file that exists in {quoted_path(str(folder))}")
+    # Half of a name may be its suffix.
+    find(path.name, beside, f"a file that exists in {quoted_path(str(folder))}", close=0.5)
 
 
 def _folder_format(path: Path) -> str:
