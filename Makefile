@@ -25,16 +25,13 @@ demo: $(VENV)/.installed-demo ## simulate a cohort, compare its samples, write d
 # Every check runs even if an earlier one failed, so that one run shows all there is to mend; pytest comes
 # last because its closing line is the summary people and machines look for. It keeps what it compiles of the tests,
 # also where the environment forbids that: else every process, and every one that a test starts, compiles it again.
-# The order of files is that of tests/conftest.py. Beside mypy, which takes one core, another compiles the kernels that
-# every comparison needs: else each of the first processes would, at the same time.
+# The order of files is that of tests/conftest.py.
 test: $(VENV)/.installed-test browser ## ruff, mypy and pytest (PYTEST_FLAGS="--cov" adds coverage)
 	@failed=0; \
 	run() { echo "+ $$*"; "$$@" || failed=1; }; \
-	$(BIN)/python -c 'from heatmover._compiled.ahead import compile_ahead; compile_ahead()' & \
 	run $(BIN)/ruff check .; \
 	run $(BIN)/ruff format --check .; \
 	run $(BIN)/mypy; \
-	wait; \
 	if [ $$failed = 1 ]; then echo "A check above failed, so this run will fail whatever the tests say."; fi; \
 	run env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 12 $(PYTEST_FLAGS); \
 	exit $$failed

@@ -44,10 +44,10 @@ print(time.perf_counter() - start)
 """
 
 
-def environment(cache: str, **further: str) -> dict[str, str]:
+def environment(cache: str) -> dict[str, str]:
     """Return the environment of a process that keeps kernels in a folder, and may keep bytecode."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "NUMBA_CACHE_DIR": cache, **further}
+    return {**kept, "NUMBA_CACHE_DIR": cache}
 
 
 def install_bytecode() -> None:
@@ -77,12 +77,12 @@ def write_cells(folder: Path) -> None:
         (folder / path).write_text("\n".join(",".join(row) for row in table) + "\n", encoding="utf-8")
 
 
-def seconds_of_compare(folder: Path, cache: str, **further: str) -> float:
+def seconds_of_compare(folder: Path, cache: str) -> float:
     """Return how long the command takes from file to report."""
     order = [sys.executable, "-m", "heatmover", "compare", "cells.csv", "-s", "sample", "--sample-sheet", "samples.csv",
              "--color", "condition", "--color", "order", "-o", "results", "-q", "--force"]  # fmt: skip
     start = time.perf_counter()
-    subprocess.run(order, check=True, cwd=folder, env=environment(cache, **further))
+    subprocess.run(order, check=True, cwd=folder, env=environment(cache))
     return time.perf_counter() - start
 
 
@@ -108,9 +108,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as folder:
         write_cells(Path(folder))
         rows["compare 10,000 cells, the very first time"] = seconds_of_compare(Path(folder), cache)
-        with tempfile.TemporaryDirectory() as other:
-            alone = seconds_of_compare(Path(folder), other, HEATMOVER_COMPILE_AHEAD="0")
-            rows["the same, without a second process that compiles"] = alone
         rows["compare 10,000 cells, warm"] = min(seconds_of_compare(Path(folder), cache) for _ in range(5))
     rows["a later process beyond its libraries"] = rows["tiny job, later process"] - libraries
     note = (

@@ -34,12 +34,12 @@ def check_option(name: str, value: object, allowed: Iterable[str]) -> None:
         raise InvalidInputError(f"{argument(name)} to be one of {', '.join(map(repr, words))}", repr(value))
 
 
-def check_integer(name: str, value: object, *, minimum: int, maximum: int | None = None) -> int:
-    """Return ``value`` as an int, or raise if it is not a whole number of at least ``minimum``."""
+def check_integer(name: str, value: object, *, minimum: int, maximum: int = 2**63 - 1) -> int:
+    """Return ``value`` as an int, or raise if it is no whole number from ``minimum`` to ``maximum``."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < minimum:  # type: ignore[operator]
         raise InvalidInputError(f"{argument(name)} to be a whole number of at least {minimum}", repr(value))
-    if maximum is not None and value > maximum:  # type: ignore[operator]
+    if value > maximum:  # type: ignore[operator]
         raise InvalidInputError(f"{argument(name)} to be at most {maximum}", repr(value))
     return int(value)  # type: ignore[call-overload, no-any-return]
 

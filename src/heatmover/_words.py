@@ -11,6 +11,7 @@ from decimal import Decimal
 from heatmover.errors import HeatmoverError, InvalidInputError, counted, verb
 
 __all__ = [
+    "article",
     "counted",
     "distinct",
     "find",
@@ -18,11 +19,11 @@ __all__ = [
     "listed",
     "natural_order",
     "naturally",
+    "nearest_name",
     "part_of",
     "percent",
     "quoted",
     "readable",
-    "unknown_parameter",
     "unused",
     "verb",
 ]
@@ -31,6 +32,8 @@ __all__ = [
 LONGEST_NAME = 60
 # A smaller share of anything is next to nothing, and its digits read like a result.
 LEAST_PERCENT = 0.01
+# Similarity above which a name is a slip of another: "output" and "out" have 0.67, "verbose" and "neighbors" 0.5.
+CLOSE = 0.65
 DIGITS = re.compile(r"([0-9]+)")
 NUMBER = re.compile(r"-?[0-9]{1,300}(\.[0-9]{1,300})?")
 
@@ -109,31 +112,36 @@ def unused(columns: Mapping[str, str]) -> str:
     return "no features: " + "; ".join(f"{listed(names, most=4)} ({why})" for why, names in reasons.items())
 
 
-def find(name: str, known: Collection[str], what: str) -> str:
+def find(name: str, known: Collection[str], what: str, *, most: int = 5, close: float = CLOSE) -> str:
     """Return ``name`` if it is among the known names, or raise with the nearest of them."""
     if name in known:
         return name
+    near = nearest_name(name, known, close)
+    if near is not None:
+        raise InvalidInputError(what, f"{quoted(name)} (did you mean {quoted(near)}?)")
+    raise InvalidInputError(what, quoted(name), f"there are {listed(known, most=most)}" if known else "there are none")
+
+
+def nearest_name(name: str, known: Iterable[str], close: float = CLOSE) -> str | None:
+    """Return the known name that was probably meant; None if none is close.
+
+    Examples
+    --------
+    >>> nearest_name("Neigbors", ["neighbors", "color"]), nearest_name("verbose", ["neighbors", "color"])
+    ('neighbors', None)
+    """
     # Upper and lower case are the commonest slip, and difflib counts each letter of it as an error.
     folded = {str(other).casefold(): other for other in known if len(other) <= 200}
-    near = difflib.get_close_matches(str(name).casefold(), list(folded), n=1, cutoff=0.5)
-    if near:
-        raise InvalidInputError(what, f"{quoted(name)} (did you mean {quoted(folded[near[0]])}?)")
-    raise InvalidInputError(what, quoted(name), f"there are {listed(known)}" if known else "there are none")
+    near = difflib.get_close_matches(str(name).casefold(), list(folded), n=1, cutoff=close)
+    return folded[near[0]] if near else None
 
 
-def unknown_parameter(name: str, known: Collection[str]) -> InvalidInputError:
-    """Return the error for a name that is no parameter of a study, in Python as on the command line."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    found = f"{quoted(name)}{f' (did you mean {quoted(near[0])}?)' if near else ''}"
-    return InvalidInputError("a parameter of a study", found, "" if near else f"there are {listed(known, most=30)}")
-
-
-def find_all(names: Iterable[str], known: Iterable[str], what: str) -> dict[str, int]:
+def find_all(names: Iterable[str], known: Iterable[str], what: str, *, most: int = 5) -> dict[str, int]:
     """Return the place of each name among the known names; one that is not there is an error, as in `find`."""
     place: dict[str, int] = {}
     for position, name in enumerate(known):
         place.setdefault(name, position)
-    return {name: place[find(name, place, what)] for name in names}
+    return {name: place[find(name, place, what, most=most)] for name in names}
 
 
 def distinct(names: Sequence[str], what: str, advice: str = "") -> None:
@@ -142,6 +150,17 @@ def distinct(names: Sequence[str], what: str, advice: str = "") -> None:
     twice = [name for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
     if twice:
         raise InvalidInputError(f"distinct {what}", f"{listed(dict.fromkeys(twice))} more than once", advice)
+
+
+def article(noun: str) -> str:
+    """Return a noun with its article.
+
+    Examples
+    --------
+    >>> article("h5ad file"), article("AnnData"), article("zarr store")
+    ('an h5ad file', 'an AnnData', 'a zarr store')
+    """
+    return f"{'an' if noun.startswith(('h5ad', 'AnnData')) else 'a'} {noun}"
 
 
 @contextlib.contextmanager
@@ -154,7 +173,7 @@ def readable(path: str, kind: str) -> Iterator[None]:
     except MemoryError as error:
         # Files are read in blocks of some megabytes, so it is the file that asks for more.
         raise InvalidInputError(
-            f"a {kind} that can be read in blocks",
+            f"{article(kind)} that can be read in blocks",
             f"that {quoted_path(path)} needs more memory than there is{_reason(error, ' (', ')')}",
             "it may be damaged",
         ) from error

@@ -38,7 +38,7 @@ from heatmover.diffusion.scales import finest_scale
 from heatmover.embedding import DiffusionEMD, pairwise_distances
 from heatmover.embedding.definition import block_weights, scale_weights
 from heatmover.embedding.estimator import unfitted_copy
-from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
+from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument, in_python
 from heatmover.graphs import Graph
 from heatmover.graphs.metrics import ALIASES, METRICS
 from heatmover.measures import check_measures
@@ -600,7 +600,7 @@ def _geodesic_costs(graph: Graph, places: Float64, masses: sp.csr_array, pairs: 
             raise InvalidInputError(
                 "measures on one connected component of the graph",
                 "a pair that no path joins, whose distance is infinite",
-                f"see graph.diagnose(); use more neighbours, or {argument('ground', 'euclidean')}",
+                f"{in_python('see graph.diagnose(); ')}use more neighbours, or {argument('ground', 'euclidean')}",
             )
         for partner, columns in zip(partners, np.split(back, np.cumsum([t.size for t in targets])[:-1]), strict=True):
             block = np.ascontiguousarray(paths[:, columns])

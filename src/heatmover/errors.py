@@ -17,6 +17,7 @@ __all__ = [
     "MissingExtraError",
     "Sentence",
     "argument",
+    "in_python",
 ]
 
 # Around the name of an argument, and before its value. Text from users is quoted before it gets into a sentence, and
@@ -34,6 +35,18 @@ def argument(name: str, *value: object) -> str:
     'lower min_cells, or use landmarks=4000'
     """
     return _BEGIN + _VALUE.join([name, *map(repr, value)]) + _END
+
+
+def in_python(words: str) -> str:
+    """Return words that only a Python user can follow, for the text of a `Sentence`; other front ends omit them.
+
+    Examples
+    --------
+    >>> sentence = Sentence(f"use fewer landmarks{in_python(', or call hm.compare')}")
+    >>> sentence, sentence.spelled(lambda name, value: name)
+    ('use fewer landmarks, or call hm.compare', 'use fewer landmarks')
+    """
+    return _BEGIN + _VALUE + words + _END
 
 
 def counted(number: int, what: str) -> str:
@@ -112,7 +125,7 @@ def _spell(marked: str, spell: Callable[[str, str | None], str]) -> str:
 
 
 def _in_python(name: str, value: str | None) -> str:
-    return name if value is None else f"{name}={value}"
+    return name if value is None else f"{name}={value}" if name else value
 
 
 def _marked(text: str) -> str:

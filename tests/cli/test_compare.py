@@ -284,7 +284,7 @@ def test_broken_files(cells, tmp_path, cli):
     whole = cells.read_bytes()
     broken = {
         "short.h5ad": (whole[: len(whole) // 2], "a complete h5ad file, found .*cannot be read"),
-        "text.h5ad": (b"sample,x\na,1\n", "Expected a h5ad file, found that .*text.h5ad' is something else"),
+        "text.h5ad": (b"sample,x\na,1\n", "Expected an h5ad file, found that .*text.h5ad' is something else"),
         "empty.h5ad": (b"", "is empty"),
         "cells.docx": (b"PK", "a file ending in .h5ad"),
     }
@@ -447,7 +447,7 @@ def test_equal_cells(cli, unequal, tmp_path, words, count, further):
         (("--equal-cells", "0"), "--equal-cells to be a whole number of at least 2, found 0"),
         (("--equal-cells", "-7"), "--equal-cells to be a whole number of at least 2, found -7"),
         (("--equal-cells", "2.5"), "--equal-cells to be a whole number"),
-        (("--equal-cells", "many"), "one FILE, found also 'many'"),
+        (("--equal-cells", "many"), r"unexpected extra argument\(s\) \(many\); put names with spaces into quotes"),
         (("--equal-cells=many",), r"at least 2, found 'many'; --equal-cells, without a number, draws as many"),
         (("--equal-cells=",), "at least 2, found ''; --equal-cells, without a number"),
     ],

@@ -7,7 +7,9 @@ import warnings
 
 import anndata
 import pytest
+import zarr
 
+import heatmover as hm
 from heatmover.cli._settings import check_places
 
 
@@ -27,6 +29,15 @@ def no_work(monkeypatch):
         (["doctor", ""], "FILE"),
         (["doctor", "CELLS", "--sample-sheet", ""], "--sample-sheet"),
         (["demo", "-o", ""], "--out"),
+        (["atlas", "build", "CELLS", "-s", "sample", "-o", ""], "--out"),
+        (["atlas", "build", "CELLS", "-s", "sample", "-o", "OUT", "--sample-sheet", ""], "--sample-sheet"),
+        (["atlas", "map", "ATLAS", "", "-o", "OUT"], "FILE"),
+        (["atlas", "map", "", "CELLS"], "ATLAS"),
+        (["atlas", "map", "ATLAS", "CELLS", "-o", ""], "--out"),
+        (["atlas", "add", "ATLAS", "CELLS", "--sample-sheet", ""], "--sample-sheet"),
+        (["atlas", "add", "", "CELLS"], "ATLAS"),
+        (["atlas", "info", ""], "ATLAS"),
+        (["atlas", "check", ""], "ATLAS"),
     ],
 )
 def test_an_empty_path_is_refused(cells, tmp_path, cli, monkeypatch, arguments, option):
@@ -78,6 +89,70 @@ def test_results_and_checkpoints_stay_out_of_stores(cells, tmp_path, cli, below)
     result = cli.run("compare", store, "-s", "sample", "--checkpoint", place, "-o", place / below)
     cli.fails_with(result, "--out outside of --checkpoint, found")
     assert sorted(store.rglob("*")) == before
+
+
+# Every command with an option that names a place, the input first.
+WRITERS = [
+    ["compare", "FILE", "-s", "sample", "--force", "-o", "PLACE"],
+    ["compare", "FILE", "-s", "sample", "-o", "OUT", "--checkpoint", "PLACE"],
+    ["demo", "--force", "-o", "PLACE"],
+    ["atlas", "map", "ATLAS", "FILE", "--force", "-o", "PLACE"],
+    ["atlas", "build", "FILE", "-s", "sample", "--force", "-o", "PLACE"],
+    ["atlas", "build", "FILE", "-s", "sample", "-o", "OUT", "--checkpoint", "PLACE"],
+]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory, cells):
+    """One of each kind, as users make them."""
+    folder = tmp_path_factory.mktemp("stores")
+    data = hm.datasets.cohort(6, cells_per_sample=30)
+    model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10)).fit()
+    model.save(folder / "model")
+    hm.build_atlas(data.points, data.labels).save(folder / "atlas")
+    measures = hm.measures_from_labels(data.labels)
+    hm.MeasureIndex.from_embedding(model.transform(measures), path=folder / "index")
+    zarr.open_group(folder / "zarr2", mode="w", zarr_format=2)
+    open_group = zarr.open_group(folder / "checkpoint", mode="w", zarr_format=3)
+    open_group.attrs["heatmover"] = {"layout": 0}
+    shutil.copy(cells, folder / "cells.h5ad")
+    return folder
+
+
+@pytest.mark.parametrize("words", WRITERS, ids=lambda words: " ".join(word for word in words if word.islower()))
+def test_nothing_is_written_into_a_store(stores, tmp_path, cli, words):
+    builds, option = words[:2] == ["atlas", "build"], {"-o": "--out"}.get(words[-2], words[-2])
+    before = {path: path.stat().st_mtime_ns for path in stores.rglob("*")}
+    for kind in ("model", "atlas", "index", "zarr2", "checkpoint"):
+        for below in ("", "results", "results.csv", "deep/results"):
+            known = {"FILE": stores / "cells.h5ad", "ATLAS": stores / "atlas", "OUT": tmp_path / "out"}
+            known["PLACE"] = stores / kind / below if below else stores / kind
+            said = rf"Expected {option} outside of every atlas, .*, found '.*{kind}/{below}' in '.*{kind}'; choose"
+            if not below and option == "--checkpoint":
+                said = "Expected a checkpoint that is not there yet"
+            elif not below and builds:
+                if kind == "atlas":
+                    continue  # which --force replaces
+                said = rf"Expected an atlas for --force to replace, found something else at '.*{kind}'; choose another"
+            elif not below:
+                said = rf"Expected --out outside of every atlas, .*, found '[^']*{kind}'; choose another --out"
+            cli.fails_with(cli.run(*(known.get(word, word) for word in words)), said)
+    assert {path: path.stat().st_mtime_ns for path in stores.rglob("*")} == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_mapped_never_replaces_what_is_read(stores, cells, tmp_path, cli):
+    for name in ("mapped.csv", "cells.csv", "sheet.csv"):
+        (tmp_path / name).write_text("sample,CD4\na,1\n")
+    before = cli.contents(tmp_path)
+    for words in (
+        ["mapped.csv", "-o", tmp_path],
+        ["cells.csv", "-o", tmp_path / "cells.csv"],
+        ["cells.csv", "--sample-sheet", tmp_path / "sheet.csv", "-o", tmp_path / "sheet.csv"],
+    ):
+        result = cli.run("atlas", "map", stores / "atlas", tmp_path / words[0], *words[1:], "--force")
+        cli.fails_with(result, "--out that leaves the input alone, found")
+    assert cli.contents(tmp_path) == before
 
 
 def test_places_beside_each_other_are_fine(cells, tmp_path):

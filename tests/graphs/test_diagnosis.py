@@ -103,7 +103,10 @@ def test_weak_points():
     expected = (others.sum(axis=1) < 1e-4) & (others.sum(axis=1) > 0)
     result = graph.diagnose()
     assert result.n_weak == expected.sum() == 2
-    assert "2 of 80 points (2.5 %) are so far from their neighbours" in str(result)
+    assert "2 of 80 points (2.5 %) are nearly disconnected: their mass" in str(result)
+    assert "or make the graph with Graph.from_points(points, kernel='adaptive')." in str(result)
+    one = Graph.from_points(np.delete(points, 4, axis=0), 8, bandwidth=3.0).diagnose()
+    assert "1 of 79 points (1.3 %) is nearly disconnected: its mass hardly moves. Remove it if it is" in str(one)
 
 
 def test_a_graph_without_loops_has_no_weak_points():
@@ -150,7 +153,7 @@ def test_low_recall_is_mentioned(recall, warned):
 def test_recall_comes_from_the_construction():
     graph = Graph(Graph.from_grid((9,)).affinity, {"recall": 0.5})
     assert (
-        "found 50% of the true neighbours: make the graph with Graph.from_points(points, neighbors='blocked')"
+        "components first, or make the graph with Graph.from_points(points, neighbors='blocked')."
         in graph.diagnose().advice[0]
     )
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from heatmover._compiled.jit import kernel
 
 __all__ = ["gaussian", "moves", "normalized", "retrace"]
 
 
 # The sum over columns may be reordered ("reassoc"), or it could not use vector registers; nothing here promises
 # bits that do not depend on the width of a block.
-@njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
+@kernel(fastmath={"contract", "reassoc"})
 def retrace(rows, indptr, indices, data, current, other, slope, offset, shares, sources, gradient):  # type: ignore[no-untyped-def]
     """Step back from T_{j+1}, T_j to T_{j-1}, the adjoint from b_{j+2}, b_{j+1} to b_j, and add b_{j+1} T_j^T.
 
@@ -57,7 +58,7 @@ def retrace(rows, indptr, indices, data, current, other, slope, offset, shares, 
                 other[i, width + k] += shares[s] * sources[s, i, k]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def gaussian(rows, indptr, indices, points, width, affinity, density):  # type: ignore[no-untyped-def]
     """Write K_il = exp(-|x_i - x_l|^2 / width^2) on the support, and q = K 1.
 
@@ -87,7 +88,7 @@ def gaussian(rows, indptr, indices, points, width, affinity, density):  # type: 
             density[i] += affinity[entry]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def normalized(indptr, indices, affinity, density, operator, degree):  # type: ignore[no-untyped-def]
     """Write S = d^-1/2 M d^-1/2 and d = M 1 with M = q^-1 K q^-1; names and shapes as in `gaussian` and `moves`."""
     for i in range(density.size):
@@ -101,7 +102,7 @@ def normalized(indptr, indices, affinity, density, operator, degree):  # type: i
             operator[entry] = affinity[entry] / scale
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def moves(indptr, indices, points, width, affinity, density, degree, on_operator, on_degree, result):  # type: ignore[no-untyped-def]
     """Add to ``result`` the gradient with respect to the points, from those with respect to S and d.
 

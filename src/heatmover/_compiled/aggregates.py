@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from heatmover._compiled.jit import kernel
 from heatmover._typing import Float64, Int32, Int64
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def aggregate(
     indptr: Int64, indices: Int32, data: Float64, most: int, strong: float, slow: float, labels: Int64
 ) -> int:

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from heatmover._compiled.jit import kernel
 from heatmover._typing import Bool, Float64, FloatArray, Int32, Int64
 
 Float32 = npt.NDArray[np.float32]
@@ -264,7 +265,7 @@ def _emit_difference(context: Any, builder: Any, signature: Any, arguments: Any)
     return to.sum(builder.load(total))
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER - {"nnan"})
+@kernel(fastmath=REORDER - {"nnan"})
 def rotate(points: FloatArray, origin: Float64, scale: float, rotation: Float64, out: Float32, norms: Float32) -> None:
     """Write ``scale (points - origin) @ rotation`` and the norms of its rows; sums are in double precision.
 
@@ -293,7 +294,7 @@ def rotate(points: FloatArray, origin: Float64, scale: float, rotation: Float64,
         norms[p] = np.sqrt(square)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def find_leaves(points: Float32, dimensions: Int32, values: Float32, children: Int32, leaves: Int32) -> None:
     """Write the leaf on whose side of all cuts each point is; a child below zero is leaf ``-1 - child``."""
     for p in range(points.shape[0]):
@@ -303,7 +304,7 @@ def find_leaves(points: Float32, dimensions: Int32, values: Float32, children: I
         leaves[p] = -1 - node
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def nearest_by_leaves(
     points: Float32,
     norms: Float32,
@@ -357,7 +358,7 @@ def nearest_by_leaves(
     return looked_at
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def nearest_of_all(
     points: Float32,
     norms: Float32,
@@ -400,7 +401,7 @@ def nearest_of_all(
             sure[p] = count == 1
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@kernel(fastmath=REORDER)
 def _near_least(values: Float32, row: int, apart: float) -> Any:
     """Return how many values of a row are at most so far from the least, and where it is if there is one."""
     least = values[row, 0]
@@ -415,7 +416,7 @@ def _near_least(values: Float32, row: int, apart: float) -> Any:
     return count, place
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@kernel(fastmath=REORDER)
 def _products_of_column(points: Float32, p: int, columns: Float32, column: int, products: Float32) -> None:
     """Write the products of a point with every eighth centre of a leaf."""
     n_dimensions = columns.shape[1] - 1
@@ -427,7 +428,7 @@ def _products_of_column(points: Float32, p: int, columns: Float32, column: int, 
             products[0, i] += value * columns[column, k, i]
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def candidates_by_leaves(
     points: Float32,
     norms: Float32,
@@ -474,7 +475,7 @@ def candidates_by_leaves(
     return count, points.shape[0]
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@kernel(fastmath=REORDER)
 def _error(reach: float, norm: float, rounding: Float32) -> Any:
     """Return by how much half a square may be wrong.
 
@@ -485,14 +486,14 @@ def _error(reach: float, norm: float, rounding: Float32) -> Any:
     return reach * (rounding[0] * reach + rounding[1] * norm) + LEAST_ERROR
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@kernel(fastmath=REORDER)
 def _own_error(half: float, tiles: Float32, leaf: int, lane: int, norm: float, rounding: Float32) -> Any:
     """Return the error for one centre, which in a leaf with a remote one is much less than that for all of them."""
     other = tiles[leaf, tiles.shape[1] - LANES + lane]
     return _error(np.sqrt(np.float32(2) * half) + np.sqrt(np.float32(2) * other), norm, rounding)
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER, inline="always")
+@kernel(fastmath=REORDER, inline="always")
 def _tile(
     points: Float32,
     norms: Float32,
@@ -518,7 +519,7 @@ def _tile(
     return add_products(work, stride, tiles, leaf, tiles.shape[1] // LANES - 1)
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@kernel(fastmath=REORDER)
 def _look(
     points: Float32,
     norms: Float32,
@@ -560,7 +561,7 @@ def _look(
                         bounds[SECOND, p] = min(bounds[SECOND, p], half + product - error)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _rows(
     own: Int32, start: int, stop: int, leaf: int, at_home: bool, gaps: Float32, reach: Float32, rows: Int64
 ) -> int:
@@ -572,7 +573,7 @@ def _rows(
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _own_leaves(own: Int32, start: int, stop: int, order: Int64) -> int:
     """Write the leaves of some points, which are in the order of their leaves; return how many there are."""
     count = 0
@@ -583,7 +584,7 @@ def _own_leaves(own: Int32, start: int, stop: int, order: Int64) -> int:
     return count
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@kernel(fastmath=REORDER)
 def _reach(norms: Float32, bounds: Float32, start: int, stop: int, reach: Float32) -> Any:
     """Write squared distances beyond which a box cannot hold a nearer centre; return the largest.
 
@@ -598,7 +599,7 @@ def _reach(norms: Float32, bounds: Float32, start: int, stop: int, reach: Float3
     return most
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@kernel(fastmath=REORDER)
 def _gaps(across: Float32, count: int, boxes: Float32, leaf: int, gaps: Float32) -> None:
     """Write the squared distances of points, columns of ``across``, from a box."""
     for p in range(count):
@@ -612,7 +613,7 @@ def _gaps(across: Float32, count: int, boxes: Float32, leaf: int, gaps: Float32)
             gaps[p] += side * side
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@kernel(fastmath=REORDER)
 def _leaves_in_reach(across: Float32, count: int, reach: float, boxes: Float32, order: Int64, keys: Float32) -> int:
     """Write the leaves that any of some points may need, the nearest to their mean first; return how many."""
     n_leaves, _, stride = boxes.shape

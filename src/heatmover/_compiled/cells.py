@@ -6,11 +6,12 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from heatmover._compiled.assign import WIDTH, Vectors, data_of
+from heatmover._compiled.jit import kernel
 from heatmover._typing import Float64, FloatArray, Int32, Int64
 
 # Sums may be reordered and products fused, else nothing vectorises.
@@ -113,7 +114,7 @@ def _emit_bits(context: Any, builder: Any, signature: Any, arguments: Any) -> An
 ONE, FOUR = np.uint64(1), np.uint64(4)
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@kernel(fastmath=REORDER)
 def squares(query: FloatArray, block: FloatArray, begin: int, size: int, out: FloatArray) -> None:
     """Write the squared distances of a point from ``size`` others, which begin at ``begin``, one coordinate a row."""
     count, f, n_dimensions = np.uint64(size), np.uint64(0), np.uint64(query.size)
@@ -139,7 +140,7 @@ def squares(query: FloatArray, block: FloatArray, begin: int, size: int, out: Fl
         f += ONE
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def nearest_of(points: Float64, centers: Float64, first: int, last: int, member: Int32) -> None:
     """Write the nearest of ``centers`` (n_centers, n_dimensions) of the points ``first`` to ``last``."""
     count, n_dimensions = centers.shape
@@ -158,7 +159,7 @@ def nearest_of(points: Float64, centers: Float64, first: int, last: int, member:
         member[p] = best
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def centers_of(points: Float64, count: int, moves: int, member: Int32) -> Any:
     """Return the centres ``(count, n_dimensions)`` of a short k-means, from points at even places as a start."""
     n_points, n_dimensions = points.shape
@@ -180,7 +181,7 @@ def centers_of(points: Float64, count: int, moves: int, member: Int32) -> Any:
     return centers
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def fill_blocks(points: Float64, starts: Int64, places: Int64, middles: Float64, scale: float, blocks: Any) -> None:
     """Write the cells' members relative to their middle, coordinate after coordinate, with infinity in between."""
     n_dimensions = points.shape[1]
@@ -193,7 +194,7 @@ def fill_blocks(points: Float64, starts: Int64, places: Int64, middles: Float64,
                 row[j] = (points[starts[cell] + j, f] - middles[cell, f]) * scale
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _count(values: Any, begin: int, size: int, limit: Any) -> Any:
     hits, first = np.int32(0), np.uint64(begin)
     for j in range(np.uint64(size)):
@@ -201,7 +202,7 @@ def _count(values: Any, begin: int, size: int, limit: Any) -> Any:
     return hits
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _append(
     values: Any, place: int, size: int, limit: Any, name: int, scores: Any, names: Int32, begin: int, count: int
 ) -> int:
@@ -221,7 +222,7 @@ def _append(
     return int(free) - begin
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _tighten(scores: Any, names: Int32, begin: int, count: int, width: int, limit: Any) -> Any:
     """Keep the smallest scores of a list, at least ``width`` of them and few more; return how many and up to which."""
     low, high, inside = np.float32(0), limit, np.int32(count)
@@ -251,7 +252,7 @@ def _tighten(scores: Any, names: Int32, begin: int, count: int, width: int, limi
     return kept, high
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _trim(scores: Any, names: Int32, begin: int, count: int, width: int) -> Any:
     """Keep ``width`` of the smallest scores; return the largest of them."""
     for i in range(begin, begin + width):
@@ -264,7 +265,7 @@ def _trim(scores: Any, names: Int32, begin: int, count: int, width: int) -> Any:
     return scores[begin + width - 1]
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@kernel(fastmath=REORDER)
 def _relative(points: Float64, point: int, middles: Float64, cell: int, scale: float, queries: Any, row: int) -> Any:
     """Write a point relative to the middle of a cell as a row of queries; return the square of its distance from it."""
     total, begin = np.float32(0), np.uint64(row * points.shape[1])
@@ -276,7 +277,7 @@ def _relative(points: Float64, point: int, middles: Float64, cell: int, scale: f
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _widest(places: Int64) -> int:
     widest = 0
     for cell in range(places.size - 1):
@@ -284,7 +285,7 @@ def _widest(places: Int64) -> int:
     return widest
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def search_everywhere(
     rows: Int64,
     cells: tuple[Float64, Int32, Int64, Int64, Any, Float64, Float64],
@@ -327,7 +328,7 @@ def search_everywhere(
         _write(points, rows[m], order, names, m * room, counts[m], exact, m, distances, indices)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def search_cells(
     first: int,
     cells: tuple[Float64, Int32, Int64, Int64, Any, Float64, Float64],
@@ -426,7 +427,7 @@ def search_cells(
             _write(points, starts[own] + m, order, names, m * room, count, exact, to, distances, indices)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _near_border(away: Any, inwards: Any, reaches: Any, n_members: int, half: Any, slack: Any, within: Int64) -> int:
     """Write which members have the border with another cell within their reach; return how many."""
     count = 0
@@ -438,7 +439,7 @@ def _near_border(away: Any, inwards: Any, reaches: Any, n_members: int, half: An
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _take(
     values: Any,
     place: int,
@@ -458,7 +459,7 @@ def _take(
     return count, limit
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _write(
     points: Float64,
     point: int,
@@ -491,7 +492,7 @@ def _write(
             distances[to, j], indices[to, j] = np.inf, -1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def write_lists(
     points: Float64, order: Int32, lists: Int32, start: int, stop: int, distances: Float64, indices: Int32
 ) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from heatmover._compiled.jit import kernel
 
 __all__ = ["improve", "refine", "with_reverse"]
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _insert(distances, indices, point, other, distance):  # type: ignore[no-untyped-def]
     """Put ``other`` into the sorted list of ``point``, unless it is there; the caller knows that it is near enough."""
     for position in range(indices.shape[1]):
@@ -24,7 +25,7 @@ def _insert(distances, indices, point, other, distance):  # type: ignore[no-unty
     return 1
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
+@kernel(fastmath={"contract", "reassoc", "nsz"})
 def _squared_distance(points, first, second):  # type: ignore[no-untyped-def]
     total = np.float32(0)
     for axis in range(points.shape[1]):
@@ -33,7 +34,7 @@ def _squared_distance(points, first, second):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def refine(points, start, stop, indices, distances):  # type: ignore[no-untyped-def]
     """Write the squared distances of the lists of ``start:stop`` and sort them by these; infinite where there is none.
 
@@ -59,7 +60,7 @@ def refine(points, start, stop, indices, distances):  # type: ignore[no-untyped-
             indices[point, position] = other
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def with_reverse(indices, nearby):  # type: ignore[no-untyped-def]
     """Copy each point's list and append points whose lists it is in, closest ranks first; -1 where there are none.
 
@@ -83,7 +84,7 @@ def with_reverse(indices, nearby):  # type: ignore[no-untyped-def]
         nearby[point, filled[point] :] = -1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def improve(points, nearby, start, stop, distances, indices):  # type: ignore[no-untyped-def]
     """Offer to each point in ``start:stop`` its nearby points and theirs; return how many entered its list.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from heatmover._compiled.jit import kernel
 
 __all__ = ["balance", "balance_with_itself", "diffuse", "diffuse_wide", "hops_from", "spread", "times"]
 
@@ -13,7 +14,7 @@ FAR = 1e100
 
 # "contract" alone: fused multiply-adds, but no reordering, so that a column's bits do not depend on the block
 # it is computed in.
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def diffuse(indptr, indices, data, block, spare, steps, hops):  # type: ignore[no-untyped-def]
     """Return S^steps applied to a block; it lies in ``block`` or ``spare``, which are both used up.
 
@@ -59,7 +60,7 @@ def diffuse(indptr, indices, data, block, spare, steps, hops):  # type: ignore[n
     return block
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def diffuse_wide(indptr, indices, data, start, steps, hops, result):  # type: ignore[no-untyped-def]
     """Write the logarithm of S^steps applied to one unit vector, however small its entries are.
 
@@ -106,7 +107,7 @@ def diffuse_wide(indptr, indices, data, start, steps, hops, result):  # type: ig
             result[i] = -np.inf
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def hops_from(indptr, indices, sources, limit, hops):  # type: ignore[no-untyped-def]
     """Write how many edges each row is away from the nearest of ``sources``, ``limit + 1`` if more than ``limit``."""
     hops[:] = limit + 1
@@ -131,7 +132,7 @@ def hops_from(indptr, indices, sources, limit, hops):  # type: ignore[no-untyped
                 tail += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def spread(indptr, indices, reached, result):  # type: ignore[no-untyped-def]
     """Let every measure walk one step: bit b of a row tells whether measure b can be there after so many steps.
 
@@ -164,7 +165,7 @@ def spread(indptr, indices, reached, result):  # type: ignore[no-untyped-def]
     return changed
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def times(matrix, vector, result):  # type: ignore[no-untyped-def]
     """Write ``vector @ matrix``: along rows, so that it is vectorised without reordering a sum."""
     result[:] = 0
@@ -174,7 +175,7 @@ def times(matrix, vector, result):  # type: ignore[no-untyped-def]
             result[k] += factor * row[k]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def _log_times(matrix, potential, result):  # type: ignore[no-untyped-def]
     """Write the logarithm of ``exp(potential) @ exp(matrix)``."""
     largest = np.full(result.size, -np.inf)
@@ -190,7 +191,7 @@ def _log_times(matrix, potential, result):  # type: ignore[no-untyped-def]
         result[k] = largest[k] + np.log(result[k]) if largest[k] > -np.inf else -np.inf
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _divide(mass, product, result):  # type: ignore[no-untyped-def]
     """Write ``mass / product`` and return whether all of it is in the range of plain numbers."""
     for i in range(mass.size):
@@ -201,14 +202,14 @@ def _divide(mass, product, result):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def _exponential(log_kernel, f, g, kernel, transposed):  # type: ignore[no-untyped-def]
     for i in range(f.size):
         for k in range(g.size):
             kernel[i, k] = transposed[k, i] = np.exp(log_kernel[i, k] + f[i] + g[k])
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def balance(log_kernel, mu, nu, max_iterations, tol, f, g):  # type: ignore[no-untyped-def]
     """Scale a kernel so that its marginals are mu and nu, by Sinkhorn's iteration with absorbed potentials.
 
@@ -261,7 +262,7 @@ def balance(log_kernel, mu, nu, max_iterations, tol, f, g):  # type: ignore[no-u
     return iteration, error
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def balance_with_itself(log_kernel, mu, max_iterations, tol, f):  # type: ignore[no-untyped-def]
     """Scale a symmetric kernel from both sides alike so that both marginals are mu; arguments as in `balance`."""
     log_mu, product = np.log(mu), np.empty(mu.size)

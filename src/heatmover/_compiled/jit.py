@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +18,37 @@ __all__ = ["inner", "kernel"]
 LOCK = "heatmover.lock"
 
 
-def kernel(fastmath: Collection[str] = ()) -> Any:
+def kernel(fastmath: Collection[str] = (), **options: Any) -> Any:
     """Return a decorator for a function that Python calls: compiled once, kept on disk, without the interpreter's lock.
 
     A way in for C, which numba also makes, is left out: nothing here uses it, and it takes one part in fourteen of the
-    time to compile.
+    time to compile. Without a folder for the compiled code, each process compiles the function again, and says so once.
     """
+    options |= {"nogil": True, "fastmath": set(fastmath), "no_cfunc_wrapper": True}
 
     def decorate(function: Any) -> Any:
-        compiled = njit(cache=True, nogil=True, fastmath=set(fastmath), no_cfunc_wrapper=True)(function)
+        try:
+            compiled = njit(cache=True, **options)(function)
+        except RuntimeError as error:
+            if "no locator available" not in str(error):
+                raise
+            _warn_without_cache()
+            return njit(**options)(function)
         _lock_cache(compiled)
         return compiled
 
     return decorate
+
+
+@cache
+def _warn_without_cache() -> None:
+    # The location is no help: the user can change an environment variable, not the line of an import.
+    warnings.warn(
+        "numba found no writable folder for compiled code, so each process compiles the code again; set the "
+        "environment variable NUMBA_CACHE_DIR to a writable folder.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def inner(fastmath: Collection[str] = ()) -> Any:
@@ -48,9 +68,12 @@ class LockedFiles(IndexDataCacheFile):
     """
 
     def save(self, key: Any, data: Any) -> None:
-        """Save a compiled form."""
-        with locked(Path(self._cache_path)):
-            super().save(key, data)
+        """Save a compiled form, unless the disk is full or the folder became read-only."""
+        try:
+            with locked(Path(self._cache_path)):
+                super().save(key, data)
+        except OSError:
+            _warn_without_cache()
 
     def load(self, key: Any) -> Any:
         """Return a compiled form; None if there is none."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from numba import njit
+from heatmover._compiled.jit import kernel
 
 __all__ = ["dual_step", "supporting"]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def dual_step(dual, features, length, kinks, slopes, result):  # type: ignore[no-untyped-def]
     """Write the proximal step of the conjugates: z + length a, less length times the prox of phi / length.
 
@@ -40,7 +40,7 @@ def dual_step(dual, features, length, kinks, slopes, result):  # type: ignore[no
         result[j] = min(max(dual[j] + length * (features[j] - nearest), -1.0), 1.0)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def supporting(dual, kinks, slopes, result):  # type: ignore[no-untyped-def]
     """Write, per feature, a kink at which the slope passes ``dual``: where the conjugate is attained."""
     for j in range(dual.size):

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from heatmover._compiled.jit import kernel
 from heatmover._typing import Float64, FloatArray
 
 
 # Sums keep their order: a row and its copy then cancel exactly.
-@njit(cache=True, nogil=True)
+@kernel()
 def subtract_shared(
     rows: tuple[int, int],
     left: tuple[npt.NDArray[Any], npt.NDArray[Any], Float64],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from heatmover._compiled.jit import kernel
 
 __all__ = ["combine", "coordinates"]
 
@@ -11,7 +12,7 @@ __all__ = ["combine", "coordinates"]
 CHUNK = 256
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def coordinates(basis, block, result):  # type: ignore[no-untyped-def]
     """Write basis' @ block.
 
@@ -48,7 +49,7 @@ def coordinates(basis, block, result):  # type: ignore[no-untyped-def]
         result += part
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def combine(basis, weights, result):  # type: ignore[no-untyped-def]
     """Write basis @ weights.
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from heatmover._compiled.jit import kernel
 
 __all__ = ["farthest_first"]
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _before(key, item, other_key, other_item):  # type: ignore[no-untyped-def]
     """Order of the heaps: by key, then by index, so that ties always fall the same way."""
     return key < other_key or (key == other_key and item < other_item)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _push(keys, items, size, key, item):  # type: ignore[no-untyped-def]
     """Add to a binary heap held in two arrays; the smallest key is at 0. Returns nothing: the caller counts."""
     place = size
@@ -27,7 +28,7 @@ def _push(keys, items, size, key, item):  # type: ignore[no-untyped-def]
     keys[place], items[place] = key, item
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _drop_first(keys, items, size):  # type: ignore[no-untyped-def]
     """Remove entry 0 of a heap of ``size`` entries."""
     last = size - 1
@@ -46,7 +47,7 @@ def _drop_first(keys, items, size):  # type: ignore[no-untyped-def]
     keys[place], items[place] = key, item
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def farthest_first(indptr, indices, lengths, first, counts, labels, centres):  # type: ignore[no-untyped-def]
     """Place centres and record, at every wanted number of them, which is nearest to each point.
 

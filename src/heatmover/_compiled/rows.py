@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from heatmover._compiled.jit import kernel
 from heatmover._typing import Float64, Int32, IntArray
 
 UInt64 = npt.NDArray[np.uint64]
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def rows_times(block: Float64, right: Float64, out: Float64) -> None:
     """Write ``block @ right``; a library's product sums in another order for the last rows of a block than for others.
 
@@ -30,7 +30,7 @@ def rows_times(block: Float64, right: Float64, out: Float64) -> None:
                     result[k] += value * factors[k]
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def hash_dense(values: Float64, bits: UInt64, columns: UInt64, out: UInt64) -> None:
     """Write a hash of each row: the sum over its columns of a hash of column and value, without those of zeros.
 
@@ -44,7 +44,7 @@ def hash_dense(values: Float64, bits: UInt64, columns: UInt64, out: UInt64) -> N
         out[row] = total
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def hash_sparse(
     values: Float64,
     bits: UInt64,
@@ -62,7 +62,7 @@ def hash_sparse(
         out[row] = total
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def salt_hashes(hashes: UInt64, codes: Int32, seed: np.uint64) -> None:
     """Mix the sample of each row and a seed into its hash, in place."""
     for row in range(hashes.size):
@@ -70,7 +70,7 @@ def salt_hashes(hashes: UInt64, codes: Int32, seed: np.uint64) -> None:
         hashes[row] = _mixed(hashes[row] ^ salt)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _mixed(word: Any) -> Any:
     """Return a word whose every bit depends on all of the given one's (the finaliser of splitmix64)."""
     word += np.uint64(0x9E3779B97F4A7C15)

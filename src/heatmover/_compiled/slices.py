@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from heatmover._compiled.jit import kernel
 from heatmover._typing import Float64
 
 Integers = npt.NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def weighted_cumulative(
     starts: Integers, places: Integers, masses: Float64, widths: Float64, features: Float64
 ) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from heatmover._compiled.jit import kernel
 from heatmover._typing import Float64, Int64
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def _squared(points: Float64, i: int, center: Float64) -> float:
     total = 0.0
     for d in range(points.shape[1]):
@@ -17,7 +17,7 @@ def _squared(points: Float64, i: int, center: Float64) -> float:
     return total
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def _farthest_first(points: Float64, cell: Int64, first: int, n_clusters: int, label: Int64, nearest: Float64) -> int:
     """Label the points of a cell by their nearest centre, each centre being the point farthest from those before.
 
@@ -39,7 +39,7 @@ def _farthest_first(points: Float64, cell: Int64, first: int, n_clusters: int, l
     return n_clusters
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def _means(points: Float64, cell: Int64, label: Int64, centers: Float64, counts: Int64) -> None:
     centers[:] = 0
     counts[:] = 0
@@ -52,7 +52,7 @@ def _means(points: Float64, cell: Int64, label: Int64, centers: Float64, counts:
             centers[cluster] /= counts[cluster]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def _relabel(points: Float64, cell: Int64, label: Int64, centers: Float64, counts: Int64) -> None:
     """Give every point to its nearest mean; a cluster without points stays without."""
     for p in range(len(cell)):
@@ -65,7 +65,7 @@ def _relabel(points: Float64, cell: Int64, label: Int64, centers: Float64, count
                     label[p] = cluster
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def cluster_tree(
     points: Float64, n_clusters: int, n_lloyd: int, draws: Float64, nodes: Int64, parents: Int64, lengths: Float64
 ) -> int:

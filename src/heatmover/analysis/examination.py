@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any, Literal, final
@@ -608,12 +608,18 @@ def design_of(
     >>> design_of({"batch": [1, 1, 2, 2], "condition": list("abab")}).columns.shape
     (4, 4)
     """
-    read = {name: _as_read(list(values), name in numeric) for name, values in columns.items()}
+    read = {name: _as_read(name, list(values), name in numeric) for name, values in columns.items()}
     return Design.from_columns(read) if formula is None else Design.from_formula(formula, read)
 
 
-def _as_read(values: list[Any], numeric: bool) -> list[Any]:
+def _as_read(name: str, values: list[Any], numeric: bool) -> list[Any]:
     known = [value for value in values if not is_missing(value)]
+    if _has_infinite(known):
+        raise InvalidInputError(
+            f"finite numbers in {quoted(name)} to hold it fixed",
+            "an infinite one",
+            "correct the value, or omit the variable",
+        )
     return values if kind_of(known, numeric=numeric) == "number" else list(as_groups(values))
 
 
@@ -680,12 +686,16 @@ def _other_terms(design: Design, name: str) -> Design | None:
     return Design(terms, design.n_samples) if terms else None
 
 
+def _has_infinite(values: Iterable[Any]) -> bool:
+    return any(isinstance(value, float | np.floating) and np.isinf(value) for value in values)
+
+
 def _untestable(name: str, values: list[Any], groups: Mapping[str, int]) -> str:
     """Return why a variable cannot be tested, or nothing."""
     start = f"{quoted(name)} was not tested: "
     if len(values) < FEWEST_SAMPLES:
         return f"{start}{counted(len(values), 'sample')} with a known value {verb(len(values), 'is', 'are')} too few."
-    if any(isinstance(value, float | np.floating) and np.isinf(value) for value in values):
+    if _has_infinite(values):
         return f"{start}it has infinite values."
     if len(groups) == 1 or (not groups and len(set(values)) == 1):
         return f"{start}it is the same for all samples."

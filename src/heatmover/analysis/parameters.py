@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, final
 
 from heatmover._validation import check_integer, check_option, check_seed, check_truth, check_word
-from heatmover._words import listed, quoted, unknown_parameter
+from heatmover._words import find_all, listed, quoted
 from heatmover.analysis.units import UNITS, Units
 from heatmover.analysis.variables import check_readings
 from heatmover.cohort.equal import check_equal_cells
@@ -15,6 +15,9 @@ from heatmover.errors import InvalidInputError, argument
 from heatmover.statistics.designs import formula_names
 
 __all__ = ["StudyParameters"]
+
+# Intervals rest on a variance over replicates, whose relative error is sqrt(2 / replicates): 45 % with 10.
+FEWEST_REPLICATES = 10
 
 
 @final
@@ -63,7 +66,7 @@ class StudyParameters:
         that is kept has, or a number.
     bias, n_bootstrap
         As in `heatmover.compare`; but a study asks what is true of the samples, not of the cells at hand, and removes
-        the noise of few cells unless told otherwise (``"raw"``). Replicates give intervals.
+        the noise of few cells unless told otherwise (``"raw"``). Replicates, at least 10, give intervals.
     units
         ``"euclidean"`` or ``"geodesic"``: distances in the unit of the features, see `heatmover.compare`.
     n_permutations
@@ -132,6 +135,12 @@ class StudyParameters:
         object.__setattr__(self, "equal_cells", check_equal_cells(self.equal_cells))
         check_option("bias", self.bias, ("raw", "corrected"))
         object.__setattr__(self, "n_bootstrap", check_integer("n_bootstrap", self.n_bootstrap, minimum=0))
+        if 0 < self.n_bootstrap < FEWEST_REPLICATES:
+            raise InvalidInputError(
+                f"{argument('n_bootstrap')} to be 0, or at least {FEWEST_REPLICATES} for intervals",
+                repr(self.n_bootstrap),
+                f"{argument('n_bootstrap', 200)} is usual",
+            )
         if self.units is not None:
             check_option("units", self.units, UNITS)
         check_truth("allow_components", self.allow_components)
@@ -210,9 +219,7 @@ class StudyParameters:
     def named(cls, parameters: StudyParameters | None, changes: Mapping[str, Any]) -> StudyParameters:
         """Return parameters with changes by name, or raise if there is no parameter of that name."""
         known = [field.name for field in fields(cls)]
-        for name in changes:
-            if name not in known:
-                raise unknown_parameter(name, known)
+        find_all(changes, known, "a parameter of a study", most=30)
         if parameters is None:
             return cls(**changes)
         if not isinstance(parameters, cls):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, final
 
@@ -149,7 +150,10 @@ class Study:
         """Return the study with its notes in other words, such as those of the command line."""
         findings = tuple(replace(finding, note=words(finding.note)) for finding in self.findings)
         notes, noise = (tuple(map(words, sentences)) for sentences in (self.notes, self.about_noise))
-        return replace(self, findings=findings, notes=notes, about_noise=noise)
+        comparison = copy(self.comparison)
+        diagnosis = comparison.diagnosis
+        vars(comparison)["diagnosis"] = replace(diagnosis, advice=tuple(map(words, diagnosis.advice)))
+        return replace(self, comparison=comparison, findings=findings, notes=notes, about_noise=noise)
 
     def plain(self) -> dict[str, Any]:
         """Return how it was made and what was found, as plain values for JSON; run.json holds them."""

@@ -21,7 +21,7 @@ from heatmover.cohort import Cohort, read_cohort
 from heatmover.cohort.projection import Moments, Projection
 from heatmover.cohort.shifted import ShiftedReader
 from heatmover.cohort.values import block_rows
-from heatmover.errors import InvalidInputError, argument
+from heatmover.errors import InvalidInputError, argument, in_python
 from heatmover.storage import Record
 from heatmover.storage.record import texts_record
 
@@ -152,7 +152,7 @@ class Features(ReadOnlyArrays):
         if not self.named:
             raise InvalidInputError(
                 "points and labels for an atlas whose features have no names", type(source).__name__,
-                f"build the atlas with {argument('features')}",
+                f"{in_python('build the atlas with features, or ')}build it from a file",
             )  # fmt: skip
         names: str | list[str] = list(self.names) if self.representation is None else self.representation
         options: dict[str, Any] = {key: value for key, value in self.measured.items() if value is not None}

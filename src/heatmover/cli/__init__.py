@@ -9,12 +9,13 @@ import typer
 
 from heatmover.cli import _atlas, _compare, _demo, _doctor
 from heatmover.cli._options import OptionalNumbers
-from heatmover.cli._terminal import whole_output
+from heatmover.cli._terminal import Sentences, whole_output
 
 __all__ = ["app", "whole_output"]
 
 app = typer.Typer(
     name="heatmover",
+    cls=Sentences,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -37,9 +38,7 @@ def heatmover(
     """Earth Mover's Distances between many distributions on one data graph."""
 
 
-# Words that are no options come through to the commands, which refuse them as Python would.
-ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
-app.command(cls=OptionalNumbers, epilog=_compare.EXAMPLES, context_settings=ANY)(_compare.compare)
-app.command(cls=OptionalNumbers, epilog=_doctor.EXAMPLES, context_settings=ANY)(_doctor.doctor)
+app.command(cls=OptionalNumbers, epilog=_compare.EXAMPLES)(_compare.compare)
+app.command(cls=OptionalNumbers, epilog=_doctor.EXAMPLES)(_doctor.doctor)
 app.command(epilog=_demo.EXAMPLES)(_demo.demo)
 app.add_typer(_atlas.app, name="atlas")

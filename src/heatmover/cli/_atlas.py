@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,11 +31,12 @@ NewAtlas = Annotated[
     str, typer.Option("--out", "-o", metavar="DIR", help="Folder to make, such as kidney.atlas.", show_default=False)
 ]
 Nearest = Annotated[
-    int | None,
+    str | None,
     typer.Option(
-        "--nearest", "-k", help="Nearest reference samples that are written, and vote.", show_default="10, if there are"
+        "--nearest", "-k", metavar="N", show_default="10, if there are",
+        help="Nearest reference samples that are written, and vote.",
     ),
-]
+]  # fmt: skip
 Predict = Annotated[
     list[str] | None,
     typer.Option("--predict", metavar="VARIABLE", help="Variable of the reference to predict; may be given again."),
@@ -111,8 +114,8 @@ def build(
             )  # fmt: skip
             found.save(out, overwrite=force)
     if not quiet:
-        for line in (*cohort.warnings, *(str(each.message) for each in caught), f"{found} in {out}"):
-            output().print(clean(line), soft_wrap=True)
+        for line in (*cohort.warnings, *(each.message.args[0] for each in caught), f"{found} in {out}"):  # type: ignore[union-attr]
+            output().print(clean(options.in_options(line)), soft_wrap=True)
 
 
 @app.command("map")
@@ -139,13 +142,14 @@ def map_(
     """
     load_late("scipy.stats")
     with plain_errors():
-        _check_found(out)
+        _check_found(out, file, sample_sheet)
         reference = _load(atlas)
         mapped = reference.map(
             file, sample_key=sample_key, sample_sheet=sample_sheet, n_jobs=options.number(threads),
             placement=placement, on_missing=missing, skip_unlisted=skip_unlisted,  # type: ignore[arg-type]
         )  # fmt: skip
-        k = min(10, len(reference.names) - 1) if nearest is None else nearest
+        mapped = replace(mapped, warnings=tuple(map(options.in_options, mapped.warnings)))
+        k = min(10, len(reference.names) - 1) if nearest is None else options.number(nearest)
         mapped.nearest(k)  # refuses more than there are
         answers = [(name, mapped.predict(name, k)) for name in predict or ()]
         if out is not None:
@@ -176,6 +180,7 @@ def add(
     """Add the samples of a file to the reference samples of an atlas; its model and its nodes stay as they are."""
     load_late("scipy.stats")
     with plain_errors():
+        _check_found(None, file, sample_sheet)
         reference = _load(atlas)
         cohort = reference.features.open(file, sample_key, sample_sheet, missing, skip_unlisted)  # type: ignore[arg-type]
         mapped = reference.map(
@@ -186,7 +191,7 @@ def add(
         larger = reference.add(mapped, known, path=atlas)
     if not quiet:
         for line in (f"{larger} in {atlas}", *_grown(larger), *mapped.uncovered(), *mapped.warnings):
-            output().print(clean(line), soft_wrap=True)
+            output().print(clean(options.in_options(line)), soft_wrap=True)
 
 
 @app.command()
@@ -218,18 +223,23 @@ def check(atlas: AtlasFolder) -> None:
     """Verify every checksum of an atlas or a saved model, in little memory; exit code 0 if every bit is right."""
     with plain_errors():
         from heatmover.atlas import verify
+        from heatmover.cli._settings import check_named
 
+        check_named(atlas=atlas)
         arrays = verify(atlas)
     output().print(clean(f"{counted(len(arrays), 'array')}, {sum(arrays.values()):,} bytes: every checksum is right"))
 
 
-def _check_found(out: str | None) -> None:
+def _check_found(out: str | None, file: str, sample_sheet: str | None) -> None:
     """Raise if what was found cannot be written, before it is looked for."""
+    from heatmover.cli._settings import check_named, check_places
+
+    check_named(file=file, sample_sheet=sample_sheet)
     if out is not None:
         from heatmover._validation import check_extra
-        from heatmover.cli._settings import check_named
+        from heatmover.report.folder import EVERY
 
-        check_named(out=out)
+        check_places(out, file, sample_sheet, names=("",) if _is_table(out) else (*EVERY, MAPPED))
         if not _is_table(out):
             check_extra("jinja2", package="jinja2", extra="cohort")
 
@@ -263,12 +273,26 @@ def _grown(atlas: Atlas) -> list[str]:
 
 
 def _check_free(out: str, force: bool) -> None:
-    if not out:
-        raise InvalidInputError(f"{argument('out')} to name a folder", "an empty name")
-    if Path(out).exists() and not force:
+    from heatmover.atlas.atlas import ATLAS_SCHEMA, ATLAS_VERSION
+    from heatmover.cli._settings import check_named, check_outside
+    from heatmover.storage import peek_store
+
+    check_named(out=out)
+    check_outside("--out", out, {}, itself=False)
+    if not os.path.lexists(out):
+        return
+    if not force:
         raise InvalidInputError(
             f"a path for {argument('out')} where nothing is", f"{out!r}", f"{argument('force')} replaces an atlas"
         )
+    try:
+        peek_store(out, {ATLAS_SCHEMA: ATLAS_VERSION})
+    except InvalidInputError:
+        raise InvalidInputError(
+            f"an atlas for {argument('force')} to replace",
+            f"something else at {out!r}",
+            f"choose another {argument('out')}",
+        ) from None
 
 
 def _read(typed: dict[str, Any], progress: Any, pieces: InPieces | None) -> Cohort:
@@ -285,10 +309,10 @@ def _pieces(typed: dict[str, Any]) -> AbstractContextManager[InPieces | None]:
     from heatmover.cli._settings import check_named, check_outside, pieces_of
 
     out, file, checkpoint = typed["out"], typed["file"], typed["checkpoint"]
-    check_named(file=file, checkpoint=checkpoint)
+    check_named(file=file, sample_sheet=typed["sample_sheet"], checkpoint=checkpoint)
     if checkpoint is not None:
-        check_outside("--checkpoint", Path(checkpoint), {"the input": file, "--out": out})
-        check_outside("--out", Path(out), {"--checkpoint": checkpoint})
+        check_outside("--checkpoint", checkpoint, {"the input": file, "--out": out}, itself=False)
+        check_outside("--out", out, {"--checkpoint": checkpoint}, itself=False)
     study = StudyParameters(
         landmarks=options.number(typed["landmarks"], {"auto": "auto", "none": None}), units=typed["units"]
     )
@@ -299,7 +323,9 @@ def _pieces(typed: dict[str, Any]) -> AbstractContextManager[InPieces | None]:
 
 def _load(path: str) -> Atlas:
     from heatmover.atlas import Atlas, load
+    from heatmover.cli._settings import check_named
 
+    check_named(atlas=path)
     found = load(path)
     if not isinstance(found, Atlas):
         fail(f"Expected an atlas, found a saved {type(found).__name__} without reference samples.")

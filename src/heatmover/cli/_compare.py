@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
 from heatmover.cli import _options as options
-from heatmover.cli._ahead import compiled_ahead
 from heatmover.cli._late import swift_imports
 from heatmover.cli._options import in_options
 from heatmover.cli._terminal import output, plain_errors, watched, written
@@ -28,7 +25,6 @@ EXAMPLES = """
 
 
 def compare(
-    context: typer.Context,
     file: options.File,
     *,
     sample_key: options.SampleKey = None,
@@ -81,7 +77,6 @@ def compare(
     all of them or none. Ask `heatmover doctor` first if the file is large.
     """
     asked = locals() | {"allow_components": allow_components or allow_parts}
-    context.with_resource(compiled_ahead())
     # Here, not above: help and version must not wait for the numerical libraries.
     with swift_imports():
         from heatmover.analysis import study_cohort
@@ -91,7 +86,6 @@ def compare(
         from heatmover.report import check_extras, result_folder, write_results
 
     with plain_errors():
-        options.check_known(context, file)
         target = check_places(out, file, sample_sheet, checkpoint)
         settings = settings_of(asked)
         check_extras()

@@ -60,11 +60,11 @@ class DemoOptions:
 
 def demo(
     out: options.Out = "heatmover-demo",
-    samples: Annotated[int, typer.Option(help="Samples, half of them cases; at least 4.")] = 30,
-    cells: Annotated[int, typer.Option(help="Cells per sample; at least 10.")] = 200,
+    samples: Annotated[str, typer.Option(metavar="N", help="Samples, half of them cases; at least 4.")] = "30",
+    cells: Annotated[str, typer.Option(metavar="N", help="Cells per sample; at least 10.")] = "200",
     effect: Annotated[
-        float, typer.Option(help="Growth of the odds of one branch in cases; 0 for no difference.")
-    ] = 2.0,
+        str, typer.Option(metavar="NUMBER", help="Growth of the odds of one branch in cases; 0 for no difference.")
+    ] = "2.0",
     seed: options.Seed = "0",
     threads: options.Threads = None,
     quiet: options.Quiet = False,
@@ -79,22 +79,23 @@ def demo(
     """
     # Here, not above: help and version must not wait for the numerical libraries.
     with swift_imports():
-        from heatmover.cli._settings import check_named
+        from heatmover.cli._settings import check_named, check_outside
         from heatmover.cli._summary import show_results
         from heatmover.report import check_extras, result_folder, write_results
 
     with plain_errors():
         check_named(out=out)
+        check_outside("--out", out, {})
         target = Path(out)
-        asked, n_jobs = DemoOptions(samples, cells, effect, options.number(seed)), options.number(threads)
+        asked, n_jobs = DemoOptions(*map(options.number, (samples, cells, effect, seed))), options.number(threads)
         if n_jobs is not None:
             check_integer("n_jobs", n_jobs, minimum=1)
         with result_folder(target, force=force) as folder, watched(quiet) as progress:
             # After the folder, which may be refused: these packages take more than a second to import.
             check_extras(picture=True, extra="demo")
-            found = _study(asked, n_jobs, progress)
+            found = _study(asked, n_jobs, progress).reworded(options.in_options)
             command = {"name": "demo", "options": asdict(asked)}
-            title = f"A simulated cohort of {counted(samples, 'sample')}"
+            title = f"A simulated cohort of {counted(asked.samples, 'sample')}"
             write_results(found, folder, command=command, title=title, picture="condition", progress=progress)
     if not quiet:
         with written(target):

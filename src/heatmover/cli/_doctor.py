@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from heatmover.cli import _options as options
 from heatmover.cli._late import swift_imports
 from heatmover.cli._terminal import fail, plain_errors, tell
@@ -20,7 +18,6 @@ EXAMPLES = """
 
 
 def doctor(
-    context: typer.Context,
     file: options.File,
     *,
     sample_key: options.SampleKey = None,
@@ -71,7 +68,6 @@ def doctor(
         from heatmover.cli._settings import check_named, settings_of
 
     with plain_errors():
-        options.check_known(context, file)
         check_named(file=file, sample_sheet=sample_sheet)
         refusals = diagnose_file(settings_of(asked), quiet)
     if refusals:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import shlex
 from ast import literal_eval
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from math import isfinite
 from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from heatmover._words import quoted, unknown_parameter
-from heatmover.errors import InvalidInputError, Sentence
+from heatmover.errors import Sentence
 
 __all__ = [
     "OPTIONS",
@@ -55,7 +56,6 @@ __all__ = [
     "Title",
     "Transform",
     "Units",
-    "check_known",
     "in_options",
     "number",
 ]  # fmt: skip
@@ -300,7 +300,10 @@ Bias = Annotated[
     ),
 ]  # fmt: skip
 Bootstrap = Annotated[
-    str, typer.Option(metavar="N", rich_help_panel=METHOD, help="Replicates for an interval of every distance.")
+    str,
+    typer.Option(
+        metavar="N", rich_help_panel=METHOD, help="Replicates for an interval of every distance; at least 10."
+    ),
 ]
 Units = Annotated[
     str | None,
@@ -370,6 +373,8 @@ def in_options(sentence: str) -> str:
 
 def _option(name: str, value: str | None) -> str:
     if name not in OPTIONS:
+        if not name:  # words for Python alone
+            return ""
         return name if value is None else f"{name}={value}"
     given = None if value is None else literal_eval(value)
     # A flag has no value; what is None in Python is the word none.
@@ -391,11 +396,12 @@ def number(text: str | None, words: Mapping[str, Any] = MappingProxyType({})) ->
     """
     if text is None or text.lower() in words:
         return None if text is None else words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+    try:
+        # A whole number beyond every float is infinite, which whoever takes it refuses.
+        return int(text) if isfinite(float(text)) else float(text)
+    except ValueError:
+        with suppress(ValueError):
+            return float(text)
     return text
 
 
@@ -408,17 +414,7 @@ class OptionalNumbers(TyperCommand):
 
 
 def _spelled_out(words: list[str]) -> Iterator[str]:
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         yield word
         if word == OPTIONS["equal_cells"] and following != SMALLEST and isinstance(number(following), str):
             yield SMALLEST
-
-
-def check_known(context: typer.Context, file: str) -> None:
-    """Raise if a word on the command line is neither an option nor the file: a misspelt option, a second file."""
-    options = [option for parameter in context.command.params for option in parameter.opts if option.startswith("--")]
-    for word in (file, *context.args):
-        if word.startswith("-") and word != "-":
-            raise unknown_parameter(word.partition("=")[0], options)
-    if context.args:
-        raise InvalidInputError("one FILE", f"also {quoted(context.args[0])}", "put names with spaces into quotes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,65 +56,75 @@ NUMBERS = (
     "threads",
 )
 DEFAULT_MEMORY = "4 GB"
+# Files by which a zarr store is known, and what else is one.
+STORE = (".zgroup", ".zmetadata", "zarr.json")
+ANY_STORE = "every atlas, index, saved model, checkpoint and zarr store"
 
 
 def check_named(**options: str | None) -> None:
-    """Raise if an option names no place: to the system an empty name is the current folder."""
+    """Raise if an option names no place: to the system an empty name is the current folder, and NUL ends a name."""
     for name, text in options.items():
-        if text is not None and not text:
-            option = "FILE" if name == "file" else f"--{name.replace('_', '-')}"
-            advice = "'.' is the current folder" if name == "out" else ""
-            raise InvalidInputError(f"{option} to be a path", "an empty one", advice)
+        if text is not None and (not text or "\0" in text):
+            option = name.upper() if name in ("file", "atlas") else f"--{name.replace('_', '-')}"
+            advice = "'.' is the current folder" if name == "out" and not text else ""
+            raise InvalidInputError(f"{option} to be a path", quoted_path(text) if text else "an empty one", advice)
 
 
-def check_places(out: str, file: str, sample_sheet: str | None, checkpoint: str | None) -> Path:
-    """Return the folder for the results, or raise if one place would spoil what is at another.
+def check_places(
+    out: str, file: str, sample_sheet: str | None, checkpoint: str | None = None, names: Sequence[str] = EVERY
+) -> Path:
+    """Return the place of the results, or raise if one place would spoil what is at another.
 
     Results must not replace an input, nor lie in a store of which each file means something; nor must a checkpoint.
 
     Parameters
     ----------
     out
-        Folder for the results.
+        Folder for the results, or a file.
     file, sample_sheet
         What is read.
     checkpoint
         The store that a run in pieces keeps.
+    names
+        Of the files in the folder; an empty name is ``out`` itself.
     """
     check_named(file=file, sample_sheet=sample_sheet, checkpoint=checkpoint, out=out)
-    _check_apart(Path(out), file, sample_sheet, checkpoint)
-    return Path(out)
-
-
-def _check_apart(out: Path, file: str, sample_sheet: str | None, checkpoint: str | None) -> None:
     for path in (file, sample_sheet):
-        if path and any(_same(Path(path), out / name) for name in EVERY):
+        if path and any(_same(Path(path), Path(out) / name) for name in names):
             raise InvalidInputError(
                 "--out that leaves the input alone",
                 f"{quoted_path(path)}, which has the place of a result",
                 "choose another --out",
             )
-    stores = {"the input": file} if _is_store(file) else {}
     if checkpoint:
-        check_outside("--checkpoint", Path(checkpoint), {"the input": file})
-        stores["--checkpoint"] = checkpoint
-    check_outside("--out", out, stores)
+        check_outside("--checkpoint", checkpoint, {"the input": file}, itself=False)
+    check_outside("--out", out, {"the input": file, "--checkpoint": checkpoint})
+    return Path(out)
 
 
-def _is_store(file: str) -> bool:
-    """Return whether a file is a folder of which each file means something, unlike a folder of FCS files."""
-    return Path(file).is_dir() and format_of(Path(file)) == "zarr"
+def check_outside(option: str, place: str, others: Mapping[str, str | None], *, itself: bool = True) -> None:
+    """Raise if a place that is written to is, or lies in, a store or one of some other places, by what they are.
 
-
-def check_outside(option: str, place: Path, stores: dict[str, str]) -> None:
-    """Raise if a place that is written to is, or lies in, one of some stores, by what they are."""
-    for what, store in stores.items():
-        top, real = Path(store).resolve(), place.resolve()
-        if real == top or (top in real.parents and (what != "the input" or _is_store(store))):
+    Parameters
+    ----------
+    option
+        Names the place.
+    place
+        That is written to.
+    others
+        Further places, and what the user calls them. A folder of FCS files may hold results.
+    itself
+        Whether the place must not be a store itself: one that is replaced, or resumed, may.
+    """
+    known = {Path(os.path.realpath(path)): what for what, path in others.items() if path}
+    real = Path(os.path.realpath(place))
+    for folder in (real, *real.parents):
+        is_store = any(os.path.lexists(folder / name) for name in STORE)
+        what = known.get(folder, ANY_STORE if is_store and (itself or folder != real) else "")
+        if what and (is_store or what != "the input"):
+            where = "" if folder == real else f" in {quoted_path(str(folder))}"
             raise InvalidInputError(
-                f"{option} outside of {what}",
-                f"{quoted_path(str(place))} in {quoted_path(store)}",
-                f"choose another {option}",
+                f"{option} outside of {what}", f"{quoted_path(place)}{where}", f"choose another {option}"
             )
 
 

@@ -218,8 +218,8 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
             "cells",
             clean(f"{counted(len(source['dimensions']), 'feature')}: {listed(source['dimensions'], most=4)}{left}."),
         )
-    advice = " ".join(diagnosis.advice) or "All is well."
-    yield "graph", f"{str(diagnosis).splitlines()[0]} {in_options(advice)}"
+    advice = " ".join(map(in_options, diagnosis.advice)) or "All is well."
+    yield "graph", f"{str(diagnosis).splitlines()[0]} {advice}"
     yield "scales", f"The coarsest is {model.max_scale_}: {study.comparison.max_scale_reason}."
 
 

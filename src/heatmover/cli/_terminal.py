@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import unicodedata
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,12 +18,14 @@ from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
+from typer.core import TyperGroup
 
 from heatmover._progress import SILENT, Progress
+from heatmover._words import nearest_name, quoted
 from heatmover.cli._options import in_options
 from heatmover.errors import HeatmoverError
 
-__all__ = ["clean", "fail", "output", "plain_errors", "tell", "watched", "whole_output", "written"]
+__all__ = ["Sentences", "clean", "fail", "output", "plain_errors", "tell", "watched", "whole_output", "written"]
 
 # Stages of fewer steps are over before a rate is known.
 LONG = 10_000
@@ -173,6 +176,46 @@ def plain_errors() -> Iterator[None]:
         fail(f"Expected enough memory, found too little{f' ({error})' if str(error) else ''}; try --landmarks 4000.")
 
 
+# The error of words that a command does not take; typer exports only this kind of it.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+class Sentences(TyperGroup):
+    """Commands that answer words they do not take with one sentence and exit code 2."""
+
+    def make_context(self, *words: Any, **further: Any) -> Any:
+        """Read the words before the name of a command."""
+        with _plain_usage():
+            return super().make_context(*words, **further)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the words after the name of a command, and run the command."""
+        with _plain_usage():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _plain_usage() -> Iterator[None]:
+    try:
+        yield
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        fail(_usage(error))
+
+
+def _usage(error: Any) -> str:
+    """Return what is wrong with the words of a command, and what to do."""
+    help_ = "" if error.ctx is None else f"see {error.ctx.command_path} --help"
+    if type(error).__name__ != "NoSuchOption":
+        advice = "put names with spaces into quotes" if "unexpected extra" in error.message else help_
+        return f"{error.format_message().rstrip('.')}{advice and f'; {advice}'}."
+    options = [option for parameter in error.ctx.command.params for option in parameter.opts if option[:2] == "--"]
+    near = nearest_name(error.option_name.strip("-"), [option.strip("-") for option in options])
+    advice = f"{help_.capitalize()}." if near is None else f"Did you mean '--{near}'?"
+    return f"Unknown option {quoted(error.option_name)}. {advice}"
+
+
 def tell(sentence: str) -> None:
     """Print an error, on one line."""
     output(stderr=True).print(Text.assemble(("Error: ", "bold red"), clean(sentence)), soft_wrap=True)
@@ -189,7 +232,9 @@ def watched(quiet: bool) -> Iterator[Progress]:
     """Give a progress that draws bars in a terminal, writes a line per stage elsewhere, or says nothing."""
     console = output(stderr=True)
     if quiet:
-        yield SILENT
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield SILENT
     elif not console.is_terminal:
         yield _Lines(console)
     else:

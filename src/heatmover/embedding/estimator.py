@@ -49,7 +49,7 @@ from heatmover.embedding.reuse import (
     digest,
     digest_of_record,
 )
-from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
+from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, Sentence, argument, in_python
 from heatmover.graphs import Graph
 from heatmover.graphs.cuts import FEWEST, NOTICEABLE, PASSES, find_near_cuts
 from heatmover.measures import Measures, check_measures
@@ -908,10 +908,11 @@ def _warn_of_components(operator: DiffusionOperator, rows: Any) -> None:
     largest[operator.order] = operator.component == np.argmax(sizes)
     outside = 1 - float(np.mean(rows @ largest))
     warnings.warn(
-        f"Expected a connected graph, found {counted(operator.n_components, 'component')} "
-        f"({counted(int((sizes == 1).sum()), 'isolated point')}) with {outside:.1%} of the measures' mass outside "
-        f"the largest; mass never moves between them. "
-        "See graph.diagnose().",
+        Sentence(
+            f"Expected a connected graph, found {counted(operator.n_components, 'component')} "
+            f"({counted(int((sizes == 1).sum()), 'isolated point')}) with {outside:.1%} of the measures' mass outside "
+            f"the largest; mass never moves between them.{in_python(' See graph.diagnose().')}"
+        ),
         GraphWarning,
         stacklevel=3,
     )
@@ -981,13 +982,12 @@ def near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_scale: i
         if leaves < PASSES
         else f". Heat passes there only in diffusions as long as {steps}, at which all else has mixed"
     )
-    return (
+    return Sentence(
         f"Expected a graph that holds together, found {count} "
         f"({counted(sum(part.n_points for part in parts), 'point')}, "
         f"{shares[noticed].sum():.1%} of the measures' mass) that {hangs} on the rest by a thread: affinities of "
         f"{largest.affinity:.1e} in sum join the largest ({counted(largest.n_points, 'point')}){meaning}. Use more "
-        f"neighbours, "
-        "kernel='adaptive' or a larger bandwidth; see graph.diagnose()."
+        "neighbours" + in_python(", kernel='adaptive' or a larger bandwidth; see graph.diagnose()") + "."
     )
 
 

@@ -35,7 +35,7 @@ from heatmover.embedding.definition import (
     scale_weights,
 )
 from heatmover.embedding.table import FeatureTable
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, in_python
 from heatmover.storage import Record
 
 __all__ = [
@@ -425,7 +425,7 @@ def _check_steps(chosen: str, max_scale: int) -> None:
         raise InvalidInputError(
             f"max_scale of at most {LONGEST} on a graph so uneven that it is walked step by step",
             f"{max_scale}",
-            "lower max_scale, or remove the faintest points",
+            f"{in_python('lower max_scale, or ')}remove the faintest points",
         )
 
 

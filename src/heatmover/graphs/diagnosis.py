@@ -10,6 +10,7 @@ from scipy.sparse.csgraph import connected_components
 
 from heatmover._typing import Bool, Float64, Int32
 from heatmover._words import counted, part_of, verb
+from heatmover.errors import Sentence, in_python
 from heatmover.graphs.cuts import FEWEST, NOTICEABLE, NearCut, NearCuts, by_sweep, find_near_cuts
 from heatmover.graphs.spectrum import SlowMode, normalise, slowest_mode
 
@@ -146,10 +147,13 @@ def diagnose(affinity: sp.csr_array, *, recall: float = 1.0, steps: int | None =
         spectral_gap=slow.gap,
         spectral_gap_error=slow.error,
         lowest_eigenvalue=slow.lowest,
-        advice=(
-            *_advice(**figures, recall=recall),
-            *_advice_on_cuts(cuts, n_points),
-            *_spectral_advice(n_points, slow.gap, slow.lowest),
+        advice=tuple(
+            Sentence(line)
+            for line in (
+                *_advice(**figures, recall=recall),
+                *_advice_on_cuts(cuts, n_points),
+                *_spectral_advice(n_points, slow.gap, slow.lowest),
+            )
         ),
         **figures,
     )
@@ -165,7 +169,7 @@ def _advice(
         lines.append(
             f"{counted(n_isolated, 'point')} {verb(n_isolated, 'has', 'have')} no neighbour: "
             f"{verb(n_isolated, 'its mass never moves. Remove it if it is an outlier', many)}, "
-            "or use more neighbours or a larger radius."
+            f"or use more neighbours{in_python(' or a larger radius')}."
         )
     if others > 1:
         lines.append(
@@ -175,15 +179,19 @@ def _advice(
             "here. Use more neighbours to join them, or leave it if the groups are real."
         )
     if n_weak:
+        weak = "their mass hardly moves. Remove them if they are outliers"
         lines.append(
-            f"{part_of(n_weak, n_points, 'point')} {verb(n_weak, 'is', 'are')} so far from their neighbours that "
-            "their mass hardly moves. "
-            "If they are not outliers, make the graph with Graph.from_points(points, kernel='adaptive')."
+            f"{part_of(n_weak, n_points, 'point')} {verb(n_weak, 'is', 'are')} nearly disconnected: "
+            f"{verb(n_weak, 'its mass hardly moves. Remove it if it is an outlier', weak)}"
+            + in_python(", or make the graph with Graph.from_points(points, kernel='adaptive')")
+            + "."
         )
     if recall < 0.9:
         lines.append(
-            f"The approximate search found {recall:.0%} of the true neighbours: make the graph with "
-            "Graph.from_points(points, neighbors='blocked')."
+            f"The approximate search found {recall:.0%} of the true neighbours. Reduce the points to a few dozen "
+            "principal components first"
+            + in_python(", or make the graph with Graph.from_points(points, neighbors='blocked')")
+            + "."
         )
     return lines
 
@@ -213,8 +221,9 @@ def _advice_on_cuts(cuts: tuple[NearCut, ...], n_points: int) -> list[str]:
     return [
         f"{parts} on the rest by a thread ({which} {part_of(largest.n_points, n_points, 'point')}, "
         f"joined by affinities of {largest.affinity:.1e} in sum; {largest.conductance:.1e} of its heat leaves in "
-        "a step): measures on different sides look about as far apart as if nothing joined them. Use more neighbours, "
-        "kernel='adaptive' or a larger bandwidth, or leave it if the groups are real."
+        "a step): measures on different sides look about as far apart as if nothing joined them. Use more neighbours"
+        + in_python(", kernel='adaptive' or a larger bandwidth")
+        + ", or leave it if the groups are real."
     ]
 
 

@@ -47,9 +47,9 @@ class Run:
 
     def __init__(self, place: Path, purpose: str) -> None:
         self.folder = place / f".heatmover-run-{uuid.uuid4().hex}"
-        self.folder.mkdir()
         self._lock = -1
         try:
+            self.folder.mkdir()
             self._lock = lock_file(self.folder / OWNER)
             try_lock(self._lock)
             os.write(self._lock, json.dumps({"purpose": purpose, "machine": _machine()}).encode())

@@ -9,7 +9,7 @@ import os
 import stat
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -118,16 +118,17 @@ def result_folder(out: Path, *, force: bool = False, names: Sequence[str] = EVER
     >>> [path.name for path in out.iterdir()]
     ['run.json']
     """
-    run = _begin(out, force, names)
-    try:
+    with ExitStack() as ends:
+        run = _begin(out, force, names, ends)
         yield run.new
         _deliver(run, out, force, names)
-    finally:
-        run.end()
 
 
-def _begin(out: Path, force: bool, names: Sequence[str]) -> Run:
-    """Return a new run, or raise if its results cannot be put there or another run is about to put its own."""
+def _begin(out: Path, force: bool, names: Sequence[str], ends: ExitStack) -> Run:
+    """Return a new run, or raise if its results cannot be put there or another run is about to put its own.
+
+    The run is given to ``ends`` as soon as it exists, so that a signal at any moment leaves nothing behind.
+    """
     standing = _standing(out)
     purpose = os.path.realpath(out)
     with _told(out):
@@ -141,7 +142,9 @@ def _begin(out: Path, force: bool, names: Sequence[str]) -> Run:
                 settle(out)
             _check_alone(standing, out, purpose, force)
             _check_free(out, force, names)
-            return Run(standing, purpose)
+            run = Run(standing, purpose)
+            ends.callback(run.end)
+            return run
 
 
 def _check_alone(place: Path, out: Path, purpose: str, force: bool) -> None:

@@ -23,7 +23,7 @@ from heatmover.cohort.projection import Projection
 from heatmover.cohort.reader import Block, Columns, DrawnReader, Numbers, Reader, place_of, spans
 from heatmover.cohort.shifted import ShiftedReader
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
-from heatmover.errors import InvalidInputError, argument
+from heatmover.errors import InvalidInputError, argument, in_python
 from heatmover.graphs.search.assign import CenterSearch
 from heatmover.graphs.search.kmeans import PER_LANDMARK
 from heatmover.scale.checkpoint import UNFINISHED, Arrays, explain_full_disk
@@ -208,7 +208,7 @@ def make_plan(
         raise InvalidInputError(
             f"at least as many cells as {argument('landmarks', n_landmarks)}",
             f"{cohort.n_cells}",
-            "use fewer landmarks, or hm.compare without",
+            f"use fewer landmarks{in_python(', or hm.compare without')}",
         )
     n_columns = len(cohort.reader.features)
     row = n_workers * _row_bytes(n_columns, cohort.n_dimensions)

@@ -277,7 +277,7 @@ class Request:
             raise InvalidInputError(
                 f"more landmarks than {argument('n_neighbors', self.n_neighbors)}",
                 f"{self.n_landmarks} for {counted(self.cohort.n_cells, 'cell')}",
-                "use fewer neighbours, or hm.compare, which needs no landmarks for few cells",
+                "use fewer neighbours, or compare the cells in memory, which needs no landmarks for few cells",
             )
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from heatmover._words import find, quoted_path, readable
+from heatmover._words import article, find, quoted_path, readable
 from heatmover.cohort.formats.anndata import open_anndata
 from heatmover.cohort.formats.fcs import Measurement, open_fcs
 from heatmover.cohort.formats.parquet import open_parquet
@@ -93,7 +93,8 @@ def open_reader(
     for name, value in measured._asdict().items():
         if value is not None:
             raise InvalidInputError(
-                f"{argument(name)} for FCS files only", f"{argument(name, value)} and a {KINDS.get(format, format)}"
+                f"{argument(name)} for FCS files only",
+                f"{argument(name, value)} and {article(KINDS.get(format, format))}",
             )
     with readable(place, KINDS.get(format, format)):
         named: dict[str, Any] = {
@@ -123,7 +124,8 @@ def _exists(path: Path) -> None:
             return
         folder = path.parent
         beside = sorted(other.name for other in folder.iterdir()) if folder.is_dir() else []
-    find(path.name, beside, f"a file that exists in {quoted_path(str(folder))}")
+    # Half of a name may be its suffix.
+    find(path.name, beside, f"a file that exists in {quoted_path(str(folder))}", close=0.5)
 
 
 def _folder_format(path: Path) -> str:
@@ -146,8 +148,8 @@ def _file_format(path: Path) -> str:
     if beginning.startswith(b"FCS"):
         raise InvalidInputError("a folder of .fcs files", "a single one", "pass the folder that holds it")
     if format in BEGINNINGS and seen != format:
-        found = f"that {quoted_path(str(path))} is " + (f"a {KINDS[seen]}" if seen else "something else")
-        raise InvalidInputError(f"a {KINDS[format]}", found)
+        found = f"that {quoted_path(str(path))} is " + (article(KINDS[seen]) if seen else "something else")
+        raise InvalidInputError(article(KINDS[format]), found)
     if seen or format:
         return seen or str(format)
     raise InvalidInputError(

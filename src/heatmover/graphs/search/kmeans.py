@@ -6,7 +6,7 @@ import numpy as np
 
 from heatmover._typing import Float64, FloatArray, Int64
 from heatmover._words import counted
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, in_python
 from heatmover.graphs.distinct import draw_by_mass
 from heatmover.graphs.search.assign import CenterSearch
 from heatmover.graphs.search.lloyd import move_centers
@@ -47,9 +47,10 @@ def k_means(
     """
     if n_centers > len(nodes):
         raise InvalidInputError(
-            f"at least n_landmarks={n_centers} different points",
+            f"a different point for each of {n_centers:,} landmarks",
             counted(int(counts.sum()), "point") + (f" of which {len(nodes)} differ" if counts.max() > 1 else ""),
-            f"use at most {counted(len(nodes), 'landmark')}, or join all points without any: Graph.from_points(points)",
+            f"use at most {counted(len(nodes), 'landmark')}"
+            + in_python(", or join all points without any: Graph.from_points(points)"),
         )
     # A race in which each runs as fast as there are copies of it: the first are drawn in proportion, without repeats.
     first = np.argsort(rng.exponential(size=len(nodes)) / counts, kind="stable")[:n_centers]
