@@ -353,11 +353,16 @@ def study_comparison(
     pandas = import_extra("pandas", package="pandas", extra="cohort")
     names = list(comparison.names)
     watch = Clock(progress)
-    frame = variables if isinstance(variables, pandas.DataFrame) else pandas.DataFrame(dict(variables or {}))
+    frame = variables
+    if not isinstance(variables, pandas.DataFrame):
+        given = dict(variables or {})
+        # The text type of pandas 3 cannot hold a lone surrogate, so names are objects.
+        frame = pandas.DataFrame(dict(enumerate(given.values())))
+        frame.columns = pandas.Index(list(given), dtype=object)
     if variables is None or not len(frame.columns):
         frame = pandas.DataFrame(index=names)
-    table = _in_order(frame, names).set_axis(pandas.Index(names, name="sample"))
-    table.columns = [str(name) for name in table.columns]
+    table = _in_order(frame, names).set_axis(pandas.Index(names, dtype=object, name="sample"))
+    table.columns = pandas.Index([str(name) for name in table.columns], dtype=object)
     chosen = list(table.columns)
     distinct(chosen, "names of variables", "1 and '1' read the same")
     table = read_variables(table, numeric, categorical)
