@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 # One thread of BLAS in each process of the tests and in those that they start. The matrices are small, and threads that
@@ -75,6 +76,11 @@ LONGEST = (
     "embedding/test_estimator.py",
     "index/test_cells.py",
 )
+
+
+def pytest_configure(config):
+    # Without torch, the examples of its modules are skipped.
+    config.option.doctest_ignore_import_errors = find_spec("torch") is None
 
 
 def pytest_collection_modifyitems(items):
