@@ -353,8 +353,9 @@ def study_comparison(
     pandas = import_extra("pandas", package="pandas", extra="cohort")
     names = list(comparison.names)
     watch = Clock(progress)
-    frame = variables
-    if not isinstance(variables, pandas.DataFrame):
+    if isinstance(variables, pandas.DataFrame):
+        frame = variables
+    else:
         given = dict(variables or {})
         # The text type of pandas 3 cannot hold a lone surrogate, so names are objects.
         frame = pandas.DataFrame(dict(enumerate(given.values())))
@@ -753,10 +754,9 @@ def _size_notes(comparison: Comparison) -> Iterator[str]:
         remedy = f"{argument('bias', 'corrected')} removes it, " if comparison.bias == "raw" else ""
         yield Sentence(
             f"Small samples look far from all others: the fewer cells, the further the nearest sample (Spearman "
-            f"{correlation:.2f}; {sizes.min()} to {counted(sizes.max(), 'cell')}{few}). Part of any difference may "
-            f"be the number "
-            f"of cells; {remedy}{argument('equal_cells', True)} draws equally many from every sample, "
-            f"{argument('min_cells')} leaves small samples out."
+            f"{correlation:.2f}; {sizes.min()} to {counted(int(sizes.max()), 'cell')}{few}). Part of any difference "
+            f"may be the number of cells; {remedy}{argument('equal_cells', True)} draws equally many from every "
+            f"sample, {argument('min_cells')} leaves small samples out."
         )
 
 
