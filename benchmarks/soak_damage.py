@@ -569,9 +569,9 @@ def plainly(path: Path, format: str) -> dict[str, Any]:
 def plain_anndata(root: Any, *, other: bool) -> dict[str, Any]:
     obs = root["obs"]
     columns = {_plain(name): plain_column(obs[_plain(name)]) for name in obs.attrs["column-order"]}
-    n_cells = obs[_plain(obs.attrs["_index"])].shape[0]
+    n_cells = len(plain_column(obs[_plain(obs.attrs["_index"])]))
     var = root["var"]
-    features = [str(_plain(name)) for name in var[_plain(var.attrs["_index"])][:]]
+    features = [str(name) for name in plain_column(var[_plain(var.attrs["_index"])])]
     points = plain_matrix(root["X"])
     assert points.shape == (n_cells, len(features))
     assert all(len(column) == n_cells for column in columns.values())

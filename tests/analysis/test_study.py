@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from scipy.linalg import block_diag
 
 import heatmover as hm
 from heatmover.analysis.examination import examine
@@ -184,12 +185,12 @@ def test_components(read):
 
 def test_components_are_weighed_by_cells():
     """Two components of three points; the cells lie mostly in the first, or evenly."""
-    affinity = sp.csr_array(sp.block_diag([np.ones((3, 3)), np.ones((3, 3))]))
+    affinity = sp.csr_array(block_diag(np.ones((3, 3)), np.ones((3, 3))))
     check_components(affinity, np.array([96.0, 0, 0, 4, 0, 0]))
     with pytest.raises(InvalidInputError, match="2 components, with 6% of the cells outside the largest"):
         check_components(affinity, np.array([94.0, 0, 0, 2, 2, 2]))
     # The largest is the one with most cells, not most points.
-    wide = sp.csr_array(sp.block_diag([np.ones((1, 1)), np.ones((5, 5))]))
+    wide = sp.csr_array(block_diag(np.ones((1, 1)), np.ones((5, 5))))
     check_components(wide, np.array([100.0, 1, 1, 1, 1, 1]))
 
 

@@ -333,6 +333,8 @@ def test_a_zarr_store_that_would_unpickle_is_refused(place, frame, make, tmp_pat
             return (tmp_path / "exploded").touch, ()
 
     path = make.zarr(make.anndata(frame), tmp_path / "cells.zarr", 2)
+    if not (path / place / ".zarray").exists():  # texts as a group of values and a mask
+        place = f"{place}/values"
     description = json.loads((path / place / ".zarray").read_text())
     description |= {"filters": [{"id": "pickle", "protocol": 4}], "compressor": None}
     (path / place / ".zarray").write_text(json.dumps(description))

@@ -7,12 +7,14 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 
 import heatmover as hm
-from heatmover.differentiable import DiffusionEMDLoss, diffusion_emd
 from heatmover.errors import GraphWarning, InvalidInputError
 from heatmover.graphs import Graph
+
+torch = pytest.importorskip("torch")
+
+from heatmover.differentiable import DiffusionEMDLoss, diffusion_emd  # noqa: E402
 
 
 @pytest.fixture

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatmover.differentiable import DiffusionEMDLoss
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
+
+torch = pytest.importorskip("torch")
+
+from heatmover.differentiable import DiffusionEMDLoss  # noqa: E402
 
 
 @pytest.fixture

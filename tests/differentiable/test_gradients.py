@@ -6,13 +6,15 @@ import tracemalloc
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import heatmover as hm
-from heatmover.differentiable import DiffusionEMDLoss, diffusion_emd, embed
 from heatmover.graphs import Graph
+
+torch = pytest.importorskip("torch")
+
+from heatmover.differentiable import DiffusionEMDLoss, diffusion_emd, embed  # noqa: E402
 
 DENSITIES = ("adjoint", "function")
 NORMS = ("levels", "increments", "coarsest")

@@ -6,6 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.linalg import block_diag
 
 import heatmover.diffusion.operator as operator_module
 from heatmover.diffusion.operator import DiffusionOperator
@@ -120,7 +121,7 @@ def test_the_same_count_twice_is_the_same_partition():
 
 
 def test_counts_are_clipped_to_components_and_points():
-    graph = Graph.from_affinity(sp.block_diag([np.ones((5, 5))] * 4))
+    graph = Graph.from_affinity(block_diag(*[np.ones((5, 5))] * 4))
     assert [regions.count for regions in regions_of(graph, [0, 1, 4, 7, 20, 21, 999])] == [4, 4, 4, 7, 20, 20, 20]
 
 

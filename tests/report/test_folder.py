@@ -109,6 +109,7 @@ def test_a_folder_without_permission(tmp_path):
 
 
 def test_odd_tables_can_be_stored(tmp_path):
+    index = ["a/b", "nul\0", "line\nbreak"]
     table = pd.DataFrame(
         {
             "a/b": ["x", None, "z"],
@@ -117,9 +118,9 @@ def test_odd_tables_can_be_stored(tmp_path):
             "n_cells": [True, False, True],
             "mixed": [1, "two", None],
             "when": pd.to_datetime(["2020-01-01", None, "2021-01-01"]),
-            "nul\0": ["a\0b", "\udc80", ""],
+            "nul\0": pd.Series(["a\0b", "\udc80", ""], index=index, dtype=object),
         },
-        index=["a/b", "nul\0", "line\nbreak"],
+        index=index,
     )
     stored = storable(table)
     anndata.AnnData(obs=stored).write_h5ad(tmp_path / "x.h5ad")

@@ -159,8 +159,9 @@ def test_adjusted_groups_are_a_margin_of_the_design():
     places, age, group = rng.normal(size=(20, 2)), rng.normal(size=20), rng.permutation(list("abcd" * 5))
     alone = permanova(apart(places), group, adjust={"age": age})
     both = permanova_design(apart(places), Design.from_columns({"group": group, "age": age}))["group"]
-    assert (alone.statistic, alone.p_value) == (both.statistic, both.p_value)
-    np.testing.assert_array_equal(alone.null, both.null)
+    assert alone.p_value == both.p_value
+    assert alone.statistic == pytest.approx(both.statistic)
+    np.testing.assert_allclose(alone.null, both.null)
     assert explained_variation(apart(places), group, adjust={"age": age}) == pytest.approx(both.partial_r_squared)
 
 

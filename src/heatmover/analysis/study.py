@@ -357,7 +357,9 @@ def study_comparison(
     # An order of categories is part of a column's type.
     given = {} if variables is None else variables
     kinds = {name: getattr(given[key], "dtype", None) for name, key in zip(columns, given, strict=True)}
-    table = pandas.DataFrame(columns, index=pandas.Index(names, name="sample"))
+    # The text type of pandas 3 cannot hold a lone surrogate, so names are objects.
+    table = pandas.DataFrame(dict(enumerate(columns.values())), index=pandas.Index(names, dtype=object, name="sample"))
+    table.columns = pandas.Index(list(columns), dtype=object)
     table = table.astype({name: kind for name, kind in kinds.items() if kind is not None})
     chosen = list(columns)
     table = read_variables(table, numeric, categorical)
@@ -737,10 +739,9 @@ def _size_notes(comparison: Comparison) -> Iterator[str]:
         remedy = f"{argument('bias', 'corrected')} removes it, " if comparison.bias == "raw" else ""
         yield Sentence(
             f"Small samples look far from all others: the fewer cells, the further the nearest sample (Spearman "
-            f"{correlation:.2f}; {sizes.min()} to {counted(sizes.max(), 'cell')}{few}). Part of any difference may "
-            f"be the number "
-            f"of cells; {remedy}{argument('equal_cells', True)} draws equally many from every sample, "
-            f"{argument('min_cells')} leaves small samples out."
+            f"{correlation:.2f}; {sizes.min()} to {counted(int(sizes.max()), 'cell')}{few}). Part of any difference "
+            f"may be the number of cells; {remedy}{argument('equal_cells', True)} draws equally many from every "
+            f"sample, {argument('min_cells')} leaves small samples out."
         )
 
 

@@ -122,7 +122,7 @@ def _show_cautions(console: Console, sentences: Sequence[str]) -> None:
     console.print()
     if not console.is_terminal:
         console.print(Text(f"{BEFORE}:"))
-    grid = Table.grid(padding=(0, 1))
+    grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for sentence in sentences:
@@ -132,7 +132,7 @@ def _show_cautions(console: Console, sentences: Sequence[str]) -> None:
 
 def _file_table(out: Path) -> Table:
     """Return the files that were written, with what each holds."""
-    grid = Table.grid(padding=(0, 2))
+    grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold", style="dim")
     for name, holds in listing([name for name in EVERY if (out / name).exists()]):
@@ -225,7 +225,7 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
 
 def hanging(name: str, text: str, *, width: int = 6) -> Table:
     """Return text that hangs beside its name."""
-    grid = Table.grid(padding=(0, 2))
+    grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="bold", no_wrap=True, width=width)
     grid.add_column(overflow="fold")
     grid.add_row(name, Text(text))

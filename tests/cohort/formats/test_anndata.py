@@ -57,9 +57,14 @@ def test_x_pca_is_the_default_if_there_is_one(adata, stored):
     assert cohort.points().dtype == np.float32
 
 
-def test_a_table_in_obsm(adata, stored):
+@pytest.mark.parametrize("nullable", [False, True])
+def test_a_table_in_obsm(nullable, adata, stored):
+    """Its index is an array of texts, or a group of texts and a mask."""
+    adata.obs_names = adata.obs_names.astype("string" if nullable else object)
     adata.obsm["proteins"] = pd.DataFrame(3 * adata.X[:, :2], index=adata.obs_names, columns=["a", "b"])
-    cohort = read_cohort(stored(adata), sample_key="sample", representation="proteins")
+    with anndata.settings.override(allow_write_nullable_strings=nullable):
+        path = stored(adata)
+    cohort = read_cohort(path, sample_key="sample", representation="proteins")
     assert cohort.features == ("a", "b")
     np.testing.assert_array_equal(cohort.points(), 3 * adata.X[:, :2])
 

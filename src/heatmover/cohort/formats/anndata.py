@@ -310,7 +310,7 @@ def _matrix_shape(element: Any) -> tuple[int, ...]:
         return check_stored(element, "X" if element.name == "/X" else quoted(element.name))
     if encoding == "dataframe":
         index = element[text_of(element.attrs["_index"])]
-        return int(index.shape[0]), len(element.attrs["column-order"])
+        return int(_parts(index)[0].shape[0]), len(element.attrs["column-order"])
     return tuple(element.shape)
 
 

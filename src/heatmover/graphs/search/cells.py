@@ -303,7 +303,7 @@ class Cells:
         needed, ranks = np.empty(theirs.shape), np.empty(theirs.shape, dtype=np.intp)
         every = -(-rows.size // COSTED)
         borders = np.empty((len(range(0, rows.size, every or 1)), self.n_cells))
-        for i, row in enumerate(rows):
+        for i, row in enumerate(rows.tolist()):
             relative, apart = self._borders(row, distances[i, -1])
             needed[i] = relative[theirs[i]]
             ranks[i] = np.searchsorted(np.sort(apart), apart[theirs[i]], side="right") - 1
