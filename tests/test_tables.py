@@ -74,6 +74,7 @@ def test_cell_types_are_inert_too(tmp_path):
         reference="@control",
         types=[SimpleNamespace(name="-kind", ratio=-0.5)],
         rows=lambda: [{"p": 0.1}],
+        no_calls="",
     )
     assert CellContrast.rows  # what stands in for one has the same names
     write_table(tmp_path / "cell-types.csv", *cell_type_table(contrast))

@@ -27,12 +27,20 @@ main()
 """
 
 
+# A shell has its background jobs ignore the first, and nohup the second.
+HEARD = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 @pytest.mark.parametrize(
     "module", ["heatmover._validation", "numpy", "typer", "heatmover.cli", "scipy.sparse", "numba", "jinja2"]
 )
 def test_while_modules_load(module, number, tmp_path):
-    code = AT_IMPORT.format(module=module, number=int(number))
+    code = f"{HEARD}\n{AT_IMPORT.format(module=module, number=int(number))}"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 128 + number
     assert [line for line in done.stderr.splitlines() if not line.endswith(" ...")] == ["Interrupted."]
@@ -47,8 +55,9 @@ def test_while_results_are_made(sign, number, cells, cli, tmp_path):
     place.mkdir()
     with (tmp_path / "stdout").open("wb") as stdout, (tmp_path / "stderr").open("wb") as stderr:
         child = cli.fork(
-            "compare", cells, "-s", "sample", "-o", place / "out", stdout=stdout.fileno(), stderr=stderr.fileno()
-        )
+            "compare", cells, "-s", "sample", "-o", place / "out", stdout=stdout.fileno(), stderr=stderr.fileno(),
+            before=lambda: exec(HEARD),
+        )  # fmt: skip
     while not list(place.glob(sign)):
         assert os.waitpid(child, os.WNOHANG) == (0, 0), (tmp_path / "stderr").read_text()
         time.sleep(0.001)

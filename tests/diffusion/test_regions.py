@@ -90,7 +90,7 @@ def test_cells_of_random_weights_are_those_of_brute_force(seed, levels, share):
     """Few different weights make many ties, few edges many components."""
     rng = np.random.default_rng(seed)
     upper = np.triu(rng.integers(1, levels + 1, size=(30, 30)) * (rng.random((30, 30)) < share))
-    graph = Graph.from_affinity(upper + np.triu(upper, 1).T)
+    graph = Graph.from_affinity(upper + np.triu(upper, 1).T, lazy=False)
     operator = DiffusionOperator.from_graph(graph)
     count = int(rng.integers(operator.n_components, 31))
     (regions,) = regions_of(graph, [count], seed)

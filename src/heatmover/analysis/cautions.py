@@ -40,8 +40,9 @@ class CellLook(NamedTuple):
 
     Examples
     --------
-    >>> look_at(np.array([[0.0, 5.0], [2.0, 5.0], [2.0, 5.0]]))
-    CellLook(variance=array([0.88888889, 0.        ]), largest=array([2., 5.]), constant=array([False,  True]), ...)
+    >>> look = look_at(np.array([[0.0, 5.0], [2.0, 5.0], [2.0, 5.0]]))
+    >>> look.constant, look.n_copies
+    (array([False,  True]), 1)
     """
 
     variance: Float64
