@@ -356,11 +356,11 @@ def study_comparison(
     columns = {} if variables is None else sample_columns(variables, names)
     # An order of categories is part of a column's type.
     given = {} if variables is None else variables
-    kinds = {name: getattr(given[key], "dtype", None) for name, key in zip(columns, given, strict=True)}
-    # The text type of pandas 3 cannot hold a lone surrogate, so names are objects.
+    kinds = {place: given[key].dtype for place, key in enumerate(given) if hasattr(given[key], "dtype")}
+    # The text type of pandas 3 cannot hold a lone surrogate, so names are objects, and come last.
     table = pandas.DataFrame(dict(enumerate(columns.values())), index=pandas.Index(names, dtype=object, name="sample"))
+    table = table.astype(kinds)
     table.columns = pandas.Index(list(columns), dtype=object)
-    table = table.astype({name: kind for name, kind in kinds.items() if kind is not None})
     chosen = list(columns)
     table = read_variables(table, numeric, categorical)
     annotation = None if cells is None else _named(cells, comparison.graph.n_points)
