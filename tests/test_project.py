@@ -253,6 +253,7 @@ def test_no_property_has_a_deadline():
 
 def test_no_signature_shows_an_address():
     """Of every public function and method, as help() and the documentation show it."""
+    pytest.importorskip("torch")
     shown = []
     for module in (heatmover, *filter(inspect.ismodule, (getattr(heatmover, name) for name in heatmover.__all__))):
         for name in module.__all__:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from scipy.linalg import block_diag
 
 from heatmover.errors import GraphWarning, InvalidInputError
 from heatmover.graphs import Graph
@@ -290,7 +291,7 @@ def test_repeated_entries_add_up():
 
 
 # A path of weights 1 and 3, a triangle, and a point without neighbors.
-MIXED = sp.block_diag([[[0, 1, 0], [1, 0, 3], [0, 3, 0]], np.ones((3, 3)) - np.eye(3), [[0.0]]]).toarray()
+MIXED = block_diag([[0, 1, 0], [1, 0, 3], [0, 3, 0]], np.ones((3, 3)) - np.eye(3), [[0.0]])
 
 
 @pytest.mark.parametrize(
