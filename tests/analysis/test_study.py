@@ -397,3 +397,10 @@ def test_too_many_samples_are_refused_before_the_cells_are_read(tmp_path, monkey
     monkeypatch.setattr(type(cohort), "points", lambda self: pytest.fail("read"))
     with pytest.raises(InvalidInputError, match=r"at most 20,000 samples .*found 20,001"):
         study_cohort(cohort)
+
+
+def test_half_characters_in_values_are_no_obstacle():
+    """The text type of pandas 3 cannot hold them."""
+    data = hm.datasets.cohort(8, cells_per_sample=30)
+    study = hm.study_comparison(hm.compare(data.points, data.labels), {"group": ["a\ud800", "b"] * 4})
+    assert "group" in study.headline()

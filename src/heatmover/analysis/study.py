@@ -357,8 +357,11 @@ def study_comparison(
     # An order of categories is part of a column's type.
     given = {} if variables is None else variables
     kinds = {place: given[key].dtype for place, key in enumerate(given) if hasattr(given[key], "dtype")}
-    # The text type of pandas 3 cannot hold a lone surrogate, so names are objects, and come last.
-    table = pandas.DataFrame(dict(enumerate(columns.values())), index=pandas.Index(names, dtype=object, name="sample"))
+    # The text type of pandas 3 cannot hold a lone surrogate, so texts and names are objects, and names come last.
+    index = pandas.Index(names, dtype=object, name="sample")
+    kept = [object if any(isinstance(value, str) for value in column) else None for column in columns.values()]
+    series = [pandas.Series(column, index, kind) for column, kind in zip(columns.values(), kept, strict=True)]
+    table = pandas.DataFrame(dict(enumerate(series)), index=index)
     table = table.astype(kinds)
     table.columns = pandas.Index(list(columns), dtype=object)
     chosen = list(columns)
