@@ -36,22 +36,36 @@ def read_chunk(folder: Path, dtype: str, shape: list[int], expected: str) -> np.
     return np.frombuffer(content, dtype=np.dtype(dtype).newbyteorder("<")).reshape(shape)
 
 
+def read_manifest(path: Path) -> dict:
+    """What the manifest of a store says."""
+    text = (path / "manifest.json").read_bytes()
+    assert text.startswith(b'{"content":')
+    assert text.endswith(b'"}\n')
+    manifest = json.loads(checked(text[len(b'{"content":') : -(len(b',"sha256":""}\n') + 64)], text[-67:-3].decode()))
+    assert (manifest["format"], manifest["layout"]) == ("heatmover", 3)
+    assert (manifest["kind"], manifest["version"]) == ("heatmover-atlas", 3)
+    return manifest
+
+
+def read_part(path: Path, number: int) -> tuple[dict, dict[str, np.ndarray]]:
+    """The values of a part of a store, and all its arrays by their paths."""
+    manifest = read_manifest(path)
+    part, arrays = manifest["parts"][number], {}
+    for name in part["arrays"]:
+        folder = f"{part['folder']}/{name}"
+        size, digest = manifest["files"][f"{folder}/zarr.json"]
+        about = json.loads(checked((path / folder / "zarr.json").read_bytes(), digest))
+        chunk = "/".join([folder, "c", *["0"] * len(about["shape"])])
+        size, digest = manifest["files"].get(chunk, (0, hashlib.sha256().hexdigest()))
+        arrays[name] = read_chunk(path / folder, about["data_type"], about["shape"], digest)
+        assert arrays[name].nbytes == size
+    return part["values"], arrays
+
+
 def read_store(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
-    """The document of a store, and all arrays by their names."""
-    before, after = b'{"attributes":{"heatmover":', b'},"node_type":"group","zarr_format":3}'
-    text = (path / "zarr.json").read_bytes()
-    assert text.startswith(before)
-    assert text.endswith(after)
-    head = text[len(before) : -len(after)]
-    place = head.rindex(b'"sha256":"')
-    rest, stated = head[:place] + head[place + 76 :], head[place + 10 : place + 74]
-    found = json.loads(checked(rest, stated.decode()))
-    assert (found["schema"], found["version"]) == ("heatmover-atlas", 2)
-    arrays = {
-        name: read_chunk(path / name, about["dtype"], about["shape"], about["sha256"])
-        for name, about in found["arrays"].items()
-    }
-    return found["document"], arrays
+    """The document of a store, and the arrays of its record."""
+    values, arrays = read_part(path, 0)
+    return values["record"], arrays
 
 
 def texts(letters: np.ndarray, ends: np.ndarray) -> list[str]:
@@ -60,22 +74,14 @@ def texts(letters: np.ndarray, ends: np.ndarray) -> list[str]:
 
 
 def read_samples(path: Path) -> tuple[dict, list[dict[str, np.ndarray]]]:
-    """The manifest of a folder of samples, and the arrays of each of its shards."""
-    text = (path / "manifest.json").read_bytes()
-    assert text.startswith(b'{"content":')
-    assert text.endswith(b'"}\n')
-    manifest = json.loads(checked(text[len(b'{"content":') : -(len(b',"sha256":""}\n') + 64)], text[-67:-3].decode()))
-    assert (manifest["format"], manifest["version"]) == ("heatmover shards", 1)
-    shards = []
-    for number, about in enumerate(manifest["shards"]):
-        folder, arrays = path / "shards" / f"s{number:08d}", {}
-        for name, expected in about["sha256"].items():
-            told = json.loads((folder / name / "zarr.json").read_text("ascii"))
-            arrays[name] = read_chunk(folder / name, told["data_type"], told["shape"], expected)
-            assert arrays[name].nbytes == about["bytes"][name]
-        assert arrays["rows"].shape == (about["n_rows"], manifest["n_features"])
-        shards.append(arrays)
-    return manifest, shards
+    """What the samples of a store are, and the arrays of each part of them."""
+    manifest, parts = read_manifest(path), []
+    samples = manifest["values"]["samples"]
+    for number in range(1, len(manifest["parts"])):
+        values, arrays = read_part(path, number)
+        assert arrays["rows"].shape == (values["n_rows"], samples["n_features"])
+        parts.append(arrays)
+    return samples, parts
 
 
 def embed(document: dict, arrays: dict[str, np.ndarray], masses: np.ndarray) -> np.ndarray:
@@ -206,28 +212,21 @@ def written(request, tmp_path_factory) -> tuple[Path, hm.Atlas]:
 def test_samples_are_read(written):
     path, atlas = written
     document, arrays = read_store(path)
-    manifest, shards = read_samples(path / "samples")
-    assert manifest["model"] == document["values"]["fingerprint"] == fingerprint(document, arrays)
-    assert manifest["n_nodes"] == len(arrays["nodes/centers"])
-    assert [name for one in shards for name in texts(one["names"], one["name_ends"])] == list(atlas.names)
-    rows = np.vstack([one["rows"] for one in shards])
+    about, parts = read_samples(path)
+    assert about["model"] == document["values"]["fingerprint"] == fingerprint(document, arrays)
+    assert about["n_nodes"] == len(arrays["nodes/centers"])
+    tables = [json.loads(one["table"].tobytes()) for one in parts]
+    assert [name for table in tables for name in table["names"]] == list(atlas.names)
+    rows = np.vstack([one["rows"] for one in parts])
     assert (rows.dtype, rows.tobytes()) == (atlas.embedding.dtype, atlas.embedding.tobytes())
     found = {}
-    for number, variable in enumerate(manifest["variables"]):
+    for number, variable in enumerate(about["variables"]):
         assert variable["kind"] == "value"
-        found[variable["name"]] = tuple(
-            json.loads(text) if known else None
-            for one in shards
-            for text, known in zip(
-                texts(one[f"variable{number}"], one[f"variable{number}_ends"]),
-                one[f"variable{number}_known"],
-                strict=True,
-            )
-        )
+        found[variable["name"]] = tuple(value for table in tables for value in table["variables"][number])
     assert found == dict(atlas.variables)
-    counts = np.zeros((len(atlas.names), manifest["n_nodes"]))
+    counts = np.zeros((len(atlas.names), about["n_nodes"]))
     row = 0
-    for one in shards:
+    for one in parts:
         for first, last in zip([0, *one["count_ends"][:-1]], one["count_ends"], strict=True):
             counts[row, one["count_nodes"][first:last]] = one["count_cells"][first:last]
             row += 1
@@ -248,7 +247,7 @@ def test_new_cells_are_mapped(written):
     embedding = embed(document, arrays, masses)
     assert embedding.shape == mapped.embedding.shape
     np.testing.assert_allclose(embedding, mapped.embedding, atol=2e-3 * np.abs(embedding).max())
-    rows = np.vstack([one["rows"] for one in read_samples(path / "samples")[1]])
+    rows = np.vstack([one["rows"] for one in read_samples(path)[1]])
     np.testing.assert_allclose(np.abs(embedding - rows).sum(axis=1), mapped.distances[0], rtol=2e-3)
     p, told = covered(document, arrays, points)
     found = mapped.coverage
@@ -260,7 +259,7 @@ def test_the_reader_finds_damage(written, tmp_path):
     import shutil
 
     shutil.copytree(written[0], tmp_path / "it")
-    chunk = tmp_path / "it" / "nodes" / "centers" / "c" / "0" / "0"
+    chunk = tmp_path / "it" / "part000001" / "nodes" / "centers" / "c" / "0" / "0"
     content = bytearray(chunk.read_bytes())
     content[3] ^= 1
     chunk.write_bytes(content)

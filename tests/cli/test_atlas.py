@@ -82,7 +82,7 @@ def test_samples_are_added_once(files, built, cli):
     grown = hm.load(files / "grown.atlas")
     assert grown.names[-2:] == ("s20", "s21")
     assert grown.variables["group"][-2:] == ("a", "b")
-    with writing(files / "grown.atlas" / "samples"):
+    with writing(files / "grown.atlas"):
         table(1, 2, first=30).to_csv(files / "third.csv", index=False)
         cli.fails_with(cli.run("atlas", "add", files / "grown.atlas", files / "third.csv"), "one writer at a time")
     again = cli.run("atlas", "add", files / "grown.atlas", files / "new.csv")
@@ -95,7 +95,7 @@ def test_info_and_check_tell_what_is_there(files, built, cli):
     told = cli.run("atlas", "info", built).stdout
     assert "features: CD3, CD4, CD8" in told
     assert "s0: 30 cells; group a" in told
-    assert "version 2, written by heatmover" in told
+    assert "version 3, written by heatmover" in told
     checked = cli.run("atlas", "check", built)
     assert checked.exit_code == 0
     assert "every checksum is right" in checked.stdout
@@ -107,7 +107,7 @@ def test_what_is_wrong_is_one_sentence(files, built, cli):
         (["map", built, files / "new.csv", "-s", "grop"], "did you mean 'group'"),
         (["map", built, files / "new.csv", "--predict", "grp"], "did you mean 'group'"),
         (["map", built, files / "new.csv", "-k", 11], "k to be at most 10"),
-        (["map", files, files / "new.csv"], "a folder without zarr.json"),
+        (["map", files, files / "new.csv"], "no manifest.json in it"),
         (["info", files / "nowhere"], "nothing there"),
         (["build", files / "new.csv", "-s", "sample", "-o", built], "--force replaces an atlas"),
     ):
@@ -120,8 +120,8 @@ def test_what_is_wrong_is_one_sentence(files, built, cli):
 @pytest.mark.parametrize(
     ("place", "sentence"),
     [
-        ("nodes/centers/c/0/0", "SHA-256 of the array 'nodes/centers'"),
-        ("samples/shards/s00000000/count_cells/c/0", r"a complete shard of samples \(count_cells\)"),
+        ("part000001/nodes/centers/c/0/0", "'part000001/nodes/centers/c/0/0' cannot be used"),
+        ("part000002/count_cells/c/0", r"'part000002/count_cells/c/0' cannot be used"),
     ],
 )
 def test_damage_is_found(built, cli, place, sentence):

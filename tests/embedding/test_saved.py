@@ -15,7 +15,7 @@ from scipy.linalg import block_diag
 import heatmover as hm
 from heatmover.embedding.estimator import MODEL_SCHEMA
 from heatmover.errors import InvalidInputError
-from heatmover.storage import Record, write_store
+from heatmover.storage import Record, Store
 
 KINDS = {
     "default": {"max_scale": 9},
@@ -82,7 +82,7 @@ def test_a_loaded_model_embeds_to_the_same_bits(tmp_path, kind):
             np.testing.assert_array_equal(np.asarray(found.get_params()[name]), np.asarray(value))
     # And once more: what was read is written to the same bytes.
     found.save(tmp_path / "again")
-    assert (tmp_path / "again" / "zarr.json").read_bytes() == (tmp_path / "it" / "zarr.json").read_bytes()
+    assert (tmp_path / "again" / "manifest.json").read_bytes() == (tmp_path / "it" / "manifest.json").read_bytes()
 
 
 def test_the_graph_comes_back_with_its_story(tmp_path):
@@ -165,7 +165,8 @@ def swap(record: Record, path: str, **arrays) -> Record:
 def test_a_forged_model_is_refused(tmp_path, part, arrays):
     """The checksums fit: whoever writes a store can make them so."""
     model = hm.DiffusionEMD(hm.Graph.from_grid((9,)), method="chebyshev").fit()
-    write_store(tmp_path / "it", swap(model.to_record(), part, **arrays), schema=MODEL_SCHEMA, version=1)
+    forged = swap(model.to_record(), part, **arrays).part_of_store()
+    Store.create(tmp_path / "it", MODEL_SCHEMA, 1, [forged])
     with pytest.raises(InvalidInputError, match="stored"):
         hm.load(tmp_path / "it")
 
@@ -175,7 +176,7 @@ def test_a_model_with_other_parameters_is_refused(tmp_path):
     for change, match in (({"alpha": 3}, "alpha"), ({"unknown": 1}, "1 unknown")):
         values = {**record.values, "parameters": {**record.values["parameters"], **change}}
         path = tmp_path / match.replace(" ", "")
-        write_store(path, replace(record, values=values), schema=MODEL_SCHEMA, version=1)
+        Store.create(path, MODEL_SCHEMA, 1, [replace(record, values=values).part_of_store()])
         with pytest.raises(InvalidInputError, match=match):
             hm.load(path)
 

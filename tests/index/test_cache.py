@@ -1,4 +1,4 @@
-"""The graph beside the shards: read if it is whole and of these rows, made again if not, and never trusted before."""
+"""The graph beside the samples: read if it is whole and of these rows, made again if not, and never trusted before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from heatmover.index import cache
 from heatmover.index import index as module
 from heatmover.index.cache import read_cache, write_cache
 from heatmover.index.shortlist import Shortlist
-from heatmover.storage import Shards, sealed, unsealed, writing
+from heatmover.storage import Samples, Store, sealed, unsealed, writing
 
 pytest.importorskip("faiss")
 
@@ -52,7 +52,7 @@ def test_it_is_written_again_when_it_lacks_much(place):
     found(index)
     again = hm.MeasureIndex.open(place)
     found(again)
-    assert read_cache(Shards.open(place)).n_rows == 1700
+    assert read_cache(Samples(Store.open(place))).n_rows == 1700
     assert unsealed((place / "search.json").read_bytes())["n_rows"] == 1700
     assert len(list((place / "search").iterdir())) == 1
 
@@ -72,7 +72,7 @@ def test_damage_is_noticed_before_faiss_reads_it(place, monkeypatch):
             path.unlink(missing_ok=True)
             if damaged is not None:
                 path.write_bytes(damaged)
-            assert read_cache(Shards.open(place)) is None
+            assert read_cache(Samples(Store.open(place))) is None
         path.write_bytes(whole)
 
 
@@ -81,7 +81,7 @@ def test_damage_is_mended_by_building_again(place):
     for path in (place / "search").rglob("graph.npy"):
         path.write_bytes(b"nonsense")
     assert found(hm.MeasureIndex.open(place)) == expected
-    assert read_cache(Shards.open(place)) is not None
+    assert read_cache(Samples(Store.open(place))) is not None
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_damage_is_mended_by_building_again(place):
 def test_what_it_says_of_itself_is_checked(place, change):
     path = place / "search.json"
     path.write_bytes(sealed(unsealed(path.read_bytes()) | change))
-    assert read_cache(Shards.open(place)) is None
+    assert read_cache(Samples(Store.open(place))) is None
 
 
 def test_the_graph_of_other_rows_is_not_used(place, tmp_path):
@@ -101,15 +101,15 @@ def test_the_graph_of_other_rows_is_not_used(place, tmp_path):
     (tmp_path / "o" / "search").rename(place / "more")
     for path in (place / "more").iterdir():
         path.rename(place / "search" / path.name)
-    assert read_cache(Shards.open(place)) is None
+    assert read_cache(Samples(Store.open(place))) is None
 
 
 def test_what_cannot_be_written_is_left_out(place):
-    shards = Shards.open(place)
-    made = read_cache(shards)
+    samples = Samples(Store.open(place))
+    made = read_cache(samples)
     before = (place / "search.json").read_bytes()
     with writing(place):  # by another
-        assert not write_cache(shards, made)
+        assert not write_cache(samples, made)
     assert (place / "search.json").read_bytes() == before
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -45,16 +45,12 @@ from heatmover.index.fingerprint import fingerprint
 from heatmover.measures import Measures, is_missing, measures_from_weights
 from heatmover.scale import InPieces
 from heatmover.scale.pieces import Request, cells_counted
-from heatmover.storage import Record, Schema, Shards, Table, peek_store, read_store, verify_store, write_store, writing
+from heatmover.storage import DAMAGED, Record, Samples, Schema, Store, Table, parts_of
 
-__all__ = ["ATLAS_SCHEMA", "ATLAS_VERSION", "Atlas", "build_atlas", "verify_atlas"]
+__all__ = ["ATLAS_SCHEMA", "ATLAS_VERSION", "Atlas", "build_atlas"]
 
 # Of the records of atlases; `docs/atlas_format.md` describes them.
-# Version 2 has local means, by which coverage is told too; an atlas of version 1 is read without them.
-ATLAS_SCHEMA, ATLAS_VERSION = "heatmover-atlas", 2
-DAMAGED = "the atlas is damaged: take it from a copy, or build it anew"
-# The folder of the reference samples, which only grows, beside what never changes.
-SAMPLES = "samples"
+ATLAS_SCHEMA, ATLAS_VERSION = "heatmover-atlas", 3
 
 
 @final
@@ -135,8 +131,8 @@ class Atlas(ReadOnlyArrays):
     def index(self) -> MeasureIndex:
         """The reference samples as an index: the nearest of a sample, of measures on the nodes or of rows.
 
-        It is in memory and a copy: what is added to it does not change the atlas. `MeasureIndex.open` opens the folder
-        ``samples`` of a saved atlas itself, beside which it keeps the graph of an approximate search.
+        It is in memory and a copy: what is added to it does not change the atlas. `MeasureIndex.open` opens a saved
+        atlas itself, in whose folder it keeps the graph of an approximate search.
 
         Examples
         --------
@@ -294,7 +290,7 @@ class Atlas(ReadOnlyArrays):
         # Checked in memory too: what was added can be saved.
         table = Table.checked(mapped.embedding, mapped.names, values, counts=_whole(mapped), as_given=True)
         if path is not None:
-            return self._holding(self._shards_at(Path(path)).append(table))
+            return self._holding(self._samples_at(Path(path)).append(table))
         return replace(
             self,
             names=self.names + table.names,
@@ -303,16 +299,16 @@ class Atlas(ReadOnlyArrays):
             variables={name: column + table.variables[name] for name, column in self.variables.items()},
         )
 
-    def _shards_at(self, place: Path) -> Shards:
+    def _samples_at(self, place: Path) -> Samples:
         """Return the samples of this atlas where it was saved, or raise if another one is there."""
-        stored = peek_store(place, {ATLAS_SCHEMA: ATLAS_VERSION})
-        if stored.record.text("fingerprint") != fingerprint(self.model):
+        samples = Samples(Store.open(place, {ATLAS_SCHEMA: ATLAS_VERSION}))
+        if samples.schema.model != fingerprint(self.model):
             raise InvalidInputError(
                 f"this atlas, as it was saved, at {quoted_path(str(place))}",
                 "another one",
                 "load the one that is there, and map the samples onto it",
             )
-        return _open_samples(place)
+        return samples
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the atlas as a folder that `heatmover.load` reads, to the same bits; see `DiffusionEMD.save`.
@@ -326,26 +322,13 @@ class Atlas(ReadOnlyArrays):
         overwrite
             Replace a store of heatmover that is there; anything else is never replaced.
         """
-        there = Path(path) / SAMPLES
-        # Whoever is appending to what is to be replaced would append to nothing.
-        alone = writing(there) if overwrite and (there / "manifest.json").is_file() else nullcontext()
-        record = self.to_record()
-        with alone:
-            write_store(
-                path, record, schema=ATLAS_SCHEMA, version=ATLAS_VERSION, overwrite=overwrite, fill=self._write_samples
-            )
-
-    def _write_samples(self, folder: Path) -> None:
-        table = Table.checked(self.embedding, self.names, self.variables, counts=self.counts, as_given=True)
         rows = self.embedding
-        schema = Schema(
-            rows.shape[1],
-            "float32" if rows.dtype == np.float32 else "float64",
-            table.kinds,
-            fingerprint(self.model),
-            self.nodes.n_landmarks,
-        )
-        Shards.write(folder / SAMPLES, schema, table)
+        table = Table.checked(rows, self.names, self.variables, counts=self.counts, as_given=True)
+        dtype: Literal["float32", "float64"] = "float32" if rows.dtype == np.float32 else "float64"
+        schema = Schema(rows.shape[1], dtype, table.kinds, fingerprint(self.model), self.nodes.n_landmarks)
+        parts = chain([self.to_record().part_of_store()], parts_of(table, schema))
+        values = {"samples": schema.values()}
+        Store.create(path, ATLAS_SCHEMA, ATLAS_VERSION, parts, values=values, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Atlas:
@@ -353,10 +336,8 @@ class Atlas(ReadOnlyArrays):
 
         What another process appends meanwhile is there completely or not at all.
         """
-        record = read_store(path, {ATLAS_SCHEMA: ATLAS_VERSION}, beside=(SAMPLES,)).record
-        shards = _open_samples(Path(path))
-        shards.check_form()
-        return cls.from_record(record, shards)
+        store = Store.open(path, {ATLAS_SCHEMA: ATLAS_VERSION})
+        return cls.from_record(Record.from_store(store), Samples(store))
 
     def to_record(self) -> Record:
         """Return what of the atlas never changes, all but the reference samples, as a record that a store can hold."""
@@ -372,7 +353,7 @@ class Atlas(ReadOnlyArrays):
         return Record({"ground": self.ground, "fingerprint": fingerprint(self.model)}, {}, parts)
 
     @classmethod
-    def from_record(cls, record: Record, samples: Shards) -> Atlas:
+    def from_record(cls, record: Record, samples: Samples) -> Atlas:
         """Return the atlas of a record and its reference samples, or raise if it is none."""
         model = DiffusionEMD.from_record(record.part("model"))
         nodes, features = Landmarks.from_record(record.part("nodes")), Features.from_record(record.part("features"))
@@ -398,8 +379,8 @@ class Atlas(ReadOnlyArrays):
         )
         return empty._holding(samples)
 
-    def _holding(self, samples: Shards) -> Atlas:
-        """Return the same atlas with the samples of some shards, all of them."""
+    def _holding(self, samples: Samples) -> Atlas:
+        """Return the same atlas with the samples of a store, all of them."""
         embedding = np.empty((samples.n_rows, samples.schema.n_features), dtype=samples.schema.dtype)
         for first, block in samples.blocks():
             embedding[first : first + len(block)] = block
@@ -613,37 +594,6 @@ def _plain_value(name: str, value: Any) -> Any:
     if not isinstance(value, str | int | float | np.generic) and not hasattr(value, "isoformat"):
         raise InvalidInputError(f"numbers, text or dates as values of {quoted(name)}", type(value).__name__)
     return plain(value)
-
-
-def _open_samples(place: Path) -> Shards:
-    """Open the samples of an atlas, which lie in its own folder and nowhere else."""
-    there = place / SAMPLES
-    if there.is_symlink() or not there.is_dir():
-        found = "a link" if there.is_symlink() else "no such folder"
-        raise InvalidInputError(
-            f"the folder {quoted(SAMPLES)} with the samples of the atlas {quoted_path(str(place))}", found, DAMAGED
-        )
-    return Shards.open(there)
-
-
-def verify_atlas(path: str | os.PathLike[str]) -> dict[str, int]:
-    """Check every bit of an atlas, what never changes and the samples, in little memory, or raise.
-
-    Parameters
-    ----------
-    path
-        Of the atlas.
-
-    Returns
-    -------
-    dict
-        Bytes of each array by its place in the folder.
-    """
-    sizes = dict(verify_store(path, beside=(SAMPLES,)))
-    samples = _open_samples(Path(path))
-    if samples.schema.model != peek_store(path).record.text("fingerprint"):
-        raise InvalidInputError("stored samples that belong to the stored model", "those of another one", DAMAGED)
-    return sizes | {f"{SAMPLES}/{name}": size for name, size in samples.verify().items()}
 
 
 def _own_nodes(points: FloatArray) -> Landmarks:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from heatmover.atlas.atlas import ATLAS_SCHEMA, ATLAS_VERSION, Atlas, verify_atlas
+from heatmover.atlas.atlas import ATLAS_SCHEMA, ATLAS_VERSION, Atlas
 from heatmover.embedding.estimator import MODEL_SCHEMA, MODEL_VERSION, DiffusionEMD
-from heatmover.storage import peek_store, read_store, verify_store
+from heatmover.storage import Record, Store
 
 __all__ = ["load", "verify"]
 
@@ -36,14 +36,14 @@ def load(path: str | os.PathLike[str]) -> DiffusionEMD | Atlas:
     >>> hm.load(path).n_features_in_
     30
     """
-    if peek_store(path).schema == ATLAS_SCHEMA:
+    store = Store.open(path, {MODEL_SCHEMA: MODEL_VERSION, ATLAS_SCHEMA: ATLAS_VERSION})
+    if store.manifest.kind == ATLAS_SCHEMA:
         return Atlas.load(path)
-    # Both, so that a store of something else is refused with all that can be read.
-    return DiffusionEMD.from_record(read_store(path, {MODEL_SCHEMA: MODEL_VERSION, ATLAS_SCHEMA: ATLAS_VERSION}).record)
+    return DiffusionEMD.from_record(Record.from_store(store))
 
 
 def verify(path: str | os.PathLike[str]) -> dict[str, int]:
-    """Check every bit of a saved model or atlas in little memory, or raise.
+    """Check every bit of a saved model, atlas or index in little memory, or raise.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def verify(path: str | os.PathLike[str]) -> dict[str, int]:
     Returns
     -------
     dict
-        Bytes of each array by its place in the folder.
+        Bytes of each file by its place in the folder.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def verify(path: str | os.PathLike[str]) -> dict[str, int]:
     >>> import heatmover as hm
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "line.model"
     >>> hm.DiffusionEMD(hm.Graph.from_grid((30,))).fit().save(path)
-    >>> verify(path)["prepared/operator/degree"]
+    >>> verify(path)["part000001/prepared/operator/degree/c/0"]
     240
     """
-    return verify_atlas(path) if peek_store(path).schema == ATLAS_SCHEMA else dict(verify_store(path))
+    return Store.open(path).verify()

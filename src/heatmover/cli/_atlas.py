@@ -199,12 +199,12 @@ def info(atlas: AtlasFolder) -> None:
     """Tell what an atlas holds."""
     with plain_errors():
         reference = _load(atlas)
-        from heatmover.storage import peek_store
+        from heatmover.storage import Store
 
-        head = peek_store(atlas)
+        head = Store.open(atlas).manifest
         lines = [
             str(reference),
-            f"format {head.schema}, version {head.version}, written by heatmover {head.writer}, sha256 {head.digest}",
+            f"format {head.kind}, version {head.version}, written by heatmover {head.writer}",
             f"features: {', '.join(reference.features.names[:SHOWN])}",
             *_grown(reference),
             *reference.model.prepared_.describe().splitlines(),

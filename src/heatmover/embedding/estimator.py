@@ -53,7 +53,7 @@ from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, 
 from heatmover.graphs import Graph
 from heatmover.graphs.cuts import FEWEST, NOTICEABLE, PASSES, find_near_cuts
 from heatmover.measures import Measures, check_measures
-from heatmover.storage import Record, read_store, write_store
+from heatmover.storage import Record, Store
 from heatmover.storage.record import texts_record
 
 __all__ = ["MODEL_SCHEMA", "MODEL_VERSION", "DiffusionEMD", "unfitted_copy", "warn_of_near_cuts"]
@@ -548,7 +548,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         >>> np.array_equal(hm.load(path).transform(measures), model.transform(measures))
         True
         """
-        write_store(path, self.to_record(), schema=MODEL_SCHEMA, version=MODEL_VERSION, overwrite=overwrite)
+        part = self.to_record().part_of_store()
+        Store.create(path, MODEL_SCHEMA, MODEL_VERSION, [part], overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -559,7 +560,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         path
             Of the folder.
         """
-        return cls.from_record(read_store(path, {MODEL_SCHEMA: MODEL_VERSION}).record)
+        return cls.from_record(Record.from_store(Store.open(path, {MODEL_SCHEMA: MODEL_VERSION})))
 
     def to_record(self) -> Record:
         """Return the fitted model as a record that a store can hold."""

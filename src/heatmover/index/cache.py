@@ -1,4 +1,4 @@
-"""The graph of an index beside its shards: a cache, checked before it is read, and made again if it is not whole."""
+"""The graph of an index beside its samples: a cache, checked before it is read, and made again if it is not whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from heatmover._files import replacing, sync
 from heatmover.errors import InvalidInputError
 from heatmover.index.shortlist import Shortlist
-from heatmover.storage import Shards, sealed, unsealed, writing
+from heatmover.storage import Samples, sealed, unsealed, writing
 
 __all__ = ["read_cache", "write_cache"]
 
@@ -26,18 +26,18 @@ FORMAT, VERSION = "heatmover search", 2
 PLACE = re.compile(r"[0-9a-f]{32}")
 
 
-def read_cache(shards: Shards) -> Shortlist | None:
-    """Return the graph that lies beside the shards, without rows that came later; None if it is missing or unsound.
+def read_cache(samples: Samples) -> Shortlist | None:
+    """Return the graph that lies beside the samples, without rows that came later; None if it is missing or unsound.
 
     Nothing is given to faiss before its SHA-256 has been compared: it trusts what it reads.
     """
     try:
-        about = unsealed((shards.folder / POINTER).read_bytes())
+        about = unsealed((samples.store.folder / POINTER).read_bytes())
         if about["format"] != FORMAT or about["version"] != VERSION or not PLACE.fullmatch(about["place"]):
             return None
-        if about["n_rows"] > shards.n_rows or about["lineage"] != shards.lineage(about["n_rows"]):
+        if about["n_rows"] > samples.n_rows or about["lineage"] != samples.lineage(about["n_rows"]):
             return None
-        place = shards.folder / FOLDER / about["place"]
+        place = samples.store.folder / FOLDER / about["place"]
         arrays = {name: _read(place / f"{name}.npy", checksum) for name, checksum in about["sha256"].items()}
         return Shortlist.restored(arrays)
     # No cache, a damaged one, or one of another version: each is made again.
@@ -53,10 +53,10 @@ def _read(path: Path, checksum: str) -> npt.NDArray[Any]:
     return array
 
 
-def write_cache(shards: Shards, made: Shortlist) -> bool:
-    """Write a graph beside the shards, and return whether that went; without room or permission, nothing changes."""
-    with suppress(InvalidInputError, OSError), writing(shards.folder):
-        top = shards.folder / FOLDER
+def write_cache(samples: Samples, made: Shortlist) -> bool:
+    """Write a graph beside the samples, and return whether that went; without room or permission, nothing changes."""
+    with suppress(InvalidInputError, OSError), writing(samples.store.folder):
+        top = samples.store.folder / FOLDER
         place = top / uuid.uuid4().hex
         try:
             place.mkdir(parents=True)
@@ -67,10 +67,10 @@ def write_cache(shards: Shards, made: Shortlist) -> bool:
                 "version": VERSION,
                 "place": place.name,
                 "n_rows": made.n_rows,
-                "lineage": shards.lineage(made.n_rows),
+                "lineage": samples.lineage(made.n_rows),
                 "sha256": checksums,
             }
-            with replacing(shards.folder / POINTER, "wb") as file:
+            with replacing(samples.store.folder / POINTER, "wb") as file:
                 file.write(sealed(about))
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)

@@ -34,10 +34,13 @@ from heatmover.index.rerank import Distance, reranked
 from heatmover.index.rows import Rows, grown
 from heatmover.index.shortlist import RECALL, Shortlist, recall
 from heatmover.measures import Measures, names_of
-from heatmover.storage import Schema, Shards, Table
+from heatmover.storage import Samples, Schema, Store, Table, parts_of
 
 __all__ = ["MeasureIndex"]
 
+INDEX_SCHEMA, INDEX_VERSION = "heatmover-index", 1
+# An atlas is an index too, of its reference samples.
+OTHERS = {"heatmover-atlas": 3}
 METHODS = ("auto", "exact", "approximate")
 # From so many rows and values on, "auto" builds a graph. Below, the exact search takes some 10 ms per query or less.
 APPROXIMATE_ROWS, APPROXIMATE_VALUES = 10_000, 2**25
@@ -48,7 +51,7 @@ NO_MODEL = "open the index with model=, or pass rows of the embedding"
 
 @final
 class _Memory:
-    """Names and variables of an index that is not on disk; the face of `Shards` that searches need."""
+    """Names and variables of an index that is not on disk; the face of `Samples` that searches need."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema, self.names = schema, list[str]()
@@ -119,7 +122,7 @@ class MeasureIndex:
     (('3',), 0.0, True)
     """
 
-    def __init__(self, store: Shards | _Memory, rows: Rows | None, *, model: DiffusionEMD | None, memory: int) -> None:
+    def __init__(self, store: Samples | _Memory, rows: Rows | None, *, model: DiffusionEMD | None, memory: int) -> None:
         self._store, self._rows, self.model, self._memory = store, rows, model, memory
         self._shortlist: Shortlist | None = None
         # A graph must not grow while it is searched.
@@ -175,10 +178,12 @@ class MeasureIndex:
             _check_width(rows.shape[1], model)
         schema = Schema(rows.shape[1], "float32" if rows.dtype == np.float32 else "float64", table.kinds, made_by)
         if path is None:
-            store = _Memory(schema)
-            store.append(table)
-            return cls(store, Rows(len(rows), _kept(rows), None), model=model, memory=limit)
-        return cls(Shards.create(check_place(path, "an index"), schema, table), None, model=model, memory=limit)
+            held = _Memory(schema)
+            held.append(table)
+            return cls(held, Rows(len(rows), _kept(rows), None), model=model, memory=limit)
+        parts, values = parts_of(table, schema), {"samples": schema.values()}
+        store = Store.create(check_place(path, "an index"), INDEX_SCHEMA, INDEX_VERSION, parts, values=values)
+        return cls(Samples(store), None, model=model, memory=limit)
 
     @classmethod
     def from_measures(
@@ -237,17 +242,17 @@ class MeasureIndex:
             Of the latest generation; `refresh` takes in what is added later.
         """
         limit = check_memory(memory)
-        shards = Shards.open(check_place(path, "an index"))
+        samples = Samples(Store.open(check_place(path, "an index"), {INDEX_SCHEMA: INDEX_VERSION, **OTHERS}))
         if model is not None:
             made_by = fingerprint(model)
-            _check_width(shards.schema.n_features, model)
-            if shards.schema.model not in (None, made_by):
+            _check_width(samples.schema.n_features, model)
+            if samples.schema.model not in (None, made_by):
                 raise InvalidInputError(
                     "the model that made the rows of the index",
                     "another one (its graph, scales, regions, density or precision differ)",
                     "fit it as it was, or make a new index",
                 )
-        return cls(shards, None, model=model, memory=limit)
+        return cls(samples, None, model=model, memory=limit)
 
     @property
     def n_rows(self) -> int:
@@ -267,7 +272,7 @@ class MeasureIndex:
     @property
     def path(self) -> Path | None:
         """The folder, or None."""
-        return self._store.folder if isinstance(self._store, Shards) else None
+        return self._store.store.folder if isinstance(self._store, Samples) else None
 
     def __len__(self) -> int:
         return self.n_rows
@@ -342,7 +347,7 @@ class MeasureIndex:
                 first = self.n_rows
                 given = samples.names if isinstance(samples, Measures) else range(first, first + len(rows))
             table = Table.checked(rows, given, variables).fitted(self._store.schema)
-            if isinstance(self._store, Shards):
+            if isinstance(self._store, Samples):
                 self._move(self._store.append(table))
             else:
                 before = self._loaded().resident
@@ -353,20 +358,20 @@ class MeasureIndex:
     def refresh(self) -> None:
         """Take in what others have added to the folder since."""
         with self._lock:
-            if isinstance(self._store, Shards):
+            if isinstance(self._store, Samples):
                 self._move(self._store.refresh())
 
-    def _move(self, shards: Shards) -> None:
+    def _move(self, samples: Samples) -> None:
         """Go on to another generation, of whose rows only the new ones are read."""
         before = None if self._rows is None else self._rows.resident
-        self._rows = None if before is None else _rows_of(shards, before, self._memory)
-        self._store = shards
+        self._rows = None if before is None else _rows_of(samples, before, self._memory)
+        self._store = samples
 
     def _loaded(self) -> Rows:
         """Return the rows; those of a folder are read, if they fit into memory, when they are first searched."""
         with self._lock:
             if self._rows is None:
-                assert isinstance(self._store, Shards)
+                assert isinstance(self._store, Samples)
                 self._rows = _rows_of(self._store, None, self._memory)
             return self._rows
 
@@ -500,7 +505,7 @@ class MeasureIndex:
             self._shortlist = None
             made = Shortlist.build(self._loaded(), check_threads(n_jobs))
             self._shortlist = made
-            if isinstance(self._store, Shards):
+            if isinstance(self._store, Samples):
                 write_cache(self._store, made)
             return made.recall
 
@@ -544,8 +549,8 @@ class MeasureIndex:
 
     def check(self) -> None:
         """Compare every file of the folder with its checksum; an error names the first that differs."""
-        if isinstance(self._store, Shards):
-            self._store.verify()
+        if isinstance(self._store, Samples):
+            self._store.store.verify()
 
     def _embedded(self, samples: Any) -> FloatArray:
         """Return rows of the embedding in the precision of the index, checked."""
@@ -606,7 +611,7 @@ class MeasureIndex:
     def _ready(self, n_threads: int) -> Shortlist:
         """Return the graph with all rows in it: the one at hand, the one on disk, or a new one."""
         made, on_disk = self._shortlist, 0
-        if made is None and isinstance(self._store, Shards):
+        if made is None and isinstance(self._store, Samples):
             made = read_cache(self._store)
             on_disk = 0 if made is None else made.n_rows
         if made is None:
@@ -617,7 +622,7 @@ class MeasureIndex:
             self._shortlist = None  # an interrupted extension leaves nothing behind
             made.extend(self._loaded(), n_threads)
             self._shortlist = made
-            if on_disk and made.n_rows > on_disk * (1 + LACKING) and isinstance(self._store, Shards):
+            if on_disk and made.n_rows > on_disk * (1 + LACKING) and isinstance(self._store, Samples):
                 write_cache(self._store, made)
         return made
 
@@ -642,16 +647,16 @@ def _check_width(n_features: int, model: DiffusionEMD) -> None:
         )
 
 
-def _rows_of(shards: Shards, before: FloatArray | None, memory: int) -> Rows:
+def _rows_of(samples: Samples, before: FloatArray | None, memory: int) -> Rows:
     """Return the rows of a store, in memory if they fit; ``before`` are the first of them, if those are there."""
-    schema = shards.schema
-    if shards.n_rows * schema.n_features * np.dtype(schema.dtype).itemsize > memory:
-        return Rows(shards.n_rows, None, shards)
-    found = Rows(shards.n_rows, None, shards)
+    schema = samples.schema
+    if samples.n_rows * schema.n_features * np.dtype(schema.dtype).itemsize > memory:
+        return Rows(samples.n_rows, None, samples)
+    found = Rows(samples.n_rows, None, samples)
     if before is None:
-        room = np.empty((shards.n_rows, schema.n_features), dtype=schema.dtype)
+        room = np.empty((samples.n_rows, schema.n_features), dtype=schema.dtype)
         for first, block in found.blocks():
             room[first : first + len(block)] = block
-        return Rows(shards.n_rows, room[:], shards)
+        return Rows(samples.n_rows, room[:], samples)
     parts = [block for _, block in found.blocks(len(before))]
-    return Rows(shards.n_rows, grown(before, np.vstack(parts)) if parts else before, shards)
+    return Rows(samples.n_rows, grown(before, np.vstack(parts)) if parts else before, samples)

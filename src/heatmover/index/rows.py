@@ -12,7 +12,7 @@ import numpy as np
 from heatmover._typing import Float64, FloatArray, Int64
 from heatmover.embedding.distances import for_each_tile
 from heatmover.embedding.neighbors import nearest
-from heatmover.storage import Shards
+from heatmover.storage import Samples
 
 __all__ = ["Rows", "grown"]
 
@@ -32,13 +32,13 @@ class Rows:
         Their number.
     resident
         ``(n_rows, n_features)`` in memory, or None.
-    shards
+    samples
         Where they are on disk, or None.
     """
 
     n_rows: int
     resident: FloatArray | None
-    shards: Shards | None
+    samples: Samples | None
 
     def blocks(self, start: int = 0) -> Iterator[tuple[int, FloatArray]]:
         """Yield the rows from ``start`` on, in order: number of the first, and ``(n, n_features)``."""
@@ -47,19 +47,16 @@ class Rows:
             for first in range(start, self.n_rows, size):
                 yield first, self.resident[first : min(first + size, self.n_rows)]
             return
-        assert self.shards is not None
-        for first, block in self.shards.blocks(BLOCK_BYTES, start):
-            if first + len(block) > start:
-                begin = max(start - first, 0)
-                yield first + begin, block[begin:]
+        assert self.samples is not None
+        yield from self.samples.blocks(BLOCK_BYTES, start)
 
     def take(self, rows: Int64) -> FloatArray:
         """Return some rows, ``(n_taken, n_features)``."""
         if self.resident is not None:
             taken: FloatArray = self.resident[rows]
             return taken
-        assert self.shards is not None
-        return self.shards.take(rows)
+        assert self.samples is not None
+        return self.samples.take(rows)
 
     def nearest(self, queries: FloatArray, k: int, own: Int64 | None, n_threads: int) -> tuple[Float64, Int64]:
         """Return distances and rows of the k nearest of every query, but for the row ``own`` that is the query itself.

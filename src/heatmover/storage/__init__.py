@@ -1,22 +1,19 @@
-"""Values on disk, checked to the last bit: stores that are written whole, and append-only shards of samples."""
+"""Models, atlases and indexes on disk: folders in zarr's format, written whole and checked when read."""
 
-from heatmover.storage.lock import writing
 from heatmover.storage.record import Record
-from heatmover.storage.shards import Schema, Shards, Table, Variable, sealed, unsealed
-from heatmover.storage.store import Stored, peek_store, read_store, verify_store, write_store
+from heatmover.storage.samples import Samples, Schema, Table, Variable, parts_of
+from heatmover.storage.store import DAMAGED, Store, sealed, unsealed, writing
 
 __all__ = [
+    "DAMAGED",
     "Record",
+    "Samples",
     "Schema",
-    "Shards",
-    "Stored",
+    "Store",
     "Table",
     "Variable",
-    "peek_store",
-    "read_store",
+    "parts_of",
     "sealed",
     "unsealed",
-    "verify_store",
-    "write_store",
     "writing",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from heatmover._words import quoted
 from heatmover.errors import InvalidInputError
+from heatmover.storage.store import Part, Store
 
 __all__ = ["Record", "matrix_record", "texts_record"]
 
@@ -175,6 +176,35 @@ class Record:
         except UnicodeDecodeError as error:
             raise InvalidInputError(f"stored texts {quoted(name)} in UTF-8", str(error.reason)) from error
 
+    def part_of_store(self) -> Part:
+        """Return it as a part of a store: its values, and its arrays by their path."""
+        return Part({"record": self._document()}, dict(self._flat()))
+
+    def _document(self, depth: int = 8) -> dict[str, Any]:
+        taken = [*self.values, *self.arrays, *self.parts]
+        twice = [name for name in taken if taken.count(name) > 1]
+        if twice or depth == 0:
+            raise InvalidInputError("each name once in a record, at most 8 deep", f"{quoted(taken[0])} and others")
+        inner = {name: part._document(depth - 1) for name, part in self.parts.items()}
+        return {"values": dict(self.values), "arrays": sorted(self.arrays), "parts": inner}
+
+    def _flat(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        yield from self.arrays.items()
+        for name, part in self.parts.items():
+            for path, array in part._flat():
+                yield f"{name}/{path}", array
+
+    @classmethod
+    def from_store(cls, store: Store, *, arrays: bool = True) -> Record:
+        """Return the record of a store, all of it checked; without its arrays it is in the manifest alone."""
+        try:
+            document = store.manifest.parts[0]["values"]["record"]
+            if arrays:
+                store.check()
+            return _record(document, store.arrays(0) if arrays else None)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise store.damage("manifest.json", "it tells of no record") from error
+
     def _unlike(self, expected: str, name: str) -> InvalidInputError:
         return InvalidInputError(
             f"a stored {expected}", quoted(repr(self.values[name])) if name in self.values else "nothing"
@@ -213,3 +243,10 @@ def texts_record(texts: Sequence[str]) -> Record:
         ) from error
     ends = np.cumsum([len(part) for part in encoded], dtype=np.int64)
     return Record(arrays={"letters": np.frombuffer(b"".join(encoded), dtype=np.uint8), "ends": ends})
+
+
+def _record(document: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]] | None, before: str = "") -> Record:
+    """Put values and arrays together again."""
+    own = {} if arrays is None else {name: arrays[before + name] for name in document["arrays"]}
+    parts = {name: _record(part, arrays, f"{before}{name}/") for name, part in document["parts"].items()}
+    return Record(dict(document["values"]), own, parts)

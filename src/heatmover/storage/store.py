@@ -1,9 +1,8 @@
-"""Stores: a record as a folder in zarr's format, version 3, checked to the last bit when it is read.
+"""Stores: a model, an atlas or an index as a folder in zarr's format, with the SHA-256 of every file in a manifest.
 
-Everything is written plainly: one chunk per array, no compression, one canonical spelling of every file of metadata. So
-the reader knows each byte before it looks, except the numbers themselves and the document at the root, which carry
-their SHA-256. Nothing of a store is interpreted before it has been checked, no codec runs, and nothing in it can ask
-for more memory than its files take. Any library that reads zarr reads these stores.
+The zarr package writes and reads the arrays, each one uncompressed chunk. What is new is written beside what is there;
+then a new manifest takes the place of the old one, in one step. So a reader sees all of a change or nothing of it, and
+a process that is killed loses what it was about to write, at most.
 """
 
 from __future__ import annotations
@@ -16,272 +15,309 @@ import re
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, Self, final
 
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._files import check_place, exchange, is_stray, sync
+from heatmover._files import check_place, lock_file, replacing, sync, try_lock
 from heatmover._version import __version__
-from heatmover._words import counted, quoted, quoted_path
+from heatmover._words import quoted, quoted_path
 from heatmover.errors import InvalidInputError, argument
-from heatmover.storage.record import Record
 
-__all__ = ["Stored", "peek_store", "read_store", "verify_store", "write_store"]
+__all__ = ["DAMAGED", "Part", "Store", "sealed", "unsealed", "writing"]
 
-METADATA = "zarr.json"
-# Of the attributes of the root.
-KEY = "heatmover"
-# Names of arrays and parts; what users call things is never part of a path.
-NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-DEPTH = 8
-TYPES = frozenset(
-    ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
-)
-DAMAGED = "the store is damaged: take it from a copy, or make it anew"
-# The document has a line per array and what a model says in words: 10 kB. A root of more bytes is none of ours.
-LONGEST_ROOT = 2**28
-# Bytes that are read and hashed at a time where an array is not kept.
+MANIFEST, LOCK = "manifest.json", ".lock"
+# What a manifest says first. Layouts before 3 had metadata of zarr that was written by hand.
+FORMAT, LAYOUT = "heatmover", 3
+DAMAGED = "it is damaged: take it from a copy, or make it anew"
+# The folder of a part; one that the manifest does not name was left by a writer that died.
+FOLDER = re.compile(r"part[0-9]{6,12}")
+# Of an array in a part; what users call things is never part of a path.
+PATH = re.compile(r"[a-z][a-z0-9_]{0,62}(/[a-z][a-z0-9_]{0,62}){0,8}")
+# Bytes that are hashed at a time.
 AT_ONCE = 2**24
+
+
+class Part(NamedTuple):
+    """What is written at once: plain values, which go into the manifest, and arrays by their path."""
+
+    values: Mapping[str, Any]
+    arrays: Mapping[str, npt.NDArray[Any]]
+
+
+@final
+@dataclass(frozen=True)
+class Manifest:
+    """What a store holds at one generation.
+
+    Attributes
+    ----------
+    kind, version
+        What is stored, such as ``"heatmover-model"``, and the version of that.
+    values
+        What holds for all parts, such as the variables of samples.
+    parts
+        Folder, values and paths of the arrays of each part.
+    files
+        Bytes and SHA-256 of each file, by its path in the store.
+    generation
+        How many times the store was written.
+    writer
+        The version of heatmover that wrote it last.
+    """
+
+    kind: str
+    version: int
+    values: dict[str, Any] = field(default_factory=dict)
+    parts: list[dict[str, Any]] = field(default_factory=list)
+    files: dict[str, list[Any]] = field(default_factory=dict)
+    generation: int = 0
+    writer: str = __version__
+
+    def check(self) -> Self:
+        """Return it, or raise ValueError: a checksum does not tell who made it."""
+        plain = (self.kind, str), (self.version, int), (self.values, dict), (self.parts, list), (self.files, dict)
+        if not all(isinstance(value, kind) for value, kind in (*plain, (self.generation, int), (self.writer, str))):
+            raise ValueError("an entry is of another type")
+        for part in self.parts:
+            if set(part) != {"folder", "values", "arrays"} or not FOLDER.fullmatch(part["folder"]):
+                raise ValueError("a part has other entries")
+            if not all(PATH.fullmatch(path) for path in part["arrays"]):
+                raise ValueError("an array has a path that none has")
+        for path, (size, checksum) in self.files.items():
+            if ".." in path or path.startswith("/") or type(size) is not int or not isinstance(checksum, str):
+                raise ValueError("a file has a path, a size or a checksum that none has")
+        return self
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Stored:
-    """What was read from a store.
+class Store:
+    """A folder at one generation; `create` or `open` makes one. What is written later is in another one.
 
     Attributes
     ----------
-    schema, version
-        What the record is, and the version of its schema.
-    record
-        The values.
-    writer
-        The version of heatmover that wrote it.
-    digest
-        SHA-256 of the document, which holds those of all arrays: two stores with the same content have the same.
-    """
-
-    schema: str
-    version: int
-    record: Record
-    writer: str
-    digest: str
-
-
-def write_store(
-    path: str | os.PathLike[str],
-    record: Record,
-    *,
-    schema: str,
-    version: int,
-    overwrite: bool = False,
-    fill: Callable[[Path], None] | None = None,
-) -> str:
-    """Write a record; the store appears complete or not at all.
-
-    Parameters
-    ----------
-    path
-        Of the folder that is to be made.
-    record
-        What to write.
-    schema, version
-        What it is; `read_store` asks for both.
-    overwrite
-        Replace a store that is there; nothing else is ever replaced.
-    fill
-        Is given the folder before it takes its place, and writes there what is to lie beside the record: see ``beside``
-        in `read_store`.
-
-    Returns
-    -------
-    str
-        SHA-256 of the document.
+    folder
+        Where it is.
+    manifest
+        What it holds.
 
     Examples
     --------
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "numbers.store"
-    >>> _ = write_store(path, Record({"unit": "mm"}, {"lengths": np.arange(3.0)}), schema="lengths", version=1)
-    >>> stored = read_store(path, {"lengths": 1})
-    >>> stored.record.text("unit"), stored.record.array("lengths", np.float64, (3,))
-    ('mm', array([0., 1., 2.]))
+    >>> import tempfile
+    >>> place = Path(tempfile.mkdtemp()) / "numbers.store"
+    >>> first = Store.create(place, "lengths", 1, [Part({"unit": "mm"}, {"lengths": np.arange(3.0)})])
+    >>> second = first.append([Part({"unit": "m"}, {"lengths": np.ones(2)})])
+    >>> [(part["values"]["unit"], second.arrays(n)["lengths"].size) for n, part in enumerate(second.manifest.parts)]
+    [('mm', 3), ('m', 2)]
     """
-    place = _check_path(path)
-    arrays = dict(_arrays_of(record))
-    with _told(place):
-        _check_target(place, overwrite)
-        # In the same folder: only there is a rename one indivisible step.
-        aside = place.with_name(f".heatmover-{uuid.uuid4().hex}.tmp")
-        try:
-            aside.mkdir()
-            digest = _write(aside, _document_of(record), arrays, schema, version)
-            if fill is not None:
-                fill(aside)
-                sync(aside)
-            _put(aside, place, overwrite)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    return digest
 
+    folder: Path
+    manifest: Manifest
+    # Files that were compared with their checksum, by this generation or an earlier one.
+    checked: set[str] = field(default_factory=set)
 
-def read_store(path: str | os.PathLike[str], schemas: Mapping[str, int], *, beside: Collection[str] = ()) -> Stored:
-    """Read a store of which every bit has been checked, or raise.
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        kind: str,
+        version: int,
+        parts: Iterable[Part],
+        *,
+        values: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> Store:
+        """Write a store; it is there completely or not at all.
 
-    Parameters
-    ----------
-    path
-        Of the store.
-    schemas
-        The schemas that can be read, and the newest version of each.
-    beside
-        Names of files and folders at the root that belong to others.
+        Parameters
+        ----------
+        path
+            Of the folder that is to be made.
+        kind, version
+            What is stored; `open` asks for both.
+        parts
+            What to write.
+        values
+            What holds for all parts.
+        overwrite
+            Replace a store that is there; nothing else is ever replaced.
+        """
+        place = check_place(path, "a store")
+        if not place.name:
+            raise InvalidInputError("the path of a store", repr(os.fspath(path)))
+        manifest = Manifest(kind, version, dict(values or {}))
+        with explained(place):
+            if os.path.lexists(place):
+                _check_replaceable(place, overwrite)
+                with writing(place):
+                    return cls.open(place)._write(manifest, parts)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            # In the same folder: only there is a rename one indivisible step.
+            aside = place.with_name(f".heatmover-{uuid.uuid4().hex}.tmp")
+            try:
+                aside.mkdir()
+                cls(aside, manifest)._write(manifest, parts)
+                aside.rename(place)
+                sync(place.absolute().parent)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+        return cls.open(place)
 
-    Returns
-    -------
-    Stored
-        Arrays are the caller's own.
-    """
-    place = _check_path(path)
-    with _told(place, reading=True):
-        head = _read_head(place)
-        _check_schema(place, head, schemas)
-        _check_tree(place, head, beside)
-        arrays = {name: _read_array(place, name, about) for name, about in head["arrays"].items()}
-    record = _record_of(head["document"], arrays)
-    return Stored(head["schema"], head["version"], record, head["writer"], head["sha256"])
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], kinds: Mapping[str, int] | None = None) -> Store:
+        """Open the latest generation, of which the manifest alone is read.
 
-
-def peek_store(path: str | os.PathLike[str], schemas: Mapping[str, int] | None = None) -> Stored:
-    """Read the document of a store and none of its arrays.
-
-    Parameters
-    ----------
-    path
-        Of the store.
-    schemas
-        As in `read_store`. None: whatever its schema is.
-    """
-    place = _check_path(path)
-    with _told(place, reading=True):
-        head = _read_head(place)
-        if schemas is not None:
-            _check_schema(place, head, schemas)
-    return Stored(head["schema"], head["version"], _record_of(head["document"], {}), head["writer"], head["sha256"])
-
-
-def verify_store(path: str | os.PathLike[str], *, beside: Collection[str] = ()) -> Iterator[tuple[str, int]]:
-    """Check every bit of a store in little memory, or raise; yields name and bytes of each array that is right.
-
-    Parameters
-    ----------
-    path, beside
-        As in `read_store`.
-    """
-    place = _check_path(path)
-    with _told(place, reading=True):
-        head = _read_head(place)
-        _check_tree(place, head, beside)
-        for name, about in head["arrays"].items():
-            yield name, _check_chunk(place, name, about)
-
-
-def _check_path(path: str | os.PathLike[str]) -> Path:
-    place = check_place(path, "a store")
-    if not place.name:
-        raise InvalidInputError("the path of a store", repr(os.fspath(path)))
-    return place
-
-
-@contextmanager
-def _told(place: Path, *, reading: bool = False) -> Iterator[None]:
-    """Say in one sentence why a store cannot be read or written."""
-    try:
-        yield
-    except OSError as error:
-        where = quoted_path(str(place))
-        reason = error.strerror or str(error)
-        if reading:
-            raise InvalidInputError(f"a store that can be read at {where}", reason) from error
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        advice = "free some space; nothing of it was left behind" if full else "choose another path"
-        raise InvalidInputError(f"a store to be written at {where}", reason, advice) from error
-
-
-# Writing.
-
-
-def _arrays_of(record: Record, before: str = "", depth: int = 1) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    if depth > DEPTH:
-        raise InvalidInputError(f"records at most {DEPTH} deep", f"one more in {quoted(before)}")
-    taken = [*record.values, *record.arrays, *record.parts]
-    for name in [*record.arrays, *record.parts]:
-        if not NAME.fullmatch(name):
-            raise InvalidInputError("names of lower-case letters, digits and underscores in a store", quoted(name))
-        if taken.count(name) > 1:
-            raise InvalidInputError("each name once in a record", f"{quoted(name)} twice")
-    for name, array in record.arrays.items():
-        if array.dtype.name not in TYPES or array.ndim == 0:
+        Parameters
+        ----------
+        path
+            Of the folder.
+        kinds
+            What can be read, and the newest version of each. None: whatever it is.
+        """
+        place = check_place(path, "a store")
+        manifest = _read_manifest(place)
+        where, kind, version = quoted_path(str(place)), manifest.kind, manifest.version
+        if kinds is not None and kind not in kinds:
+            raise InvalidInputError(f"a store of kind {' or '.join(sorted(kinds))} at {where}", quoted(kind))
+        if kinds is not None and not 1 <= version <= kinds[kind]:
             raise InvalidInputError(
-                f"arrays of truths or numbers in a store ({quoted(before + name)})",
-                f"{array.dtype} with {counted(array.ndim, 'dimension')}",
+                f"{kind} in version {kinds[kind]} or older at {where}",
+                f"version {version}, written by heatmover {quoted(manifest.writer)}",
+                f"install a newer heatmover than {__version__}",
             )
-        yield before + name, array
-    for name, part in record.parts.items():
-        yield from _arrays_of(part, f"{before}{name}/", depth + 1)
+        return cls(place, manifest)
+
+    def refresh(self) -> Store:
+        """Return the latest generation, or itself if that is it."""
+        latest, mine = _read_manifest(self.folder), self.manifest
+        if latest == mine:
+            return self
+        if (latest.kind, latest.values, latest.parts[: len(mine.parts)]) != (mine.kind, mine.values, mine.parts):
+            raise InvalidInputError(
+                f"what was appended to {quoted_path(str(self.folder))}",
+                "another store in its place",
+                "open that one by its path",
+            )
+        return Store(self.folder, latest, self.checked)
+
+    def append(self, parts: Iterable[Part]) -> Store:
+        """Write further parts, and return the generation that has them; one that changed since is an error.
+
+        Whoever calls it holds the store by `writing`.
+        """
+        with explained(self.folder):
+            # Where there are no locks, another writer may have been here.
+            if _read_manifest(self.folder).generation != self.manifest.generation:
+                raise InvalidInputError("one writer at a time", "that another has appended meanwhile", "try again")
+            return self._write(self.manifest, parts)
+
+    def _write(self, before: Manifest, parts: Iterable[Part]) -> Store:
+        """Write parts beside those that are there, then the manifest of ``before`` with them."""
+        self._clear()
+        taken = [int(part["folder"].removeprefix("part")) for part in self.manifest.parts]
+        described, files = [*before.parts], {**before.files, **_write_root(self.folder)}
+        try:
+            for number, part in enumerate(parts, start=max(taken, default=0) + 1):
+                name = f"part{number:06d}"
+                files |= _write_part(self.folder, name, part)
+                described.append({"folder": name, "values": dict(part.values), "arrays": sorted(part.arrays)})
+            generation = self.manifest.generation + 1
+            manifest = replace(before, parts=described, files=files, generation=generation, writer=__version__)
+            with replacing(self.folder / MANIFEST, "wb") as file:
+                file.write(sealed({"format": FORMAT, "layout": LAYOUT, **asdict(manifest)}))
+        except BaseException:
+            self._clear()
+            raise
+        store = Store(self.folder, manifest, self.checked)
+        store._clear()
+        return store
+
+    def _clear(self) -> None:
+        """Remove what is no part: of a writer that did not finish, or of a store that was replaced."""
+        known = {part["folder"] for part in self.manifest.parts}
+        for entry in self.folder.iterdir():
+            if FOLDER.fullmatch(entry.name) and entry.name not in known and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+
+    def arrays(self, number: int, *, but: str | None = None) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays of a part by their path, all compared with their checksums, all but one if asked."""
+        part = self.manifest.parts[number]
+        paths = [path for path in part["arrays"] if path != but]
+        try:
+            return {path: np.array(self._array(f"{part['folder']}/{path}")) for path in paths}
+        # Files with the right checksums that are no arrays were made by somebody else.
+        except (ValueError, TypeError, LookupError, RuntimeError, OSError, MemoryError) as error:
+            if isinstance(error, InvalidInputError):
+                raise
+            raise self.damage(part["folder"], str(error).splitlines()[0][:100] if str(error) else "no array") from error
+
+    def mapped(self, number: int, path: str) -> npt.NDArray[Any]:
+        """Return an array that stays on the disk, compared with its checksum when it is first asked for."""
+        place = f"{self.manifest.parts[number]['folder']}/{path}"
+        array = self._array(place)
+        chunk = self.folder / place / "c" / "/".join("0" * array.ndim)
+        mapped: npt.NDArray[Any] = np.memmap(chunk, array.dtype, "r", shape=array.shape)
+        return mapped
+
+    def _array(self, place: str) -> Any:
+        """Return an array of zarr whose files were checked: one plain chunk, which asks for no more than it has."""
+        import zarr
+
+        sizes = self.check(f"{place}/")
+        array = zarr.open_array(self.folder / place, mode="r", zarr_format=3)
+        if sum(sizes.values()) - sizes.get(f"{place}/zarr.json", 0) != array.nbytes or array.compressors:
+            raise self.damage(place, "it is not one plain chunk of its size")
+        return array
+
+    def check(self, below: str = "") -> dict[str, int]:
+        """Compare files with their checksums, those whose paths begin so, and return their bytes, or raise."""
+        sizes = {}
+        for name, (size, checksum) in self.manifest.files.items():
+            if name.startswith(below):
+                sizes[name] = size
+                if name not in self.checked:
+                    self._check_file(name, size, checksum)
+                    self.checked.add(name)
+        return sizes
+
+    def verify(self) -> dict[str, int]:
+        """Compare every file with its checksum, whatever was compared before, and return their bytes, or raise."""
+        self.checked.clear()
+        return self.check()
+
+    def _check_file(self, name: str, size: int, checksum: str) -> None:
+        path = self.folder / name
+        try:
+            about = path.lstat()
+            if not stat.S_ISREG(about.st_mode):
+                raise self.damage(name, "it is no plain file")
+            if about.st_size != size:
+                raise self.damage(name, f"{about.st_size:,} bytes where {size:,} were written")
+            if _digest(path) != checksum:
+                raise self.damage(name, "its SHA-256 is another than the manifest's")
+        except OSError as error:
+            raise self.damage(name, error.strerror or str(error)) from error
+
+    def damage(self, name: str, reason: str) -> InvalidInputError:
+        """Return the error that says what of the store cannot be used, and why."""
+        found = f"that {quoted(name)} cannot be used ({reason})"
+        return InvalidInputError(f"the store {quoted_path(str(self.folder))} as it was written", found, DAMAGED)
 
 
-def _document_of(record: Record) -> dict[str, Any]:
-    return {"values": dict(record.values), "parts": {name: _document_of(part) for name, part in record.parts.items()}}
-
-
-def _write(
-    aside: Path, document: dict[str, Any], arrays: Mapping[str, npt.NDArray[Any]], schema: str, version: int
-) -> str:
-    about = {}
-    for folder in _folders(arrays, document):
-        (aside / folder).mkdir()
-        _write_file(aside / folder / METADATA, _group(None))
-    for name, array in arrays.items():
-        plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        about[name] = {"dtype": array.dtype.name, "shape": list(array.shape), "sha256": _digest(plain)}
-        (aside / name).mkdir()
-        _write_file(aside / name / METADATA, _array_metadata(about[name]))
-        if array.size:
-            chunk = aside / _chunk(name, array.ndim)
-            chunk.parent.mkdir(parents=True)
-            _write_file(chunk, plain.reshape(-1).view(np.uint8).data)
-    head = {"arrays": about, "document": document, "schema": schema, "version": version, "writer": __version__}
-    head["sha256"] = hashlib.sha256(_canonical(head)).hexdigest()
-    _write_file(aside / METADATA, _group(head))
-    for folder, _, _ in os.walk(aside, topdown=False):
-        sync(Path(folder))
-    return str(head["sha256"])
-
-
-def _write_file(path: Path, content: bytes | memoryview) -> None:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _check_target(place: Path, overwrite: bool) -> None:
-    _recover(place)
-    if not os.path.lexists(place):
-        return
+def _check_replaceable(place: Path, overwrite: bool) -> None:
     where = quoted_path(str(place))
     if not overwrite:
         raise InvalidInputError(
             f"a path where nothing is, {where}", "that something is there", f"{argument('overwrite', True)} replaces it"
         )
     try:
-        ours = not place.is_symlink() and place.is_dir() and bool(_read_head(place))
+        ours = not place.is_symlink() and bool(_read_manifest(place))
     except InvalidInputError:
         ours = False
     if not ours:
@@ -290,324 +326,159 @@ def _check_target(place: Path, overwrite: bool) -> None:
         )
 
 
-def _put(aside: Path, place: Path, overwrite: bool) -> None:
-    if not overwrite or not os.path.lexists(place):
-        # Onto a folder that is not empty, which another process may have put there, no system renames.
-        aside.rename(place)
-        sync(place.absolute().parent)
-        return
-    if not exchange(aside, place):
-        _put_in_two_steps(aside, place)
-    sync(place.absolute().parent)
-    # In exchange the old store is aside now, and goes with it.
+# Files.
 
 
-def _put_in_two_steps(aside: Path, place: Path) -> None:
-    """Replace a store where the system cannot exchange names: a death in between is mended by the next reader."""
-    old = _kept(place)
-    shutil.rmtree(old, ignore_errors=True)
-    place.rename(old)
-    try:
-        aside.rename(place)
-    except BaseException:
-        with suppress(OSError):
-            old.rename(place)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+def _write_root(folder: Path) -> dict[str, list[Any]]:
+    """Make the folder a group of zarr, if it is none, and return bytes and checksum of what says so."""
+    import zarr
+
+    zarr.open_group(folder, mode="a", zarr_format=3)
+    return _inventory(folder, [folder / "zarr.json"])
 
 
-def _kept(place: Path) -> Path:
-    """Return where the store at a place is, between two steps; it fits into any file system, unlike a longer name."""
-    return place.with_name(f".heatmover-{hashlib.sha256(os.fsencode(place.name)).hexdigest()[:32]}.old")
+def _write_part(folder: Path, name: str, part: Part) -> dict[str, list[Any]]:
+    """Write the arrays of a part onto the disk, and return bytes and checksum of each file."""
+    import zarr
 
-
-def _recover(place: Path) -> None:
-    """Bring a store back that a writer had moved aside when it died."""
-    old = _kept(place)
-    if not os.path.lexists(place) and old.is_dir() and not old.is_symlink():
-        # If the writer lives still, one of the two puts it there.
-        with suppress(OSError):
-            old.rename(place)
-
-
-# Reading.
-
-
-def _read_head(place: Path) -> dict[str, Any]:
-    """Return what the root says of a store, or raise unless it is, byte for byte, what heatmover would have written."""
-    where = quoted_path(str(place))
-    _recover(place)
-    if not place.is_dir():
-        found = "a file" if place.exists() else "nothing there"
-        raise InvalidInputError(f"a store of heatmover, which is a folder, at {where}", found)
-    try:
-        text = _read_file(place / METADATA, None)
-    except FileNotFoundError:
-        raise InvalidInputError(
-            f"a store of heatmover at {where}", f"a folder without {METADATA}", "name the folder that was saved"
-        ) from None
-    try:
-        root = json.loads(text)
-        head = root["attributes"][KEY]
-        stated = head["sha256"]
-        rest = {name: value for name, value in head.items() if name != "sha256"}
-        right = stated == hashlib.sha256(_canonical(rest)).hexdigest() and text == _group(head)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        right = None
-    if right is None and b'"heatmover"' not in text:
-        raise InvalidInputError(f"a store of heatmover at {where}", f"a {METADATA} of something else")
-    if not right:
-        raise InvalidInputError(f"a document that fits its SHA-256 in {where}", f"another {METADATA}", DAMAGED)
-    _check_head(where, head)
-    return dict(head)
-
-
-def _check_head(where: str, head: Mapping[str, Any]) -> None:
-    """Raise unless the names and shapes are such as a store may have: the checksum does not tell who made it."""
-    fits = (
-        isinstance(head.get("schema"), str)
-        and type(head.get("version")) is int
-        and isinstance(head.get("writer"), str)
-        and isinstance(head.get("document"), dict)
-        and isinstance(head.get("arrays"), dict)
-    )
-    if not fits:
-        raise InvalidInputError(f"schema, version, writer, document and arrays in {where}", "other entries")
-    for name, about in head["arrays"].items():
-        parts = name.split("/")
-        if len(parts) > DEPTH or not all(NAME.fullmatch(part) for part in parts):
-            raise InvalidInputError(f"names of arrays in {where} that a store may have", quoted(name))
-        shape = about.get("shape") if isinstance(about, dict) else None
-        numbers = isinstance(shape, list) and shape and all(type(side) is int and 0 <= side < 2**48 for side in shape)
-        if not numbers or about.get("dtype") not in TYPES or not isinstance(about.get("sha256"), str):
-            raise InvalidInputError(f"type, shape and SHA-256 of the array {quoted(name)} in {where}", "other entries")
-
-
-def _check_schema(place: Path, head: Mapping[str, Any], schemas: Mapping[str, int]) -> None:
-    schema, version, where = head["schema"], head["version"], quoted_path(str(place))
-    if schema not in schemas:
-        raise InvalidInputError(f"a store of kind {' or '.join(sorted(schemas))} at {where}", quoted(schema))
-    if version > schemas[schema]:
-        raise InvalidInputError(
-            f"{schema} in version {schemas[schema]} or older at {where}",
-            f"version {version}, written by heatmover {quoted(head['writer'])}",
-            f"install a newer heatmover than {__version__}",
-        )
-    if version < 1:
-        raise InvalidInputError(f"a version of {schema} at {where}", f"{version}")
-
-
-def _check_tree(place: Path, head: Mapping[str, Any], beside: Collection[str]) -> None:
-    """Raise unless the files are those that the document tells of, none more, none less, and no links."""
-    expected = {METADATA}
-    folders = set(_folders(head["arrays"], head["document"]))
-    for name, about in head["arrays"].items():
-        expected.add(f"{name}/{METADATA}")
-        if 0 not in about["shape"]:
-            expected.add(_chunk(name, len(about["shape"])))
-    expected |= {f"{folder}/{METADATA}" for folder in folders}
-    found = set(_walk(place, beside))
-    where = quoted_path(str(place))
-    for names, what in ((expected - found, "is missing"), (found - expected, "does not belong there")):
-        if names:
+    group = zarr.open_group(folder / name, mode="w-", zarr_format=3)
+    for path, array in part.arrays.items():
+        if not PATH.fullmatch(path) or array.dtype.kind not in "biuf" or array.ndim == 0:
             raise InvalidInputError(
-                f"the {counted(len(expected), 'file')} of the store {where}",
-                f"that {quoted(min(names))} {what}",
-                DAMAGED,
+                "arrays of truths or numbers, with names of lower-case letters, digits and underscores",
+                f"{quoted(path)}: {array.dtype}, {array.ndim} dimensions",
             )
-    for folder in folders:
-        _check_same(place, f"{folder}/{METADATA}", _group(None))
-    for name, about in head["arrays"].items():
-        _check_same(place, f"{name}/{METADATA}", _array_metadata(about))
-
-
-def _walk(place: Path, beside: Collection[str]) -> Iterator[str]:
-    """Yield the paths of all files, folders without any included."""
-    for folder, folders, files in os.walk(place, onerror=_raise):
-        if Path(folder) == place:
-            folders[:] = [name for name in folders if name not in beside]
-            files = [name for name in files if name not in beside]
-        files = [name for name in files if not is_stray(name)]
-        inside = Path(folder).relative_to(place)
-        linked = [name for name in folders if (Path(folder) / name).is_symlink()]
-        for name in [*files, *linked]:
-            yield (inside / name).as_posix()
-        if not files and not folders and Path(folder) != place:
-            yield inside.as_posix()
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def _check_same(place: Path, name: str, content: bytes) -> None:
-    if _read_file(place / name, len(content)) != content:
-        raise InvalidInputError(f"{quoted(name)} in {quoted_path(str(place))} as it was written", "another", DAMAGED)
-
-
-def _read_array(place: Path, name: str, about: Mapping[str, Any]) -> npt.NDArray[Any]:
-    shape, dtype = tuple(about["shape"]), np.dtype(about["dtype"])
-    chunk = place / _chunk(name, len(shape))
-    # Only as much memory as there are bytes in the file.
-    _check_size(place, chunk, name, _bytes(about))
-    array = np.empty(shape, dtype=dtype.newbyteorder("<"))
-    if array.size:
-        with _opened(chunk) as file:
-            read = file.readinto(array.reshape(-1).view(np.uint8).data)
-        if read != array.nbytes:
-            raise _cut(place, name, array.nbytes, read)
-    if _digest(array) != about["sha256"]:
-        raise _changed(place, name)
-    if dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1:
-        raise InvalidInputError(f"truths in the array {quoted(name)} of {quoted_path(str(place))}", "other numbers")
-    return array.astype(dtype, copy=False)
-
-
-def _check_chunk(place: Path, name: str, about: Mapping[str, Any]) -> int:
-    """Check the numbers of an array without keeping them; return their bytes."""
-    total, size = hashlib.sha256(), _bytes(about)
-    chunk = place / _chunk(name, len(about["shape"]))
-    _check_size(place, chunk, name, size)
-    if size:
-        with _opened(chunk) as file:
-            while part := file.read(AT_ONCE):
-                total.update(part)
-    if total.hexdigest() != about["sha256"]:
-        raise _changed(place, name)
-    return size
-
-
-def _bytes(about: Mapping[str, Any]) -> int:
-    size = np.dtype(about["dtype"]).itemsize
-    for side in about["shape"]:
-        size *= side
-    return int(size)
-
-
-def _check_size(place: Path, chunk: Path, name: str, size: int) -> None:
-    if size and chunk.lstat().st_size != size:
-        raise _cut(place, name, size, chunk.lstat().st_size)
-
-
-def _cut(place: Path, name: str, size: int, found: int) -> InvalidInputError:
-    where = quoted_path(str(place))
-    return InvalidInputError(f"{size:,} bytes of the array {quoted(name)} in {where}", f"{found:,}", DAMAGED)
-
-
-def _changed(place: Path, name: str) -> InvalidInputError:
-    where = quoted_path(str(place))
-    return InvalidInputError(f"numbers that fit the SHA-256 of the array {quoted(name)} in {where}", "others", DAMAGED)
-
-
-def _read_file(path: Path, size: int | None) -> bytes:
-    """Read a small file; at most one byte more than it should have."""
-    with _opened(path) as file:
-        content: bytes = file.read(LONGEST_ROOT if size is None else size + 1)
-        return content
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """Open a plain file, and neither a link nor a pipe."""
-    careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(path, os.O_RDONLY | careful)
-    with os.fdopen(descriptor, "rb", buffering=0) as raw:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "Not a plain file", str(path))
-        yield _Whole(raw)
-
-
-class _Whole:
-    """Reads as much as was asked for; the system itself gives at most 2 GiB at a time."""
-
-    def __init__(self, raw: Any) -> None:
-        self._raw = raw
-
-    def read(self, size: int) -> bytes:
-        parts, left = [], size
-        while left and (part := self._raw.read(min(left, AT_ONCE))):
-            parts.append(part)
-            left -= len(part)
-        return b"".join(parts)
-
-    def readinto(self, memory: memoryview) -> int:
-        done = 0
-        while done < len(memory) and (read := self._raw.readinto(memory[done : done + AT_ONCE])):
-            done += read
-        return done
-
-
-def _record_of(document: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Record:
-    """Put documents and arrays together again."""
-    if not isinstance(document, dict) or set(document) != {"parts", "values"}:
-        raise InvalidInputError("values and parts in the document of a store", "other entries")
-    values, parts = document["values"], document["parts"]
-    if not isinstance(values, dict) or not isinstance(parts, dict):
-        raise InvalidInputError("values and parts by name in the document of a store", "others")
-    own = {name: array for name, array in arrays.items() if "/" not in name}
-    inner = {
-        name: _record_of(
-            part,
-            {key.removeprefix(f"{name}/"): array for key, array in arrays.items() if key.startswith(f"{name}/")},
+        group.create_array(
+            path,
+            data=np.asarray(array, dtype=array.dtype.newbyteorder("<")),
+            chunks=tuple(max(side, 1) for side in array.shape),
+            compressors=None,
+            config={"write_empty_chunks": True},
         )
-        for name, part in parts.items()
-    }
-    return Record(values, own, inner)
+    for place, _, _ in os.walk(folder / name, topdown=False):
+        sync(Path(place))
+    sync(folder)
+    return _inventory(folder, sorted(path for path in (folder / name).rglob("*") if path.is_file()))
 
 
-# The format.
+def _inventory(folder: Path, paths: Iterable[Path]) -> dict[str, list[Any]]:
+    """Bring files onto the disk, and return bytes and checksum of each."""
+    files = {}
+    for path in paths:
+        sync(path)
+        files[path.relative_to(folder).as_posix()] = [path.stat().st_size, _digest(path)]
+    return files
 
 
-def _canonical(value: Any) -> bytes:
+def _digest(path: Path) -> str:
+    total = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while data := file.read(AT_ONCE):
+            total.update(data)
+    return total.hexdigest()
+
+
+# The manifest.
+
+
+def sealed(content: Mapping[str, Any]) -> bytes:
+    """Return a document with its own checksum: that of the canonical JSON of its content."""
+    text = _canonical(content)
+    return b'{"content":' + text + b',"sha256":"' + hashlib.sha256(text).hexdigest().encode() + b'"}\n'
+
+
+def unsealed(data: bytes) -> dict[str, Any]:
+    """Return the content of a sealed document; ValueError if it is not as it was written."""
+    try:
+        document = json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    content = document.get("content") if isinstance(document, dict) else None
+    if not isinstance(content, dict) or sealed(content) != data:
+        raise ValueError("its SHA-256 does not fit its content")
+    return content
+
+
+def _canonical(content: object) -> bytes:
     """Return the one spelling of a value as JSON: sorted, without spaces, ASCII, no NaN."""
     try:
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+        return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError("values that JSON can hold", str(error)) from error
 
 
-def _group(head: Mapping[str, Any] | None) -> bytes:
-    attributes = {} if head is None else {KEY: head}
-    return _canonical({"attributes": attributes, "node_type": "group", "zarr_format": 3})
+def _read_manifest(folder: Path) -> Manifest:
+    path, where = folder / MANIFEST, quoted_path(str(folder))
+    try:
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise OSError(errno.EINVAL, "it is no plain file")
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        older = (folder / "zarr.json").is_file()
+        there = "nothing there" if not folder.exists() else "a file" if folder.is_file() else f"no {MANIFEST} in it"
+        advice = "one that an older heatmover wrote is made anew" if older else "give the folder that was saved"
+        raise InvalidInputError(f"a store of heatmover, which is a folder, at {where}", there, advice) from None
+    except OSError as error:
+        raise InvalidInputError(f"a store that can be read at {where}", error.strerror or str(error)) from error
+    try:
+        content = unsealed(data)
+        if content.pop("format", None) != FORMAT:
+            raise ValueError("it is of another program, or of an older heatmover")
+        if content.pop("layout", None) != LAYOUT:
+            raise ValueError(f"it has another layout than {LAYOUT}, of another heatmover")
+        return Manifest(**content).check()
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        reason = str(error).splitlines()[0][:100] if str(error) else "not JSON"
+        raise InvalidInputError(
+            f"a manifest of heatmover at {where}", f"one that cannot be used ({reason})", DAMAGED
+        ) from error
 
 
-def _array_metadata(about: Mapping[str, Any]) -> bytes:
-    dtype = about["dtype"]
-    return _canonical(
-        {
-            "attributes": {},
-            # zarr has no chunks of length zero.
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [max(s, 1) for s in about["shape"]]}},
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-            "data_type": dtype,
-            "fill_value": False if dtype == "bool" else 0,
-            "node_type": "array",
-            "shape": about["shape"],
-            "zarr_format": 3,
-        }
-    )
+# One writer at a time.
 
 
-def _chunk(name: str, n_dimensions: int) -> str:
-    return "/".join([name, "c", *["0"] * n_dimensions])
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Be the only writer of a folder, or raise at once if there is another.
+
+    The system lets go of the lock when its process ends, however it ends: a killed writer stops nobody. On file systems
+    that know no locks nothing is held; writers there notice each other by the generation of the manifest.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with writing(folder), writing(folder):
+    ...     pass
+    Traceback (most recent call last):
+        ...
+    heatmover.errors.InvalidInputError: Expected one writer at a time, found that another is writing to ...
+    """
+    with explained(folder):
+        descriptor = lock_file(folder / LOCK)
+    try:
+        if try_lock(descriptor) is False:
+            raise InvalidInputError(
+                "one writer at a time",
+                f"that another is writing to {quoted_path(str(folder))}",
+                "wait until it has finished, and try again",
+            )
+        yield
+    finally:
+        os.close(descriptor)
 
 
-def _folders(arrays: Collection[str], document: Any) -> list[str]:
-    """Return the groups between the root and the arrays, and those of parts without arrays, outer ones first."""
-    found = {name[:end] for name in arrays for end in range(len(name)) if name[end] == "/"}
-    found |= set(_parts(document))
-    return sorted(found)
-
-
-def _parts(document: Any, before: str = "") -> Iterator[str]:
-    parts = document.get("parts") if isinstance(document, dict) else None
-    for name, part in (parts if isinstance(parts, dict) else {}).items():
-        if not NAME.fullmatch(name) or before.count("/") >= DEPTH:
-            raise InvalidInputError("names of parts that a store may have", quoted(before + name))
-        yield before + name
-        yield from _parts(part, f"{before}{name}/")
-
-
-def _digest(array: npt.NDArray[Any]) -> str:
-    return hashlib.sha256(array.reshape(-1).view(np.uint8).data if array.size else b"").hexdigest()
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Say in one sentence why something could not be written: no space, no permission, no such folder."""
+    try:
+        yield
+    except OSError as error:
+        place, reason = quoted_path(str(path)), error.strerror or str(error)
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            advice = "free some and try again: what was written before is kept"
+            raise InvalidInputError(f"space to write to {place}", reason, advice) from error
+        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+            advice = "choose a folder of your own, or ask for permission"
+            raise InvalidInputError(f"{place} to be a folder that can be written", reason, advice) from error
+        raise InvalidInputError(f"to write to {place}", reason, "choose another path") from error

@@ -1,4 +1,4 @@
-"""Shards: what was appended is there, to the bit, or an error says what is wrong with it."""
+"""Samples in a store: what was appended is there, to the bit, or an error says what is wrong with it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import zarr
 
 from heatmover.errors import InvalidInputError
-from heatmover.storage import Schema, Shards, Table, sealed, shards, unsealed
+from heatmover.storage import Samples, Schema, Store, Table, parts_of, samples, sealed
 
 ROWS = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
 NAMES = ["a", "b", "ä ☃", "../../etc", "e" * 1000, "line\nbreak", "0"]
@@ -29,32 +30,40 @@ def table(part: slice = slice(None)) -> Table:
     return Table.checked(ROWS[part], NAMES[part], columns)
 
 
-@pytest.fixture(autouse=True)
-def without_waiting(monkeypatch):
-    """Do not wait for the disk: what a dead process has written is there for others all the same."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+def create(folder: Path, schema: Schema, given: Table) -> Samples:
+    return Samples(Store.create(folder, "rows", 1, parts_of(given, schema), values={"samples": schema.values()}))
+
+
+def opened(folder: Path) -> Samples:
+    return Samples(Store.open(folder, {"rows": 1}))
 
 
 @pytest.fixture
-def store(tmp_path) -> Shards:
+def store(tmp_path) -> Samples:
     """Two generations of four and three samples."""
     first = table(slice(0, 4))
-    return Shards.create(tmp_path / "s", Schema(3, "float32", first.kinds, "model"), first).append(table(slice(4, 7)))
+    return create(tmp_path / "s", Schema(3, "float32", first.kinds, "model"), first).append(table(slice(4, 7)))
 
 
-def all_rows(found: Shards, memory: int = 2**20) -> np.ndarray:
+def all_rows(found: Samples, memory: int = 2**20) -> np.ndarray:
     return np.vstack([block for _, block in found.blocks(memory)])
 
 
-def everything(found: Shards) -> tuple:
+def all_of(folder: Path) -> tuple:
+    found = opened(folder)
+    found.store.check()
+    return everything(found)
+
+
+def everything(found: Samples) -> tuple:
     """All that a reader can see, in values that compare."""
     columns = {name: [None if v != v else v for v in values] for name, values in found.variables().items()}
-    return found.schema, found.generation, list(found.names), columns, all_rows(found).tobytes()
+    return found.schema, found.store.manifest.generation, list(found.names), columns, all_rows(found).tobytes()
 
 
 def test_what_was_written_is_read(store):
-    found = Shards.open(store.folder)
-    assert (found.n_rows, found.generation, found.schema.model) == (7, 2, "model")
+    found = opened(store.store.folder)
+    assert (found.n_rows, found.store.manifest.generation, found.schema.model) == (7, 2, "model")
     assert list(found.names) == NAMES
     assert [found.row(name) for name in NAMES] == list(range(7))
     np.testing.assert_array_equal(found.variables()["age"], [1, 2.5, np.nan, np.nan, -3, 0, 2**40])
@@ -63,36 +72,34 @@ def test_what_was_written_is_read(store):
         assert all_rows(found, memory).tobytes() == ROWS.tobytes()
     np.testing.assert_array_equal(found.take(np.array([6, 0, 4, 0])), ROWS[[6, 0, 4, 0]])
     assert [first for first, _ in found.blocks(start=4)] == [4]
-    found.verify()
+    found.store.verify()
 
 
 def test_double_precision_keeps_its_bits(tmp_path):
     rows = np.random.default_rng(1).normal(size=(4, 2))
-    Shards.create(tmp_path / "s", Schema(2, "float64"), Table.checked(rows, "abcd"))
-    assert all_rows(Shards.open(tmp_path / "s")).tobytes() == rows.tobytes()
+    create(tmp_path / "s", Schema(2, "float64"), Table.checked(rows, "abcd"))
+    assert all_rows(opened(tmp_path / "s")).tobytes() == rows.tobytes()
 
 
 def test_any_reader_of_zarr_reads_it(store):
-    zarr = pytest.importorskip("zarr")
-    group = zarr.open_group(store.folder, mode="r")
-    np.testing.assert_array_equal(group["shards/s00000000/rows"][:], ROWS[:4])
-    ends = group["shards/s00000001/name_ends"][:]
-    texts = group["shards/s00000001/names"][:].tobytes()
-    assert [texts[i:j].decode() for i, j in zip([0, *ends], ends, strict=False)] == NAMES[4:]
-    np.testing.assert_array_equal(group["shards/s00000000/variable0"][:], [1, 2.5, np.nan, np.nan])
+    group = zarr.open_group(store.store.folder, mode="r")
+    np.testing.assert_array_equal(group["part000001/rows"][:], ROWS[:4])
+    table = json.loads(group["part000002/table"][:].tobytes())
+    assert table["names"] == NAMES[4:]
+    assert table["variables"] == [VARIABLES["age"][4:], VARIABLES["sex"][4:]]
 
 
-def test_many_rows_make_several_shards_and_one_generation(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "SHARD_BYTES", 24)  # two rows
-    made = Shards.create(tmp_path / "s", Schema(3, "float32", table().kinds), table())
-    assert made.generation == 1
-    assert len(list((tmp_path / "s" / "shards").glob("s0*"))) == 4
+def test_many_rows_make_several_parts_and_one_generation(tmp_path, monkeypatch):
+    monkeypatch.setattr(samples, "PART_BYTES", 24)  # two rows
+    made = create(tmp_path / "s", Schema(3, "float32", table().kinds), table())
+    assert made.store.manifest.generation == 1
+    assert len(list((tmp_path / "s").glob("part*"))) == 4
     assert all_rows(made).tobytes() == ROWS.tobytes()
     assert list(made.names) == NAMES
 
 
 def test_a_snapshot_does_not_see_what_came_later(tmp_path):
-    one = Shards.create(tmp_path / "s", Schema(3, "float32", table().kinds), table(slice(0, 4)))
+    one = create(tmp_path / "s", Schema(3, "float32", table().kinds), table(slice(0, 4)))
     two = one.append(table(slice(4, 7)))
     assert (one.n_rows, two.n_rows) == (4, 7)
     assert list(one.names) == NAMES[:4]
@@ -104,14 +111,14 @@ def test_a_snapshot_does_not_see_what_came_later(tmp_path):
 
 
 def test_an_older_handle_appends_to_the_latest(tmp_path):
-    one = Shards.create(tmp_path / "s", Schema(3, "float32", table().kinds), table(slice(0, 2)))
-    other = Shards.open(tmp_path / "s")
+    one = create(tmp_path / "s", Schema(3, "float32", table().kinds), table(slice(0, 2)))
+    other = opened(tmp_path / "s")
     one.append(table(slice(2, 4)))
     assert list(other.append(table(slice(4, 7))).names) == NAMES
 
 
 def test_what_does_not_fit_is_refused_and_nothing_changes(store):
-    before = everything(Shards.open(store.folder))
+    before = everything(opened(store.store.folder))
     wrong = [
         ("distinct names", lambda: Table.checked(ROWS[:2], ["x", "x"], {"age": [1, 2], "sex": [None, "m"]})),
         ("names that are not taken", lambda: table(slice(0, 1))),
@@ -130,8 +137,8 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(store):
     for said, made in wrong:
         with pytest.raises(InvalidInputError, match=said):
             store.append(made())
-    assert everything(Shards.open(store.folder)) == before
-    assert len(list((store.folder / "shards").iterdir())) == 3
+    assert everything(opened(store.store.folder)) == before
+    assert len(list(store.store.folder.glob("part*"))) == 2
 
 
 def test_a_variable_without_values_has_the_kind_that_is_stored(store):
@@ -155,12 +162,12 @@ def test_values_and_counts_come_back_as_they_were(tmp_path):
         for part in (slice(0, 2), slice(2, 3))
     ]  # fmt: skip
     schema = Schema(3, "float32", tables[0].kinds, None, 4)
-    made = Shards.create(tmp_path / "s", schema, tables[0]).append(tables[1])
-    for found in (made, Shards.open(tmp_path / "s")):
+    made = create(tmp_path / "s", schema, tables[0]).append(tables[1])
+    for found in (made, opened(tmp_path / "s")):
         assert repr(found.variables()) == repr(given)  # a truth is a truth, and 1.0 is not 1
         np.testing.assert_array_equal(found.counts().toarray(), dense)
-    sizes = made.verify()
-    assert sizes["shards/s00000000/count_cells"] == 8 * 3
+    sizes = made.store.verify()
+    assert sizes["part000001/count_cells/c/0"] == 8 * 3
 
 
 @pytest.mark.parametrize(
@@ -187,38 +194,36 @@ def test_counts_belong_to_a_store_of_counts(store, tmp_path):
     with pytest.raises(InvalidInputError, match="samples alone, as the store keeps them, found 2 nodes"):
         store.append(Table.checked(ROWS[:1], ["x"], {"age": [1], "sex": ["m"]}, counts=counts))
     with pytest.raises(InvalidInputError, match="their cells at 3 nodes, as the store keeps them, found 2 nodes"):
-        Shards.create(tmp_path / "t", Schema(3, "float32", n_nodes=3), Table.checked(ROWS[:1], ["x"], counts=counts))
+        create(tmp_path / "t", Schema(3, "float32", n_nodes=3), Table.checked(ROWS[:1], ["x"], counts=counts))
 
 
 def test_a_place_that_is_taken(tmp_path, store):
-    with pytest.raises(InvalidInputError, match="a new or empty folder"):
-        Shards.create(store.folder, store.schema, table())
+    with pytest.raises(InvalidInputError, match="a path where nothing is"):
+        create(store.store.folder, store.schema, table())
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInputError, match="a new or empty folder"):
-        Shards.create(tmp_path / "file", store.schema, table())
-    (tmp_path / "empty").mkdir()
-    assert Shards.create(tmp_path / "empty", store.schema, table()).n_rows == 7
+    with pytest.raises(InvalidInputError, match="a path where nothing is"):
+        create(tmp_path / "file", store.schema, table())
 
 
 def test_no_store_there(tmp_path):
-    with pytest.raises(InvalidInputError, match=r"a folder of samples, found no manifest\.json"):
-        Shards.open(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"a store of heatmover, .*, found no manifest\.json"):
+        opened(tmp_path)
 
 
 def test_another_store_in_its_place(store):
-    shutil.rmtree(store.folder)
-    Shards.create(store.folder, store.schema, table(slice(1, 7)))
+    shutil.rmtree(store.store.folder)
+    create(store.store.folder, store.schema, table(slice(1, 7)))
     with pytest.raises(InvalidInputError, match="another store in its place"):
         store.refresh()
 
 
 def test_a_death_at_any_step_of_an_append_loses_nothing(tmp_path, deaths):
-    first = Shards.create(tmp_path / "s", Schema(3, "float32", table().kinds), table(slice(0, 4)))
+    first = create(tmp_path / "s", Schema(3, "float32", table().kinds), table(slice(0, 4)))
     before, survived = everything(first), 0
     for _ in deaths(lambda: first.append(table(slice(4, 7))), (os, "fsync")):
-        found = Shards.open(first.folder)
-        found.verify()
-        if found.generation == 2:
+        found = opened(first.store.folder)
+        found.store.verify()
+        if found.store.manifest.generation == 2:
             break
         assert everything(found) == before
         survived += 1
@@ -227,15 +232,15 @@ def test_a_death_at_any_step_of_an_append_loses_nothing(tmp_path, deaths):
     assert list(found.names) == NAMES
     assert all_rows(found).tobytes() == ROWS.tobytes()
     found.append(Table.checked(ROWS[:1], ["next"], {"age": [1], "sex": ["m"]}))
-    left = sorted(path.name for path in (first.folder / "shards").iterdir())
-    assert left == ["s00000000", "s00000001", "s00000002", "zarr.json"]  # the next writer cleared up
+    left = sorted(path.name for path in first.store.folder.glob("part*"))
+    assert left == ["part000001", "part000002", "part000003"]  # the next writer cleared up
 
 
 APPEND = """
-import pathlib, sys
+import sys
 import numpy as np
-from heatmover.storage import Shards, Table
-store = Shards.open(pathlib.Path(sys.argv[1]))
+from heatmover.storage import Samples, Store, Table
+store = Samples(Store.open(sys.argv[1]))
 while True:
     first = store.n_rows
     names = [f"n{row}" for row in range(first, first + 5)]
@@ -246,7 +251,7 @@ while True:
 
 def test_killed_processes_lose_nothing_that_was_committed(tmp_path):
     rows = np.zeros((5, 2), dtype=np.float32)
-    Shards.create(tmp_path / "s", Schema(2, "float32"), Table.checked(rows, [f"n{row}" for row in range(5)]))
+    create(tmp_path / "s", Schema(2, "float32"), Table.checked(rows, [f"n{row}" for row in range(5)]))
     for kill in range(5):
         child = subprocess.Popen([sys.executable, "-c", APPEND, str(tmp_path / "s")], stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
@@ -254,8 +259,8 @@ def test_killed_processes_lose_nothing_that_was_committed(tmp_path):
         child.send_signal(signal.SIGKILL)
         rest, _ = child.communicate()
         told += [int(line) for line in rest.splitlines()]
-        found = Shards.open(tmp_path / "s")
-        found.verify()
+        found = opened(tmp_path / "s")
+        found.store.verify()
         assert found.n_rows >= told[-1]
         assert list(found.names) == [f"n{row}" for row in range(found.n_rows)]
         expected = np.repeat(np.arange(0, found.n_rows, 5), 5).astype(np.float32)
@@ -263,7 +268,7 @@ def test_killed_processes_lose_nothing_that_was_committed(tmp_path):
 
 
 def test_a_full_disk_changes_nothing(store, monkeypatch):
-    before = everything(Shards.open(store.folder))
+    before = everything(opened(store.store.folder))
     left = [7]
 
     def full(descriptor):
@@ -272,13 +277,13 @@ def test_a_full_disk_changes_nothing(store, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InvalidInputError, match=r"space to write to .*what was committed before is kept"):
+    with pytest.raises(InvalidInputError, match=r"space to write to .*what was written before is kept"):
         store.append(Table.checked(ROWS[:1], ["x"], {"age": [1], "sex": ["m"]}))
-    with pytest.raises(InvalidInputError, match="no space left"):
-        Shards.create(store.folder.with_name("t"), store.schema, table())
-    assert everything(Shards.open(store.folder)) == before
-    assert sorted(path.name for path in (store.folder / "shards").iterdir()) == ["s00000000", "s00000001", "zarr.json"]
-    assert sorted(path.name for path in store.folder.parent.iterdir()) == ["s"]
+    with pytest.raises(InvalidInputError, match="No space left"):
+        create(store.store.folder.with_name("t"), store.schema, table())
+    assert everything(opened(store.store.folder)) == before
+    assert sorted(path.name for path in store.store.folder.glob("part*")) == ["part000001", "part000002"]
+    assert sorted(path.name for path in store.store.folder.parent.iterdir()) == ["s"]
 
 
 def test_a_read_only_store_is_read_and_not_written(store, monkeypatch):
@@ -290,36 +295,36 @@ def test_a_read_only_store_is_read_and_not_written(store, monkeypatch):
         return real(path, flags, *args, **options)
 
     monkeypatch.setattr(os, "open", read_only)
-    found = Shards.open(store.folder)
+    found = opened(store.store.folder)
     assert everything(found)[2] == NAMES
     with pytest.raises(InvalidInputError, match="a folder that can be written"):
         found.append(Table.checked(ROWS[:1], ["x"], {"age": [1], "sex": ["m"]}))
 
 
 def damaged_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (".lock", "zarr.json"))
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
 
 
 @pytest.mark.parametrize("how", ["flip", "cut", "longer", "delete", "swap", "link", "folder", "empty"])
 def test_no_damage_is_read_silently(store, how):
     rng = np.random.default_rng(2)
-    before, files = everything(Shards.open(store.folder)), damaged_files(store.folder)
-    elsewhere = store.folder.with_name("elsewhere")
+    before, files = everything(opened(store.store.folder)), damaged_files(store.store.folder)
+    elsewhere = store.store.folder.with_name("elsewhere")
     elsewhere.write_bytes(b"secret")
     for path in files:
         whole = path.read_bytes()
         damaged = damage(path, whole, how, files, rng, elsewhere)
         if damaged == whole:
             continue
-        with pytest.raises(InvalidInputError, match=r"complete|a folder of samples"):
-            everything(Shards.open(store.folder))
-        with pytest.raises(InvalidInputError, match=r"complete|a folder of samples"):
-            Shards.open(store.folder).verify()
+        with pytest.raises(InvalidInputError, match=r"as it was written|a manifest of heatmover|a store"):
+            all_of(store.store.folder)
+        with pytest.raises(InvalidInputError, match=r"as it was written|a manifest of heatmover|a store"):
+            opened(store.store.folder).store.verify()
         if path.is_dir():
             path.rmdir()
         path.unlink(missing_ok=True)
         path.write_bytes(whole)
-    assert everything(Shards.open(store.folder)) == before
+    assert everything(opened(store.store.folder)) == before
 
 
 def damage(path, whole, how, files, rng, elsewhere) -> bytes:
@@ -345,45 +350,37 @@ def damage(path, whole, how, files, rng, elsewhere) -> bytes:
 
 
 def test_a_pipe_in_place_of_a_file_does_not_wait(store):
-    path = store.folder / "shards" / "s00000000" / "rows" / "c" / "0" / "0"
+    path = store.store.folder / "part000001" / "rows" / "c" / "0" / "0"
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(InvalidInputError, match="no plain file"):
-        all_rows(Shards.open(store.folder))
+        all_rows(opened(store.store.folder))
 
 
-def test_metadata_of_zarr_is_verified(store):
-    path = store.folder / "shards" / "s00000001" / "rows" / "zarr.json"
-    path.write_text(path.read_text().replace("float32", "int32"))
-    assert all_rows(Shards.open(store.folder)).tobytes() == ROWS.tobytes()  # which heatmover does not need
-    with pytest.raises(InvalidInputError, match="differs from what was written"):
-        Shards.open(store.folder).verify()
-
-
-def rewritten(store: Shards, change) -> None:
+def rewritten(store: Samples, change) -> None:
     """Put a manifest of bad content but with a right checksum in place."""
-    path = store.folder / "manifest.json"
+    path = store.store.folder / "manifest.json"
     content = json.loads(path.read_text())["content"]
     change(content)
     path.write_bytes(sealed(content))
 
 
 HOSTILE = {
-    "newer": (lambda c: c.update(version=2), "version 2 .* update heatmover"),
-    "another format": (lambda c: c.update(format="x"), "not of the format"),
-    "no version": (lambda c: c.pop("version"), "not of the format"),
-    "a path as array": (lambda c: c["shards"][0]["bytes"].update({"../../x": 1}), "other arrays"),
-    "a number as path": (lambda c: c["shards"][0].update(bytes="../.."), "a field holds str"),
-    "endless": (lambda c: c["shards"][0].update(n_rows=10**30), "no whole number"),
-    "more rows than bytes": (lambda c: c["shards"][0].update(n_rows=5), "does not fit its rows"),
-    "negative": (lambda c: c["shards"][0]["bytes"].update(names=-1), "no whole number"),
-    "true": (lambda c: c.update(n_features=True), "no whole number"),
-    "no list": (lambda c: c.update(shards={}), "no list"),
-    "a type": (lambda c: c.update(dtype="object"), "none of float32"),
-    "a kind": (lambda c: c["variables"][0].update(kind="pickle"), "none of number"),
-    "a field more": (lambda c: c["variables"][0].update(code="x"), "other fields"),
-    "one name twice": (lambda c: c["variables"].append(c["variables"][0]), "two variables"),
-    "a checksum": (lambda c: c["shards"][0]["sha256"].update(rows="../x"), "checksum is none"),
+    "newer": (lambda c: c.update(version=2), "version 2, written by heatmover .* install a newer"),
+    "another format": (lambda c: c.update(format="x"), "of another program"),
+    "another layout": (lambda c: c.update(layout=2), "another layout"),
+    "a path as folder": (lambda c: c["parts"][0].update(folder="../.."), "a part has other entries"),
+    "a path as array": (lambda c: c["parts"][0]["arrays"].append("../x"), "a path that none has"),
+    "a file elsewhere": (lambda c: c["files"].update({"../../x": [1, "0"]}), "a path, a size"),
+    "no list": (lambda c: c.update(parts={}), "another type"),
+    "a field more": (lambda c: c.update(code="x"), "cannot be used"),
+    "endless": (lambda c: c["parts"][0]["values"].update(n_rows=10**30), "type or shape"),
+    "other rows": (lambda c: c["parts"][0]["values"].update(n_rows=5), "type or shape"),
+    "true": (lambda c: c["values"]["samples"].update(n_features=True), "tells of no samples"),
+    "a type": (lambda c: c["values"]["samples"].update(dtype="object"), "tells of no samples"),
+    "a kind": (lambda c: c["values"]["samples"]["variables"][0].update(kind="pickle"), "tells of no samples"),
+    "another kind": (lambda c: c["values"]["samples"]["variables"][1].update(kind="number"), "something else than"),
+    "no samples": (lambda c: c["values"].clear(), "tells of no samples"),
 }
 
 
@@ -392,38 +389,38 @@ def test_a_hostile_manifest_is_refused(store, case):
     change, said = HOSTILE[case]
     rewritten(store, change)
     with pytest.raises(InvalidInputError, match=said):
-        Shards.open(store.folder)
+        list(opened(store.store.folder).blocks()), opened(store.store.folder).variables()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "null", '{"content": 1, "sha256": 2}', "\xff"])
 def test_what_is_no_manifest(store, text):
-    (store.folder / "manifest.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(InvalidInputError, match="complete manifest"):
-        Shards.open(store.folder)
+    (store.store.folder / "manifest.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(InvalidInputError, match="a manifest of heatmover"):
+        opened(store.store.folder)
 
 
-def test_texts_that_lie_about_their_ends_are_refused(store):
-    ends = store.folder / "shards" / "s00000000" / "name_ends" / "c" / "0"
-    values = np.frombuffer(ends.read_bytes(), dtype="<i8").copy()
-    values[0] = 10**15
-    ends.write_bytes(values.tobytes())
-    checksum = hashlib.sha256(values.tobytes()).hexdigest()
-    rewritten(store, lambda content: content["shards"][0]["sha256"].update(name_ends=checksum))
-    with pytest.raises(InvalidInputError, match="ends of its texts"):
-        _ = Shards.open(store.folder).names
+@pytest.mark.parametrize("text", ["{", "[]", '{"names": ["a"], "variables": []}', "[" * 100_000])
+def test_a_table_that_somebody_else_made_is_refused(store, text):
+    """Its checksums fit, in the manifest too."""
+    folder = store.store.folder / "part000001" / "table"
+    shutil.rmtree(folder)
+    zarr.save_array(folder, np.frombuffer(text.encode(), dtype=np.uint8), zarr_format=3)
+    files = [path for path in folder.rglob("*") if path.is_file()]
 
+    def forge(content):
+        for name in [name for name in content["files"] if name.startswith("part000001/table/")]:
+            del content["files"][name]
+        for path in files:
+            about = [path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()]
+            content["files"][path.relative_to(store.store.folder).as_posix()] = about
 
-def test_a_sealed_document_is_itself_or_nothing():
-    content = {"a": [1, "☃"], "b": None}
-    data = sealed(content)
-    assert unsealed(data) == content
-    for place in range(len(data)):
-        with pytest.raises(ValueError):
-            unsealed(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    rewritten(store, forge)
+    with pytest.raises(InvalidInputError, match="something else than names and variables"):
+        _ = opened(store.store.folder).names
 
 
 def test_lineage_tells_rows_apart(store):
-    one = Shards.open(store.folder)
+    one = opened(store.store.folder)
     more = one.append(Table.checked(ROWS[:1], ["x"], {"age": [1], "sex": ["m"]}))
     assert more.lineage(7) == one.lineage(7)
     assert more.lineage(8) != one.lineage(7)
