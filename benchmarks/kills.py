@@ -2,7 +2,7 @@
 
 A process adds a sample to a saved atlas again and again and says each that is committed; it is killed (SIGKILL) at a
 random moment, the atlas is checked and loaded, and the next process goes on. Each addition has the same cells, so that
-every row that is there must have the same bits. The kills of `search.py kills` are of the shards alone.
+every row that is there must have the same bits. The kills of `search.py kills` are of an index.
 
     python benchmarks/kills.py --record               # 100 kills
     python benchmarks/kills.py --number 5
@@ -25,6 +25,7 @@ from provenance import add_record, write_table
 import heatmover as hm
 from heatmover.atlas import verify
 from heatmover.errors import InvalidInputError
+from heatmover.storage import Store
 
 CELLS = 20
 # Seconds after the first addition: additions take some ten milliseconds each.
@@ -106,10 +107,8 @@ def main() -> int:
 
 def unknown(path: Path) -> list[Path]:
     """Return what lies among the samples and is not committed."""
-    shards = path / "samples" / "shards"
-    with_manifest = (path / "samples" / "manifest.json").read_text().count('"n_rows"')
-    known = {"zarr.json", *(f"s{number:08d}" for number in range(with_manifest))}
-    return [each for each in shards.iterdir() if each.name not in known]
+    known = {part["folder"] for part in Store.open(path).manifest.parts}
+    return [each for each in path.glob("part*") if each.name not in known]
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ from provenance import PACKAGES, add_record, write_table
 import heatmover as hm
 from heatmover.errors import EmbeddingWarning, InvalidInputError
 from heatmover.index.shortlist import recall
-from heatmover.storage import Schema, Shards, Table
+from heatmover.storage import Samples, Store
 
 # Of digits: other programs on the machine only ever add to the work.
 ROUNDS = 3
@@ -352,10 +352,10 @@ def rerank(args: argparse.Namespace) -> None:
 
 
 APPEND = """
-import pathlib, sys
+import sys
 import numpy as np
-from heatmover.storage import Shards, Table
-store = Shards.open(pathlib.Path(sys.argv[1]))
+from heatmover.storage import Samples, Store, Table
+store = Samples(Store.open(sys.argv[1]))
 while True:
     first = store.n_rows
     names = [f"n{row}" for row in range(first, first + 50)]
@@ -371,7 +371,7 @@ def kills(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         place = Path(folder) / "store"
         rows = np.zeros((50, 64), dtype=np.float32)
-        Shards.create(place, Schema(64, "float32"), Table.checked(rows, [f"n{row}" for row in range(50)]))
+        hm.MeasureIndex.from_embedding(rows, names=[f"n{row}" for row in range(50)], path=place)
         for _ in range(count):
             child = subprocess.Popen([sys.executable, "-c", APPEND, str(place)], stdout=subprocess.PIPE, text=True)
             assert child.stdout is not None
@@ -380,8 +380,8 @@ def kills(args: argparse.Namespace) -> None:
             child.send_signal(signal.SIGKILL)
             rest, _ = child.communicate()
             told += [int(line) for line in rest.splitlines() if line]
-            found = Shards.open(place)
-            found.verify()
+            found = Samples(Store.open(place))
+            found.store.verify()
             values = np.vstack([block for _, block in found.blocks()])
             right = np.repeat(np.arange(0, found.n_rows, 50), 50)
             whole = (values == right[:, None]).all() and list(found.names) == [f"n{i}" for i in range(found.n_rows)]
@@ -402,9 +402,9 @@ def damage(args: argparse.Namespace) -> None:
         place = Path(folder) / "store"
         rows = rng.normal(size=(40, 8)).astype(np.float32)
         variables = {"age": rng.normal(size=40), "sex": ["m", None] * 20}
-        table = Table.checked(rows[:30], range(30), {key: values[:30] for key, values in variables.items()})
-        more = Table.checked(rows[30:], range(30, 40), {key: values[30:] for key, values in variables.items()})
-        Shards.create(place, Schema(8, "float32", table.kinds), table).append(more)
+        parts = [{key: values[part] for key, values in variables.items()} for part in (slice(30), slice(30, 40))]
+        index = hm.MeasureIndex.from_embedding(rows[:30], variables=parts[0], path=place)
+        index.add(rows[30:], variables=parts[1])
         files = sorted(path for path in place.rglob("*") if path.is_file() and path.name != ".lock")
         whole = {path: path.read_bytes() for path in files}
         right = seen(place)
@@ -447,7 +447,7 @@ def damage_one(path: Path, files: list[Path], rng: np.random.Generator) -> None:
 
 def seen(place: Path) -> tuple[Any, ...]:
     """Return all that a reader sees."""
-    found = Shards.open(place)
+    found = Samples(Store.open(place))
     columns = {
         name: [None if value != value else value for value in values] for name, values in found.variables().items()
     }

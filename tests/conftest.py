@@ -74,7 +74,6 @@ LONGEST = (
     "scale/test_reading.py",
     "diffusion/test_coarsening.py",
     "embedding/test_estimator.py",
-    "index/test_cells.py",
 )
 
 

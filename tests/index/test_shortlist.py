@@ -1,4 +1,4 @@
-"""Shortlists: near rows with exact distances, the same whatever the threads, the steps and the place of the rows."""
+"""Shortlists: near rows with exact distances, the same whatever the threads and the place of the rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import heatmover as hm
 from heatmover.errors import InvalidInputError
 from heatmover.index import shortlist as module
 from heatmover.index.rows import Rows
-from heatmover.index.shortlist import Shortlist, Sums, recall
+from heatmover.index.shortlist import Shortlist, recall
 
 faiss = pytest.importorskip("faiss")
 
@@ -56,15 +56,11 @@ def test_every_distance_has_the_bits_of_pairwise_distances(n_features, dtype):
 
 def test_it_asks_for_more_than_it_promises_and_tells_what_it_measured(built):
     assert built.recall >= module.ASKED > module.RECALL
-    again = built.nearest(in_memory(ROWS), ROWS[built._held], 10, built._held, 1)[1]
-    truth = in_memory(ROWS).nearest(ROWS[built._held], 10, built._held, 1)[1]
-    assert recall(again, truth) == built.recall
-    assert not np.isin(built._held, built._inside).any()
-    assert np.array_equal(np.sort(built._numbers[:-1]), np.arange(3000))
+    assert np.array_equal(np.sort(built.rows), np.arange(3000))
 
 
 def links(made: Shortlist) -> bytes:
-    return faiss.serialize_index(made._graph).tobytes()
+    return faiss.serialize_index(made.graph).tobytes()
 
 
 def test_threads_do_not_change_it(built):
@@ -78,81 +74,24 @@ def test_threads_do_not_change_it(built):
         np.testing.assert_array_equal(left, right)
 
 
-def test_steps_do_not_change_it():
-    more = curved(2500, seed=2)
-    every = np.vstack([ROWS, more])
-    at_once, in_steps, saved = (Shortlist.build(in_memory(ROWS), 1) for _ in range(3))
-    at_once.extend(in_memory(every), 1)
-    for stop in (3001, 3100, 5000, 5500):
-        in_steps.extend(in_memory(every[:stop]), 2)
-    saved = Shortlist.restored(saved.arrays())
-    saved.extend(in_memory(every[:4000]), 1)
-    saved = Shortlist.restored(saved.arrays())
-    saved.extend(in_memory(every), 1)
-    expected = at_once.nearest(in_memory(every), QUERIES, 10, None, 1)
-    for other in (in_steps, saved):
-        assert links(other) == links(at_once)
-        assert np.array_equal(other._tail, at_once._tail)
-        np.testing.assert_array_equal(other.nearest(in_memory(every), QUERIES, 10, None, 1)[1], expected[1])
-    assert recall(expected[1], hm.nearest(QUERIES, 10, other=every)[1]) > 0.95
-
-
-def test_many_queries_by_cells(built):
-    """Candidates come from elsewhere; what is promised of them is the same."""
-    assert 8 <= built.n_probes <= len(built._centers) / 4
-    rows = in_memory(ROWS)
-    many = curved(len(built._centers), seed=3)
-    distances, truth = hm.nearest(many, 10, other=ROWS)
-    near, found = built.nearest(rows, many, 10, None, 2)
-    for other in (built.nearest(rows, many, 10, None, 1), built.nearest(rows, many, 10, None, 3, many=True)):
-        np.testing.assert_array_equal(near, other[0])
-        np.testing.assert_array_equal(found, other[1])
-    assert recall(found, truth) >= 0.97
-    same = found == truth
-    np.testing.assert_array_equal(near[same], distances[same])
-    few = built.nearest(rows, many[:20], 10, None, 1, many=True)[1]
-    np.testing.assert_array_equal(few, found[:20])
-    again = Shortlist.restored(built.arrays())
-    again.extend(rows, 1)
-    np.testing.assert_array_equal(again.nearest(rows, many, 10, None, 1)[1], found)
-
-
-def test_added_rows_are_in_cells_too(built):
+def test_added_rows_are_found():
     more = curved(1500, seed=2)
     every = np.vstack([ROWS, more])
-    made, in_steps = (Shortlist.restored(built.arrays()) for _ in range(2))
+    made = Shortlist.build(in_memory(ROWS), 1)
+    saved = Shortlist.restored(made.arrays())
     made.extend(in_memory(every), 2)
     for stop in (3001, 3500, 4500):
-        in_steps.extend(in_memory(every[:stop]), 1)
+        saved.extend(in_memory(every[:stop]), 1)
     queries, own = more[:40], np.arange(3000, 3040)
-    found = made.nearest(in_memory(every), queries, 5, own, 1, many=True)[1]
-    assert not (found == own[:, None]).any()
-    assert recall(found, in_memory(every).nearest(queries, 5, own, 1)[1]) > 0.95
-    np.testing.assert_array_equal(in_steps.nearest(in_memory(every), queries, 5, own, 1, many=True)[1], found)
-
-
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_wide_rows_have_finer_sums(tmp_path, on_disk):
-    rows, queries = curved(600, n_features=2100), curved(40, n_features=2100, seed=1)
-    path, memory = (tmp_path / "a", 1) if on_disk else (None, "1 GB")
-    index = hm.MeasureIndex.from_embedding(rows[:500], path=path, memory=memory)
-    index.build()
-    made = index._shortlist
-    assert made.fine.count == module.N_FINE
-    assert 0.5 < made.tightness <= 1
-    index.add(rows[500:])
-    distances, truth = hm.nearest(queries, 10, other=rows)
-    for many in (False, True):
-        index.nearest(queries, 10, method="approximate")
-        near, found = made.nearest(index._loaded(), queries, 10, None, 2, many=many)
+    truth = in_memory(every).nearest(queries, 5, own, 1)[1]
+    for each in (made, saved):
+        found = each.nearest(in_memory(every), queries, 5, own, 1)[1]
+        assert not (found == own[:, None]).any()
         assert recall(found, truth) > 0.95
-        same = found == truth
-        np.testing.assert_array_equal(near[same], distances[same])
-    np.testing.assert_array_equal(made._fine_sums, made.fine.of(rows))
 
 
 def test_stored_samples_are_not_their_own_neighbours(built):
-    own = np.array([5, 2999, *built._held[:3]])
+    own = np.array([5, 17, 1234, 2999])
     found = built.nearest(in_memory(ROWS), ROWS[own], 4, own, 1)[1]
     assert not (found == own[:, None]).any()
     assert recall(found, in_memory(ROWS).nearest(ROWS[own], 4, own, 1)[1]) > 0.9
@@ -197,10 +136,11 @@ def test_rows_of_any_magnitude():
 
 
 def test_distances_of_sums_are_at_most_those_of_rows():
-    sums = Sums.learnt(ROWS, 16)
-    assert sums.count == 16
-    short = sums.unit * hm.pairwise_distances(sums.of(QUERIES), sums.of(ROWS[:200]))
-    assert (short <= hm.pairwise_distances(QUERIES, ROWS[:200]) * (1 + 1e-5)).all()
+    wide = curved(600, n_features=1200)
+    made = Shortlist.build(in_memory(wide), 1)
+    assert made.center.size == module.N_SUMS
+    short = made.unit * hm.pairwise_distances(made._sums(wide[:50], 1), made._sums(wide, 2))
+    assert (short <= hm.pairwise_distances(wide[:50], wide) * (1 + 1e-5)).all()
 
 
 def test_another_thread_setting_of_faiss_comes_back():

@@ -275,7 +275,7 @@ def _grown(atlas: Atlas) -> list[str]:
 def _check_free(out: str, force: bool) -> None:
     from heatmover.atlas.atlas import ATLAS_SCHEMA, ATLAS_VERSION
     from heatmover.cli._settings import check_named, check_outside
-    from heatmover.storage import peek_store
+    from heatmover.storage import Store
 
     check_named(out=out)
     check_outside("--out", out, {}, itself=False)
@@ -286,7 +286,7 @@ def _check_free(out: str, force: bool) -> None:
             f"a path for {argument('out')} where nothing is", f"{out!r}", f"{argument('force')} replaces an atlas"
         )
     try:
-        peek_store(out, {ATLAS_SCHEMA: ATLAS_VERSION})
+        Store.open(out, {ATLAS_SCHEMA: ATLAS_VERSION})
     except InvalidInputError:
         raise InvalidInputError(
             f"an atlas for {argument('force')} to replace",

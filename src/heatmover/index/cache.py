@@ -22,7 +22,7 @@ from heatmover.storage import Samples, sealed, unsealed, writing
 __all__ = ["read_cache", "write_cache"]
 
 FOLDER, POINTER = "search", "search.json"
-FORMAT, VERSION = "heatmover search", 2
+FORMAT, VERSION = "heatmover search", 3
 PLACE = re.compile(r"[0-9a-f]{32}")
 
 

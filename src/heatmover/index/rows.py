@@ -14,7 +14,7 @@ from heatmover.embedding.distances import for_each_tile
 from heatmover.embedding.neighbors import nearest
 from heatmover.storage import Samples
 
-__all__ = ["Rows", "grown"]
+__all__ = ["Rows", "grown", "without"]
 
 # Of rows on disk, read at a time. Every block has to be worth learning its groups of columns (some 20 ms).
 BLOCK_BYTES = 2**26
@@ -69,7 +69,7 @@ class Rows:
         for first, block in [(0, self.resident)] if self.resident is not None else self.blocks():
             distances, found = nearest(queries, min(wanted, len(block)), block, n_jobs=n_threads)
             best = _merged(best, (distances, found + first), wanted)
-        return best if own is None else _without(*best, own, k)
+        return best if own is None else without(*best, own, k)
 
     def within(self, queries: FloatArray, radius: float, n_threads: int) -> list[tuple[Float64, Int64]]:
         """Return distances and rows of all that are at most ``radius`` from every query, in order."""
@@ -96,7 +96,7 @@ def _merged(one: tuple[Float64, Int64], other: tuple[Float64, Int64], k: int) ->
     return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
 
-def _without(distances: Float64, rows: Int64, own: Int64, k: int) -> tuple[Float64, Int64]:
+def without(distances: Float64, rows: Int64, own: Int64, k: int) -> tuple[Float64, Int64]:
     """Return the first k of every list once the query's own row, if it has one (else -1), is left out."""
     order = np.argsort(rows == own[:, None], axis=1, kind="stable")[:, :k]
     return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
