@@ -55,7 +55,6 @@ LONGEST = (
     "pl/test_pl.py",
     "scale/test_compare.py",
     "graphs/search/test_choose.py",
-    "report/test_exchange.py",
     "test_barycenters.py",
     "index/test_cache.py",
     "cohort/formats/test_stored.py",

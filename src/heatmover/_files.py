@@ -6,7 +6,6 @@ import errno
 import math
 import os
 import stat
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -17,19 +16,10 @@ import numpy as np
 
 from heatmover.errors import InvalidInputError
 
-__all__ = ["LOCK", "exchange", "guarded", "lock_file", "plain", "replacing", "sync", "try_lock"]
+__all__ = ["check_place", "lock_file", "plain", "replacing", "sync", "try_lock"]
 
-LOCK = ".heatmover.lock"
-# Seconds to wait for a folder that another run holds; an exchange takes some milliseconds, more on a slow network disk.
-PATIENCE = 60.0
-# Seconds between two looks at a lock.
-PAUSE = 0.005
 # A lock that is held, and a file system that knows no locks.
 HELD = {errno.EWOULDBLOCK, errno.EACCES}
-# A system or a file system that exchanges no names.
-NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
-# Of Linux' renameat2 and of macOS' renamex_np.
-AT_FDCWD, EXCHANGE = -100, 2
 NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF}
 
 
@@ -82,42 +72,6 @@ def sync(path: Path) -> None:
             os.close(descriptor)
 
 
-def exchange(one: Path, other: Path) -> bool:
-    """Exchange what two names of one file system stand for, in one indivisible step; False where that cannot be done.
-
-    At every moment both names are there.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> for name in "ab":
-    ...     _ = (folder / name).write_text(name)
-    >>> went = exchange(folder / "a", folder / "b")
-    >>> (folder / "a").read_text() == ("b" if went else "a")
-    True
-    """
-    import ctypes
-
-    try:
-        system = ctypes.CDLL(None, use_errno=True)
-    except (OSError, TypeError):  # Windows
-        return False
-    names = os.fsencode(one), os.fsencode(other)
-    if hasattr(system, "renameat2"):
-        failed = system.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], EXCHANGE)
-    elif hasattr(system, "renamex_np"):
-        failed = system.renamex_np(*names, EXCHANGE)
-    else:
-        return False
-    if not failed:
-        return True
-    number = ctypes.get_errno()
-    if number in NO_EXCHANGE:
-        return False
-    raise OSError(number, os.strerror(number), str(one), None, str(other))
-
-
 def try_lock(descriptor: int) -> bool | None:
     """Lock an open file without waiting: True if that went, False if another holds it, None where there are no locks.
 
@@ -151,61 +105,6 @@ def lock_file(path: Path, *, create: bool = True) -> int:
         os.close(descriptor)
         raise OSError(errno.EEXIST, "Not a plain file", str(path))
     return descriptor
-
-
-@contextmanager
-def guarded(folder: Path) -> Iterator[None]:
-    """Hold a folder against other processes of heatmover; they wait.
-
-    The file that is locked is there only meanwhile. One that a killed process left behind is locked by nobody, so that
-    it stops nobody.
-
-    Parameters
-    ----------
-    folder
-        That one may write to.
-
-    Raises
-    ------
-    TimeoutError
-        If another process holds it for a minute.
-    """
-    path = folder / LOCK
-    descriptor = _take(path)
-    try:
-        yield
-    finally:
-        # While it is held still: whoever waits for it sees that it is gone and makes a new one.
-        with suppress(OSError):
-            path.unlink()
-        os.close(descriptor)
-
-
-def _take(path: Path) -> int:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        descriptor = lock_file(path)
-        if try_lock(descriptor) is not False and _is_at(descriptor, path):
-            with suppress(OSError, AttributeError):
-                os.fchmod(descriptor, 0o666)  # it holds nothing, and other users must be able to lock it
-            return descriptor
-        os.close(descriptor)
-        if time.monotonic() > deadline:
-            raise TimeoutError(errno.ETIMEDOUT, "Another process holds it", str(path))
-        time.sleep(PAUSE)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Return whether the open file is the one at this path; another may have been put there while one waited."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.lstat())
-    except FileNotFoundError:
-        return False
-
-
-def is_stray(name: str) -> bool:
-    """Return whether a system leaves files of this name in folders it shows or shares: they are no damage."""
-    return name in (".DS_Store", "Thumbs.db", "desktop.ini") or name.startswith((".nfs", "._"))
 
 
 def check_place(path: str | os.PathLike[str], what: str) -> Path:

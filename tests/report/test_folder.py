@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import importlib.util
 import json
 import os
+import signal
+import subprocess
 import sys
+from dataclasses import asdict
+from pathlib import Path
+from subprocess import PIPE
 
 import anndata
 import numpy as np
@@ -197,3 +203,161 @@ def test_matplotlib_only_for_pictures(monkeypatch):
     check_extras()
     with pytest.raises(MissingExtraError, match=r"matplotlib.*heatmover\[demo\]"):
         check_extras(picture=True, extra="demo")
+
+
+SCRIPT = Path(__file__).with_name("result_runs.py")
+OLD, NEW = FILES, (*FILES[:2], *EVERY[3:])
+OWN = {"thesis.tex": "years", "run.json.bak": "mine"}
+
+specification = importlib.util.spec_from_file_location("result_runs", SCRIPT)
+runs = importlib.util.module_from_spec(specification)
+sys.modules[specification.name] = runs  # where dataclasses look for it
+specification.loader.exec_module(runs)
+Run = runs.Run
+with_fork = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and kill")
+
+
+def deliver(out, text, names=NEW, *, force=True):
+    runs.deliver(out, text, names, force=force)
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """Return a function that begins runs at the same time, each in a process, and tells how they ended."""
+    with subprocess.Popen([sys.executable, SCRIPT], stdin=PIPE, stdout=PIPE, text=True) as server:
+
+        def run(*wanted):
+            server.stdin.write(json.dumps([asdict(one) for one in wanted]) + "\n")
+            server.stdin.flush()
+            return json.loads(server.stdout.readline())
+
+        yield run
+
+
+def visible(out):
+    """The text behind every name of a result that can be read."""
+    return {name: (out / name).read_text() for name in EVERY if (out / name).exists()}
+
+
+def begin(out, start):
+    """Make the place as it is before a run, and return what one reads there."""
+    if start == "fresh":
+        return {}
+    out.mkdir(parents=True)
+    for name, text in OWN.items():
+        (out / name).write_text(text)
+    if start == "old":
+        for name in OLD:
+            (out / name).write_text("old")
+    return visible(out)
+
+
+@with_fork
+@pytest.mark.parametrize("start", ["fresh", "own files", "old"])
+def test_killed_at_every_step_the_folder_is_no_mixture(tmp_path, processes, start):
+    whole = set()
+    for number in range(1, 500):
+        out = tmp_path / str(number) / "out"
+        out.parent.mkdir()
+        old, new = begin(out, start), dict.fromkeys(NEW, "new")
+        (code,) = processes(Run(str(out), "new", list(NEW), killed_at=number))
+        found = visible(out)
+        assert found.items() <= old.items() or found.items() <= new.items(), number
+        # The record is there only with all files of its run.
+        assert found.get("run.json") != "new" or found == new
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        whole.add(found == old)
+        # The next run is not stopped by what the killed one left, and leaves nothing of it.
+        deliver(out, "next", FILES)
+        assert sorted(path.name for path in out.parent.iterdir()) == ["out"]
+        own = {} if start == "fresh" else OWN
+        assert {path.name: path.read_text() for path in out.iterdir()} == dict.fromkeys(FILES, "next") | own
+    assert found == new
+    assert number > 20
+    assert True in whole
+
+
+def test_an_operation_that_fails_leaves_the_old_files_or_the_new_ones(tmp_path):
+    outcomes = set()
+
+    def fail():
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    for number in range(1, 500):
+        out = tmp_path / str(number) / "out"
+        old, new = begin(out, "old"), dict.fromkeys(NEW, "new")
+        raised = False
+        try:
+            # A file is closed even where that is said to have failed.
+            with runs.at_operation(number, fail, [name for name in runs.OPERATIONS if name != "close"]) as count:
+                deliver(out, "new")
+        except (OSError, InvalidInputError):
+            raised = True
+        assert visible(out) == (old if raised else new)
+        assert {name: (out / name).read_text() for name in OWN} == OWN
+        outcomes.add(raised)
+        deliver(out, "next")
+        assert not [path for path in out.iterdir() if path.name.startswith(".")]
+        if next(count) < number:
+            break
+    assert outcomes == {True, False}
+
+
+@with_fork
+@pytest.mark.parametrize("start", ["fresh", "own files"])
+def test_of_runs_at_the_same_time_one_wins_and_the_others_are_told(tmp_path, processes, start):
+    for attempt in range(10):
+        out = tmp_path / str(attempt) / "out"
+        begin(out, start)
+        codes = processes(*(Run(str(out), text, list(NEW), force=False) for text in "abc"))
+        assert sorted(codes) == [0, 2, 2]
+        assert visible(out) == dict.fromkeys(NEW, "abc"[codes.index(0)])
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_a_second_run_is_refused_before_its_work(tmp_path, stands):
+    out = tmp_path / "out"
+    if stands:
+        out.mkdir()
+    with result_folder(out) as folder:
+        with pytest.raises(InvalidInputError, match=r"no other run that writes to '.*out', found one at work; wait"):
+            result_folder(out).__enter__()
+        with result_folder(tmp_path / "elsewhere") as other:
+            (other / "run.json").write_text("other")
+        (folder / "run.json").write_text("first")
+    assert visible(out) == {"run.json": "first"}
+
+
+def test_the_folder_itself_stays(tmp_path):
+    """Whoever works in it, or has mounted it, sees the new files."""
+    begin(tmp_path / "out", "old")
+    before = (tmp_path / "out").stat().st_ino
+    (tmp_path / "link").symlink_to("out")
+    deliver(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "out").stat().st_ino == before
+    assert visible(tmp_path / "out") == dict.fromkeys(NEW, "new")
+
+
+def test_links_of_the_user_are_replaced_not_followed(tmp_path):
+    (tmp_path / "precious.html").write_text("precious")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "report.html").symlink_to("../precious.html")
+    (out / "run.json").symlink_to("nowhere")
+    with pytest.raises(InvalidInputError, match=r"no results in .* yet, found report.html, run.json"):
+        deliver(out, "new", force=False)
+    deliver(out, "new")
+    assert visible(out) == dict.fromkeys(NEW, "new")
+    assert (tmp_path / "precious.html").read_text() == "precious"
+
+
+@pytest.mark.parametrize("start", ["fresh", "old"])
+def test_all_new_files_are_on_the_disk_before_one_is_seen(tmp_path, monkeypatch, start):
+    out = tmp_path / "out"
+    old, done = begin(out, start), []
+    monkeypatch.setattr(os, "fsync", lambda file: done.append(visible(out)))
+    deliver(out, "new")
+    assert done[: len(NEW)] == [old] * len(NEW)

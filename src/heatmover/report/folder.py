@@ -6,21 +6,21 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import stat
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from heatmover._files import guarded, plain, sync
+from heatmover._files import lock_file, plain, sync, try_lock
 from heatmover._progress import SILENT, Progress
 from heatmover._validation import check_extra, import_extra
 from heatmover._words import quoted_path
 from heatmover.analysis.study import Study
 from heatmover.errors import InvalidInputError, argument
-from heatmover.report.exchange import Run, exchange, has_runs, runs_at_work, settle
 from heatmover.report.page import cell_type_table, composition_table, driver_rows, write_report
 from heatmover.report.stored import write_anndata
 from heatmover.tables import write_table
@@ -43,6 +43,8 @@ __all__ = [
 ]
 
 RECORD = "run.json"
+# In the hidden folder of a run: the file that is locked, the new files, and the old ones.
+LOCK, NEW, OLD = "lock", "new", "old"
 PICTURE = "sample-map.png"
 CELL_TYPES = "cell-types.csv"
 COMPOSITION = "composition.csv"
@@ -95,8 +97,8 @@ def check_extras(*, picture: bool = False, extra: str = "cohort") -> None:
 def result_folder(out: Path, *, force: bool = False, names: Sequence[str] = EVERY) -> Iterator[Path]:
     """Give a temporary folder; if all goes well its files appear in ``out`` at once, else nothing is left of it.
 
-    At any moment, also after a ``kill -9``, the files in ``out`` are those of one run. What a killed run leaves behind
-    the next one removes.
+    Files of an earlier run are moved away before the first new one comes, so that the folder never holds a mixture, and
+    `run.json` comes last. What a killed run leaves behind the next one removes.
 
     Parameters
     ----------
@@ -118,69 +120,62 @@ def result_folder(out: Path, *, force: bool = False, names: Sequence[str] = EVER
     >>> [path.name for path in out.iterdir()]
     ['run.json']
     """
-    with ExitStack() as ends:
-        run = _begin(out, force, names, ends)
-        yield run.new
-        _deliver(run, out, force, names)
-
-
-def _begin(out: Path, force: bool, names: Sequence[str], ends: ExitStack) -> Run:
-    """Return a new run, or raise if its results cannot be put there or another run is about to put its own.
-
-    The run is given to ``ends`` as soon as it exists, so that a signal at any moment leaves nothing behind.
-    """
     standing = _standing(out)
-    purpose = os.path.realpath(out)
-    with _told(out):
-        beside = out.absolute().parent
-        if beside != standing and has_runs(beside):  # from before there was a folder
-            with suppress(OSError), guarded(beside):  # may not be ours to write to
-                _check_alone(beside, out, purpose, force)
-        # In a folder that stands already, so that nothing has to be undone and a rename stays on one disk.
-        with guarded(standing):
-            if standing == out:
-                settle(out)
-            _check_alone(standing, out, purpose, force)
+    _check_free(out, force, names)
+    # In a folder that stands already, so that nothing has to be undone and a rename stays on one disk.
+    aside = standing / f".heatmover-run-{hashlib.sha256(os.fsencode(os.path.realpath(out))).hexdigest()[:32]}"
+    with ExitStack() as ends:
+        with _told(out):
+            _begin(aside, out, ends)
+        yield aside / NEW
+        with _told(out):
             _check_free(out, force, names)
-            run = Run(standing, purpose)
-            ends.callback(run.end)
-            return run
+            _deliver(aside, out, names)
 
 
-def _check_alone(place: Path, out: Path, purpose: str, force: bool) -> None:
-    if purpose in runs_at_work(place) and not force:
-        raise InvalidInputError(
-            f"no other run that writes to {quoted_path(str(out))}",
-            "one at work",
-            f"wait for it, or choose another {argument('out')}",
-        )
+def _begin(aside: Path, out: Path, ends: ExitStack) -> None:
+    """Make the folder of a run, or raise if another run is at work; the system frees the lock of a dead one."""
+    before = out.absolute().parent / aside.name  # where a run began when the folder was not there yet
+    for folder in (before, aside) if before.is_dir() and before != aside else (aside,):
+        folder.mkdir(exist_ok=True)
+        lock = lock_file(folder / LOCK)
+        ends.callback(os.close, lock)
+        if try_lock(lock) is False:
+            raise InvalidInputError(
+                f"no other run that writes to {quoted_path(str(out))}",
+                "one at work",
+                f"wait for it, or choose another {argument('out')}",
+            )
+        ends.callback(shutil.rmtree, folder, ignore_errors=True)
+    for name in (NEW, OLD):
+        shutil.rmtree(aside / name, ignore_errors=True)
+        (aside / name).mkdir(parents=True)  # a run that ended meanwhile may have removed the folder
 
 
-def _deliver(run: Run, out: Path, force: bool, names: Sequence[str]) -> None:
-    """Put the files of a run in their place, in one step."""
-    with _told(out):
-        while not _deliver_once(run, out, force, names):
-            pass  # the folder came or went while one waited for it
-
-
-def _deliver_once(run: Run, out: Path, force: bool, names: Sequence[str]) -> bool:
-    stands = out.is_dir()
-    if not stands:
+def _deliver(aside: Path, out: Path, names: Sequence[str]) -> None:
+    """Put the new files in their place, the record last; if that fails the old ones come back."""
+    new = sorted((path.name for path in (aside / NEW).iterdir()), key=lambda name: (name == RECORD, name))
+    for path in (*(aside / NEW / name for name in new), aside / NEW):
+        sync(path)
+    if not out.is_dir():
         out.absolute().parent.mkdir(parents=True, exist_ok=True)
-    with guarded(out if stands else out.absolute().parent):
-        if out.is_dir() != stands:
-            return False
-        if stands:
-            settle(out)
-        _check_free(out, force, names)
-        if stands:
-            exchange(run, out, names)
-        else:
-            for path in (*run.new.iterdir(), run.new):
-                sync(path)
-            run.new.rename(out)
-            sync(out.absolute().parent)
-    return True
+        (aside / NEW).rename(out)
+        sync(out.absolute().parent)
+        return
+    try:
+        for name in names:
+            if os.path.lexists(out / name):
+                (out / name).replace(aside / OLD / name)
+        for name in new:
+            (aside / NEW / name).replace(out / name)
+        sync(out)
+    except BaseException:
+        for name in new:
+            if not (aside / NEW / name).exists():
+                (out / name).unlink(missing_ok=True)
+        for path in (aside / OLD).iterdir():
+            path.replace(out / path.name)
+        raise
 
 
 @contextmanager
@@ -218,7 +213,7 @@ def _standing(out: Path) -> Path:
 
 
 def _check_free(out: Path, force: bool, names: Sequence[str]) -> None:
-    """Raise if results are in a folder that is guarded and must not, or cannot, be replaced."""
+    """Raise if results are in a folder and must not, or cannot, be replaced."""
     modes = {name: mode for name in names if (mode := _mode(out / name))}
     if modes and not force:
         raise InvalidInputError(

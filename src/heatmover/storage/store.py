@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from heatmover._files import check_place, lock_file, replacing, sync, try_lock
 from heatmover._version import __version__
-from heatmover._words import quoted, quoted_path
+from heatmover._words import counted, quoted, quoted_path
 from heatmover.errors import InvalidInputError, argument
 
 __all__ = ["DAMAGED", "Part", "Store", "sealed", "unsealed", "writing"]
@@ -346,7 +346,7 @@ def _write_part(folder: Path, name: str, part: Part) -> dict[str, list[Any]]:
         if not PATH.fullmatch(path) or array.dtype.kind not in "biuf" or array.ndim == 0:
             raise InvalidInputError(
                 "arrays of truths or numbers, with names of lower-case letters, digits and underscores",
-                f"{quoted(path)}: {array.dtype}, {array.ndim} dimensions",
+                f"{quoted(path)}: {array.dtype}, {counted(array.ndim, 'dimension')}",
             )
         group.create_array(
             path,

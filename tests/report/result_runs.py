@@ -27,7 +27,6 @@ if __name__ == "__main__":
         sys.modules[f"heatmover.{unused}"] = ModuleType(f"heatmover.{unused}")
         sys.modules[f"heatmover.{unused}"].__getattr__ = lambda name: None
 
-from heatmover.report import exchange
 from heatmover.report.folder import result_folder
 
 # What changes a file system, or orders its changes.
@@ -43,7 +42,6 @@ class Run:
     names: list[str] = field(default_factory=list)
     force: bool = True
     killed_at: int = 0
-    links: bool = True
 
 
 def deliver(out, text, names, *, force=True):
@@ -86,8 +84,6 @@ def begin(run):
         return child
     code = 1
     try:
-        if not run.links:
-            exchange._has_links = lambda folder: False
         with at_operation(run.killed_at, lambda: os.kill(os.getpid(), signal.SIGKILL)):
             deliver(run.out, run.text, run.names, force=run.force)
         code = 0
