@@ -93,7 +93,7 @@ def test_the_usual_other_names_of_a_metric():
         ([[52.0, 13.0], [48.0, 2.0], [41.0, 12.0]], {"metric": "haversine"}, "np.radians"),
         ([[0.3], [0.1], [0.2]], {"metric": "mahalanobis"}, "Graph.from_distances"),
         ([[0.3], [0.1], [0.2]], {"metric": None}, "metric to be one of"),
-        ([[0.3], [0.1], [0.2]], {"metric": "manhattan", "neighbors": "descent"}, "neighbors='tree'"),
+        ([[0.3], [0.1], [0.2]], {"metric": "manhattan", "neighbors": "cells"}, "neighbors='tree'"),
     ],
 )
 def test_what_has_no_meaning_under_a_metric_is_refused(points, options, message):

@@ -21,7 +21,7 @@ BUILDERS = {
     "tree": {"neighbors": "tree"},
     "groups": {"neighbors": "groups"},
     "blocked": {"neighbors": "blocked"},
-    "descent": {"neighbors": "descent"},
+    "cells": {"neighbors": "cells"},
     "adaptive": {"kernel": "adaptive"},
     "box": {"kernel": "box"},
     "radius": {"radius": 1.3},

@@ -490,18 +490,3 @@ def _write(
             distances[to, j], indices[to, j] = np.sqrt(exact[j]), order[names[begin + j]]
         else:
             distances[to, j], indices[to, j] = np.inf, -1
-
-
-@kernel()
-def write_lists(
-    points: Float64, order: Int32, lists: Int32, start: int, stop: int, distances: Float64, indices: Int32
-) -> None:
-    """Write the lists of the points ``start`` to ``stop`` by distances in float64; -1 in a list is no point."""
-    k = lists.shape[1]
-    names, exact = np.empty(k, np.int32), np.empty(k)
-    for point in range(start, stop):
-        count = 0
-        for j in range(k):
-            names[count] = lists[point, j]
-            count += lists[point, j] >= 0
-        _write(points, point, order, names, 0, count, exact, point - start, distances, indices)

@@ -142,7 +142,7 @@ class Graph:
         random_state
             Seed of the sample that chooses the neighbour search, and of the approximate search.
         neighbors
-            ``"tree"``, ``"groups"`` or ``"blocked"`` (exact), ``"cells"`` or ``"descent"`` (approximate), or
+            ``"tree"``, ``"groups"`` or ``"blocked"`` (exact), ``"cells"`` (approximate), or
             ``"auto"``: exact where that is fast. The choice, its reason and the recall measured are in `construction`.
         radius
             Join all points within this distance instead of a fixed number of neighbours; ``n_neighbors`` and

@@ -211,14 +211,14 @@ def test_squares_of_a_tile(n_dimensions):
 
 
 @pytest.mark.parametrize("points", SHAPES.values(), ids=SHAPES.keys())
-@pytest.mark.parametrize("algorithm", ["cells", "descent"])
+@pytest.mark.parametrize("algorithm", ["cells"])
 def test_approximate_searches_on_anything(points, algorithm):
     support = k_nearest(points, 7, algorithm=algorithm, rng=np.random.default_rng(0))
     assert_valid(points, support, 7)
     assert recall(points, support.distances.data.reshape(-1, 7)) > 0.95
 
 
-@pytest.mark.parametrize("algorithm", ["groups", "cells", "descent"])
+@pytest.mark.parametrize("algorithm", ["groups", "cells"])
 def test_as_many_neighbours_as_others(algorithm):
     for n_points in (2, 3, 40, 200):
         points = gaussian(n_points, 3)
@@ -228,7 +228,7 @@ def test_as_many_neighbours_as_others(algorithm):
         )
 
 
-@pytest.mark.parametrize("algorithm", ["groups", "cells", "descent"])
+@pytest.mark.parametrize("algorithm", ["groups", "cells"])
 def test_nearly_all_points_in_one_place(algorithm):
     """More than a cell may hold; their own distances are a hundred millionth of those of the others."""
     points = clusters(800)

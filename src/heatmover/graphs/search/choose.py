@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,13 +17,12 @@ from heatmover._validation import check_threads
 from heatmover._words import counted
 from heatmover.graphs.kernels import narrow
 from heatmover.graphs.search.cells import TIE, Cells, Probe, least_recall
-from heatmover.graphs.search.descent import descend
 from heatmover.graphs.search.groups import Groups
 from heatmover.graphs.search.products import true_squares
 
 __all__ = ["SEARCHES", "Neighbors", "Search", "k_nearest", "middle_of_rows", "within_radius"]
 
-SEARCHES = ("auto", "tree", "groups", "blocked", "cells", "descent")
+SEARCHES = ("auto", "tree", "groups", "blocked", "cells")
 
 Integers = npt.NDArray[np.integer[Any]]
 Found = tuple[Float64, Integers]
@@ -47,13 +46,6 @@ CELLS_ABOVE = 10_000
 MOST_BY_BALLS = 125_000.0
 # Share of the true neighbours that an approximate search finds, with confidence.
 WANTED = 0.99
-# Descent keeps lists of so many times the neighbours wanted, and longer ones if those found too few.
-LISTS = (1, 2)
-# An approximate search by cells may look at so many coordinates per point (a limit by estimate). Descent was slower
-# where both were tried: clustered points (50,000 in 50 dimensions) descent 97 and a recall of 0.999, cells 40 and
-# 0.998; a Gaussian (20,000 in 100, 2 million coordinates in all) 335 and 0.924, cells 135 and 0.998. Where all points
-# are more than this, in millions of them, comparing all grows with their number and descent does not.
-MOST_LOOKED_AT = 10_000_000.0
 # Up to here a tree is instant in any dimension.
 FEW = 1_000
 # Queries of a block: at most MOST_SCORES scores at once (12 MB with their order), but enough queries to be worth the
@@ -79,8 +71,8 @@ class Search:
     Attributes
     ----------
     algorithm
-        ``"tree"``, ``"groups"`` and ``"blocked"`` are exact, ``"cells"`` and ``"descent"`` are approximate,
-        ``"radius"`` takes all within a radius.
+        ``"tree"``, ``"groups"`` and ``"blocked"`` are exact, ``"cells"`` is approximate, ``"radius"`` takes all within
+        a radius.
     recall
         Share of true neighbours found, measured on a sample; 1.0 if exact.
     reason
@@ -130,7 +122,7 @@ def k_nearest(
     k
         Number of neighbours; 0 for a single point.
     algorithm
-        One of `SEARCHES`. The exact ones join the same points; "cells" and "descent" look for no ties.
+        One of `SEARCHES`. The exact ones join the same points; "cells" looks for no ties.
     rng
         Used by the sample that chooses the algorithm and by the approximate search.
     n_threads
@@ -146,7 +138,7 @@ def k_nearest(
     search, prepared = Search(algorithm, 1.0, "as asked for"), _Prepared()
     if algorithm == "auto":
         search, prepared = _choose(points, k, rng, n_threads)
-    if search.algorithm in ("cells", "descent"):
+    if search.algorithm == "cells":
         return _approximate(points, k, search, prepared, rng, n_threads)
     # One more than asked for tells whether the last is tied.
     count = min(k + 1, n_points - 1)
@@ -205,45 +197,23 @@ class _Prepared(NamedTuple):
 def _approximate(
     points: Float64, k: int, search: Search, prepared: _Prepared, rng: np.random.Generator, n_threads: int
 ) -> Neighbors:
-    """Find about the k nearest by cells, or by descent from them, widening the search until the recall is sure."""
+    """Find about the k nearest by cells, and all of them if too few were found and the search was free to choose."""
     n_points = len(points)
     cells = prepared.cells or Cells.from_points(points, k, rng, strict=False, n_threads=n_threads)
     probe = prepared.probe or cells.probe(k, n_threads)
-    for algorithm, (distances, indices) in _attempts(points, k, search, cells, probe, rng, n_threads):
-        short = np.flatnonzero(indices[:, -1] < 0)
-        if short.size:  # their neighbours are too far for a float32, or in cells of few points
-            distances[short], indices[short] = _exactly(points, short, k, n_threads)
-        recalls = probe.recalls(distances)
-        recall = float(recalls.mean()) if recalls.size else 1.0
-        reason = search.reason + (f"; {search.algorithm} found too few" if algorithm != search.algorithm else "")
-        result = Search(algorithm, 1.0 if algorithm == "groups" else recall, reason)
-        if not recalls.size or least_recall(recalls, n_points) >= WANTED:
-            break
+    found: Found = cells.k_nearest(k, probe.plan(WANTED, surely=True), n_threads)[:2]
+    distances, indices = found
+    short = np.flatnonzero(indices[:, -1] < 0)
+    if short.size:  # their neighbours are too far for a float32, or in cells of few points
+        distances[short], indices[short] = _exactly(points, short, k, n_threads)
+    recalls = probe.recalls(distances)
+    result = replace(search, recall=float(recalls.mean()) if recalls.size else 1.0)
+    if np.isnan(search.recall) and recalls.size and least_recall(recalls, n_points) < WANTED:
+        # What was planned is found, unless single precision spoils it.
+        distances, indices = _exactly(points, np.arange(n_points), k, n_threads)
+        result = Search("groups", 1.0, f"{search.reason}; cells found too few")
     part = _Part(np.arange(n_points), np.full(n_points, k), distances.ravel(), indices.ravel())
     return Neighbors(_matrix(n_points, [part]), _middle(distances, k), result)
-
-
-def _attempts(
-    points: Float64,
-    k: int,
-    search: Search,
-    cells: Cells,
-    probe: Probe,
-    rng: np.random.Generator,
-    n_threads: int,
-) -> Iterator[tuple[str, Found]]:
-    """Yield neighbours, each time of a wider search, and its algorithm: the one asked for, or any if none was."""
-    is_free = np.isnan(search.recall)
-    if search.algorithm == "descent":
-        for times in LISTS:
-            found = descend(points, min(times * k, len(points) - 1), rng, n_threads=n_threads, cells=cells)
-            yield "descent", (found.distances[:, :k], found.indices[:, :k])
-    if search.algorithm == "cells" or is_free:
-        found = cells.k_nearest(k, probe.plan(WANTED, surely=True), n_threads)
-        yield "cells", (found.distances, found.indices)
-    if is_free:
-        # What was planned is found, unless single precision spoils it.
-        yield "groups", _exactly(points, np.arange(len(points)), k, n_threads)
 
 
 def _by_groups(points: Float64, k: int, prepared: _Prepared, rng: np.random.Generator, n_threads: int) -> Found:
@@ -362,9 +332,8 @@ def _choose(points: Float64, k: int, rng: np.random.Generator, n_threads: int) -
     looks = f"the data look {dimension:.1f}-dimensional"
     if dimension <= TREE_DIMENSION:
         return Search("tree", 1.0, f"{looks}: an exact tree is fast"), _Prepared()
-    is_near = probe.plan(WANTED, surely=True).n_candidates * n_dimensions <= MOST_LOOKED_AT
     reason = f"{counted(n_points, 'point')} that look {dimension:.1f}-dimensional: exact search is slow"
-    return Search("cells" if is_near else "descent", np.nan, reason), _Prepared(cells, probe)
+    return Search("cells", np.nan, reason), _Prepared(cells, probe)
 
 
 def _grouped(points: Float64) -> Groups:
