@@ -9,19 +9,23 @@ bit. Imports and compilation are warmed up on a small problem and not counted.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 from contenders import peak_megabytes, start_of_peak
 from provenance import add_record, write_table
 
 import heatmover as hm
-from heatmover.datasets import load_mnist, spherical_mnist
 from heatmover.embedding import neighbors
 from heatmover.errors import EmbeddingWarning
+
+sys.path.append(str(Path(__file__).resolve().parent / "paper"))
+from mnist import load_mnist, spherical_mnist
 
 # The last of load_mnist's images are MNIST's own test set.
 N_TEST = 10_000

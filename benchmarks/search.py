@@ -224,7 +224,8 @@ def million(args: argparse.Namespace) -> None:
 
 def embedded_digits(args: argparse.Namespace, count: int | None) -> tuple[Any, np.ndarray]:
     """Return digits on the sphere and their embedding by the default model."""
-    from heatmover.datasets import load_mnist, spherical_mnist
+    sys.path.append(str(Path(__file__).resolve().parent / "paper"))
+    from mnist import load_mnist, spherical_mnist
 
     images, _ = load_mnist(args.data)
     if count is not None:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
+from mnist import SphericalImages, spherical_mnist
 
-import heatmover as hm
-from heatmover.datasets import spherical_mnist
 from heatmover.datasets.shapes import great_circle
 from heatmover.errors import InvalidInputError
 from heatmover.metrics import precision_at_k, spearman
@@ -102,7 +101,7 @@ def agreement(truths: Sequence[np.ndarray], distances: Sequence[np.ndarray]) -> 
     )
 
 
-def sphere_of_pixels(height: int, width: int) -> tuple[hm.datasets.SphericalImages, np.ndarray]:
+def sphere_of_pixels(height: int, width: int) -> tuple[SphericalImages, np.ndarray]:
     """Return the sphere with one measure per pixel, and the great-circle distances between the middles of pixels.
 
     All embeddings here are linear, so those of single pixels give those of all images.

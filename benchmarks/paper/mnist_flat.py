@@ -11,9 +11,9 @@ import sys
 import numpy as np
 from digits import agreement, euclidean, exact_between_pixels, parts, pixels, reranked
 from exhibit import exhibit, parser
+from mnist import load_mnist
 
 import heatmover as hm
-from heatmover.datasets import load_mnist
 
 N_IMAGES, N_DIGITS = 2000, 100
 LARGEST = 10

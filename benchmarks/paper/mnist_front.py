@@ -25,9 +25,9 @@ from digits import (
     sphere_of_pixels,
 )
 from exhibit import LOOKS, Exhibit, exhibit, parser, stage
+from mnist import load_mnist
 
 import heatmover as hm
-from heatmover.datasets import load_mnist
 
 LARGEST, ALPHAS = (6, 7, 8), (0.01, 0.1, 0.2, 0.35, 0.5)
 COMPRESS, N_RERANKED, DETAIL_SCALE = 0.3, 20, 2

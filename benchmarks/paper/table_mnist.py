@@ -24,10 +24,10 @@ import numpy as np
 import scipy.sparse as sp
 from digits import agreement, euclidean, halves, nearest_euclidean, parts, pixels, reached, reranked
 from exhibit import LOOKS, Exhibit, exhibit, parser
+from mnist import SphericalImages, load_mnist, spherical_mnist
 
 import heatmover as hm
 from heatmover.baselines import METHODS
-from heatmover.datasets import SphericalImages, load_mnist, spherical_mnist
 from heatmover.errors import InvalidInputError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -71,7 +71,7 @@ BLOCK = 1000
 
 NEEDS_MNIST = (
     "Table 1 is left out: it needs MNIST, which is not part of the project; get the four original files (or an .npz of "
-    "images and labels; heatmover.datasets.load_mnist says which forms it reads) and name their folder with --data."
+    "images and labels; benchmarks/paper/mnist.py reads) and name their folder with --data."
 )
 
 # Given rows and others, the place of the nearest of the others, (n_rows,).

@@ -4,6 +4,7 @@ import copy
 import pickle
 import sys
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from heatmover.datasets import spherical_mnist
 from heatmover.errors import InvalidInputError, MissingExtraError
+
+PAPER = Path(__file__).resolve().parents[2] / "benchmarks" / "paper"
+if not PAPER.exists():
+    pytest.skip("the benchmarks are not here", allow_module_level=True)
+sys.path.append(str(PAPER))
+from mnist import load_mnist, spherical_mnist  # noqa: E402
 
 
 def one_bright_pixel(height, width):
@@ -222,3 +228,12 @@ def changed(value):
 def test_bad_images(images, message):
     with pytest.raises(InvalidInputError, match=message):
         spherical_mnist(images)
+
+
+def test_an_archive_is_read(tmp_path):
+    images, labels = np.arange(32).reshape(2, 4, 4), np.array([3, 7])
+    np.savez(tmp_path / "mnist.npz", images=images, labels=labels)
+    np.testing.assert_array_equal(load_mnist(tmp_path / "mnist.npz")[0], images)
+    np.savez(tmp_path / "other.npz", images=images)
+    with pytest.raises(InvalidInputError, match="an archive with images and labels"):
+        load_mnist(tmp_path / "other.npz")
