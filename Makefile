@@ -26,7 +26,7 @@ demo: $(VENV)/.installed-demo ## simulate a cohort, compare its samples, write d
 # last because its closing line is the summary people and machines look for. It keeps what it compiles of the tests,
 # also where the environment forbids that: else every process, and every one that a test starts, compiles it again.
 # The order of files is that of tests/conftest.py.
-test: $(VENV)/.installed-test browser ## ruff, mypy and pytest (PYTEST_FLAGS="--cov" adds coverage)
+test: $(VENV)/.installed-test ## ruff, mypy and pytest (PYTEST_FLAGS="--cov" adds coverage)
 	@failed=0; \
 	run() { echo "+ $$*"; "$$@" || failed=1; }; \
 	run $(BIN)/ruff check .; \
@@ -40,7 +40,7 @@ test: $(VENV)/.installed-test browser ## ruff, mypy and pytest (PYTEST_FLAGS="--
 # bound changes; the compiled kernels are kept apart too, for each version of numba discards those of another.
 # Wheels only, except where a package has none (FlowIO): an old version that would have to be compiled is no promise.
 LOWEST := .venv-lowest
-lowest: $(LOWEST)/.installed browser ## pytest with the lowest versions that pyproject.toml allows
+lowest: $(LOWEST)/.installed ## pytest with the lowest versions that pyproject.toml allows
 	NUMBA_CACHE_DIR=$(abspath $(LOWEST))/numba $(LOWEST)/$(SCRIPTS)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_FLAGS)
 
 $(LOWEST)/.installed: pyproject.toml constraints.txt .ci/lowest.py
@@ -53,15 +53,15 @@ $(LOWEST)/.installed: pyproject.toml constraints.txt .ci/lowest.py
 
 # What will break next: the newest version of everything, pre-releases included, brought up to date at every run.
 PRERELEASE := .venv-prerelease
-prerelease: browser ## pytest with the newest versions of everything, pre-releases included
+prerelease: ## pytest with the newest versions of everything, pre-releases included
 	$(PYTHON) -m venv $(PRERELEASE)
 	$(PRERELEASE)/$(SCRIPTS)/python -m pip install -q $(PIP_FLAGS) --pre --upgrade --upgrade-strategy eager \
 	  --only-binary :all: --no-binary heatmover,flowio -c constraints.txt -e '.[test]'
 	NUMBA_CACHE_DIR=$(abspath $(PRERELEASE))/numba $(PRERELEASE)/$(SCRIPTS)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_FLAGS)
 
-# The report is tested in a real browser. Where none can be installed its tests are skipped, or fail if CI or
+# The report is tested in a real browser, which this installs (with sudo, for a user who may). Without one its tests are skipped, or fail if CI or
 # HEATMOVER_REQUIRE_BROWSER is set; this target itself never fails. One line says what it did.
-browser:
+browser: ## install Chromium, in which the report is tested
 	@if [ -n "$$HEATMOVER_CHROMIUM" ]; then echo "Browser for the tests: $$HEATMOVER_CHROMIUM."; exit 0; fi; \
 	found=$$(command -v chromium || command -v chromium-browser || command -v google-chrome) && \
 	  { echo "Browser for the tests: $$found."; exit 0; }; \

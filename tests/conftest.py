@@ -56,7 +56,7 @@ LONGEST = (
     "scale/test_compare.py",
     "graphs/search/test_choose.py",
     "test_barycenters.py",
-    "index/test_cache.py",
+    "index/test_shortlist_cache.py",
     "cohort/formats/test_stored.py",
     "scale/test_checkpoint.py",
     "baselines/test_trees.py",

@@ -424,10 +424,3 @@ def test_dir_shows_public_names_only_and_all_of_them_load():
     for room in rooms:
         assert dir(room) == sorted(room.__all__)
         assert not [name for name in dir(room) if name.startswith("_") or not hasattr(room, name)]
-
-
-def test_names_that_changed_still_work_and_say_so():
-    for old, new in vars(heatmover)["_FORMER"].items():
-        with pytest.warns(FutureWarning, match=f"{old} is called {new} now"):
-            assert getattr(heatmover, old) is getattr(heatmover, new)
-        assert old not in heatmover.__all__

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from warnings import warn
 
 from heatmover._handed import hand_in
 from heatmover._version import __version__
@@ -116,8 +115,6 @@ _HOMES = {
     "noise": ("uncertainty",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-# Names that changed; the old ones still work.
-_FORMER = {"landmark_loss": "landmark_agreement"}
 
 
 # Comparisons and mapped samples write their reports, which they must not know.
@@ -126,9 +123,6 @@ hand_in("report_mapped", lambda: import_module("heatmover.report.mapped").report
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FORMER:
-        warn(f"heatmover.{name} is called {_FORMER[name]} now.", FutureWarning, stacklevel=2)
-        name = _FORMER[name]
     if name in _HOME_OF:
         return getattr(import_module(f"heatmover.{_HOME_OF[name]}"), name)
     if name in __all__:

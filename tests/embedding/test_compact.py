@@ -84,7 +84,6 @@ def test_where_every_point_is_a_cell_nothing_is_lost(method, n_points):
     model = hm.DiffusionEMD(graph, compress=0.5, **options)
     compact = model.fit_transform(rows)
     assert (model.n_regions_ == n_points).all()
-    assert model.n_cells_ is model.n_regions_  # its former name
     np.testing.assert_allclose(manhattan(compact), manhattan(full), rtol=1e-5, atol=1e-7)
     # The same numbers in another order of columns, which the names tell.
     place = {name: i for i, name in enumerate(hm.DiffusionEMD(graph, **options).fit(rows).get_feature_names_out())}

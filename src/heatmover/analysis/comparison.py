@@ -204,7 +204,7 @@ class Comparison(ReadOnlyArrays):
     @cached_property
     def scale_shares(self) -> Float64:
         """``(n_scales,)``: the share of the mean distance between samples that each scale makes, finest first."""
-        edges = np.cumsum([0, *self.model.n_cells_])
+        edges = np.cumsum([0, *self.model.n_regions_])
         sums = np.array([_sum_of_distances(self.embedding[:, low:high]) for low, high in pairwise(edges)])
         return sums / (sums.sum() or 1.0)
 

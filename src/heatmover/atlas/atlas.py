@@ -41,7 +41,7 @@ from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Landmarks
 from heatmover.graphs.distinct import distinct_points
 from heatmover.index import MeasureIndex
-from heatmover.index.fingerprint import fingerprint
+from heatmover.index.index import fingerprint
 from heatmover.measures import Measures, is_missing, measures_from_weights
 from heatmover.scale import InPieces
 from heatmover.scale.pieces import Request, cells_counted

@@ -4,7 +4,7 @@ Each cell has a p-value: its rank, by the distance from the reference, among the
 with other samples (`heatmover.atlas.strangeness`). A cell is far if its p-value is at most 1 %.
 
 The evidence in a sample's cells has a chance, by the law of the reference's own samples. So has the evidence in its
-local means (`heatmover.atlas.means`), if it has enough cells for them: a new population that hides in noise shows
+local means (`heatmover.atlas.strangeness`), if it has enough cells for them: a new population that hides in noise shows
 there. A sample's chance is twice the smaller of the two, for either could be small (Bonferroni). It must also rank
 among the lowest of the reference's own, which holds false alarms at 5 % for any law, or at 1 in n + 1 with n < 19
 samples.
@@ -23,13 +23,14 @@ from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, FloatArray, Int64, IntArray
 from heatmover._validation import check_threads
 from heatmover.analysis.landmarking import quota
-from heatmover.atlas.means import LocalMeans, hold_out_means
 from heatmover.atlas.strangeness import (
     AROUND,
     FAR,
     LEAST_SPREAD,
     Law,
+    LocalMeans,
     beyond,
+    hold_out_means,
     hold_out_points,
     left_out,
     p_values,

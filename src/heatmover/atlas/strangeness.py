@@ -13,17 +13,22 @@ and the variance from the points falls with their number.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.spatial.distance import cdist
 
 from heatmover._readonly import ReadOnlyArrays
-from heatmover._typing import Bool, Float64, Int64, IntArray, Intp
+from heatmover._typing import Bool, Float64, FloatArray, Int64, IntArray, Intp
+from heatmover.cohort.hashes import cell_hashes
+from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.graphs.search.assign import CenterSearch
+from heatmover.storage import Record
 
 __all__ = [
     "AROUND",
@@ -32,11 +37,16 @@ __all__ = [
     "TRUNCATED",
     "Held",
     "Law",
+    "LocalMeans",
     "beyond",
+    "hold_out_means",
     "hold_out_points",
     "left_out",
+    "local_means",
     "p_values",
     "scores_of",
+    "sizes_of",
+    "thinned",
 ]
 
 # Points around a point that tell what distance is usual there.
@@ -205,3 +215,226 @@ class Law(ReadOnlyArrays):
         between = float(np.mean(squares - self.spread / self.counts))
         # A new sample varies around a mean that was itself estimated.
         return mean, max(between, 0.0) * (1 + 1 / n_samples) + self.spread / total
+
+
+# Local means: cells made less noisy by their neighbours in the same sample.
+
+
+# Cells in a mean, and the fewest cells of a sample whose means are taken: of fewer, neighbours are no neighbours.
+GATHERED, FEWEST_CELLS = 6, 12
+# The most cells of a sample that are taken: all pairs of them are compared.
+MOST_CELLS = 500
+# Sizes that samples are thinned to, per halving: a new sample leaves out less than three cells in ten.
+PER_HALVING = 2
+# Means that are enough to rank others among them, and the fewest samples that they are of. Every sample is thinned to
+# the largest size that it has, which tells its evidence; to smaller ones only as many samples as this takes.
+ENOUGH, ENOUGH_SAMPLES = 2000, 20
+
+
+def sizes_of(n_cells: IntArray) -> Int64:
+    """Return the sizes to which reference samples of so many cells are thinned, ascending; none if most are small.
+
+    Examples
+    --------
+    >>> sizes_of(np.array([5, 100, 130])).tolist()
+    [12, 18, 25, 35, 50, 71, 100]
+    """
+    largest = min(int(np.sort(n_cells)[(n_cells.size - 1) // 2]), MOST_CELLS)
+    count = int(PER_HALVING * np.log2(max(largest / FEWEST_CELLS, 0.5)) + 1)
+    return np.array([round(largest * 2 ** (-step / PER_HALVING)) for step in reversed(range(count))], dtype=np.int64)
+
+
+def thinned(cells: FloatArray) -> Float64:
+    """Return the cells of a sample, ``(n_cells, n_dimensions)``, in an order of which the first few are a fair draw.
+
+    Their values decide, whatever the order in which they come.
+    """
+    points = np.asarray(cells, dtype=np.float64)
+    hashes = cell_hashes(points, np.zeros(len(points), dtype=np.int32), 0)
+    return points[np.argsort(hashes, kind="stable")]
+
+
+def local_means(cells: Float64) -> tuple[Float64, Int64]:
+    """Return the mean of each cell and its nearest, ``(n_cells, n_dimensions)``, and which these are, a row for each.
+
+    Examples
+    --------
+    >>> means, near = local_means(np.r_[np.zeros(6), np.arange(6) + 10.0][:, None])
+    >>> means.ravel().tolist()
+    [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 12.5, 12.5, 12.5, 12.5, 12.5, 12.5]
+    """
+    near = np.sort(np.argpartition(cdist(cells, cells), GATHERED - 1, axis=1)[:, :GATHERED], axis=1)
+    # Of the same cells the mean is the same to the bit, and of copies it is their place: from the first of them on.
+    first = cells[near[:, 0]]
+    return first + ((cells[near] - first[:, None]) / GATHERED).sum(axis=1), near
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LocalMeans(ReadOnlyArrays):
+    """Local means of the reference, and how far those of thinned samples are from those of others.
+
+    Attributes
+    ----------
+    cells
+        ``(n_means, n_dimensions)``: of each sample at the largest of the sizes that it has.
+    widths
+        ``(n_means,)``: the distance that is usual around each.
+    sizes
+        ``(n_sizes,)``, ascending.
+    scores
+        Ascending for each size: distance from other samples over the usual one. ``ends`` tells where each size ends.
+    ends
+        ``(n_sizes,)``.
+    n_means
+        ``(n_samples,)``: the largest size of each reference sample; 0 if it is too small.
+    evidence
+        ``(n_samples,)``: the truncated product of these means, and 0 where there are none.
+    spread
+        The variance of the evidence of a sample of n means, times n.
+    """
+
+    cells: Float64
+    widths: Float64
+    sizes: Int64
+    scores: Float64
+    ends: Int64
+    n_means: Int64
+    evidence: Float64
+    spread: float
+
+    @cached_property
+    def law(self) -> Law:
+        """Of the evidence, fitted to those reference samples that have means."""
+        some = self.n_means > 0
+        return Law(self.n_means[some], self.evidence[some], self.spread)
+
+    @property
+    def most(self) -> int:
+        """The number of cells of a sample that are looked at, at most."""
+        return int(self.sizes[-1])
+
+    def judge(self, samples: Sequence[FloatArray], n_threads: int) -> tuple[Int64, Float64]:
+        """Return of some samples how many means they have, 0 if they are too small, and the evidence in them.
+
+        Parameters
+        ----------
+        samples
+            Of each the cells, ``(n_cells, n_dimensions)``: all, or ``most`` of them.
+        n_threads
+            Their number.
+        """
+        counts = _largest(self.sizes, np.array([len(cells) for cells in samples]))
+        evidence = np.zeros(len(samples))
+        asked = np.flatnonzero(counts)
+        if not asked.size:
+            return counts, evidence
+        means = [local_means(thinned(samples[i])[: counts[i]])[0] for i in asked.tolist()]
+        places, squares = self._search.nearest(np.concatenate(means), n_threads)
+        scores = scores_of(np.sqrt(squares), self.widths[places])
+        for i, part in zip(asked, np.split(scores, np.cumsum(counts[asked])[:-1]), strict=True):
+            evidence[i] = beyond(p_values(self._scores_at(int(counts[i])), part)).mean()
+        return counts, evidence
+
+    def _scores_at(self, size: int) -> Float64:
+        place = int(np.searchsorted(self.sizes, size))
+        return self.scores[(self.ends[place - 1] if place else 0) : self.ends[place]]
+
+    @cached_property
+    def _search(self) -> CenterSearch:
+        return CenterSearch(self.cells)
+
+    def to_record(self) -> Record:
+        """Return them as a record that a store can hold."""
+        names = ("cells", "widths", "sizes", "scores", "ends", "n_means", "evidence")
+        return Record({"spread": self.spread}, {name: getattr(self, name) for name in names})
+
+    @classmethod
+    def from_record(cls, record: Record, n_samples: int, n_dimensions: int) -> LocalMeans:
+        """Return the means of a record for so many reference samples, or raise if it holds none."""
+        cells = record.floats("cells", (None, n_dimensions))
+        sizes, scores = record.array("sizes", np.int64, (None,)), record.array("scores", np.float64, (None,))
+        ends, n_means = record.array("ends", np.int64, (sizes.size,)), record.array("n_means", np.int64, (n_samples,))
+        evidence, spread = record.floats("evidence", (n_samples,)), record.number("spread")
+        fits = len(cells) and sizes.size and sizes[0] >= GATHERED and np.all(np.diff(sizes) > 0)
+        fits = fits and ends[0] > 0 and np.all(np.diff(ends) > 0) and ends[-1] == scores.size
+        fits = fits and np.isin(n_means, np.r_[0, sizes]).all() and n_means.any()
+        fits = fits and evidence.min() >= 0 and spread > 0
+        if not fits or np.isnan(scores).any() or any(np.any(np.diff(part) < 0) for part in np.split(scores, ends[:-1])):
+            raise InvalidInputError(
+                "stored local means: ascending sizes and, for each, ascending scores; evidence of at least 0 and a "
+                "spread above it", "others",
+            )  # fmt: skip
+        widths = record.floats("widths", (len(cells),))
+        return cls(cells, widths, sizes, scores, ends, n_means, evidence, spread)
+
+
+def hold_out_means(cells: Float64, own: IntArray, n_samples: int, n_threads: int) -> LocalMeans | None:
+    """Hold each sample out in turn, at each of the sizes that it has; None if most samples have too few cells.
+
+    Parameters
+    ----------
+    cells
+        ``(n_cells, n_dimensions)``.
+    own
+        ``(n_cells,)``: the sample of each.
+    n_samples, n_threads
+        Their numbers.
+    """
+    n_cells = np.bincount(own, minlength=n_samples)
+    sizes = sizes_of(n_cells)
+    if not sizes.size:
+        return None
+    n_means = _largest(sizes, n_cells)
+    made = list(_means_of(cells, own, sizes))
+    means, near = (np.concatenate([one[i] for one in made]) for i in (2, 3))
+    counts = np.array([size for _, size, *_ in made])
+    of_mean, size_of = (np.repeat(values, counts) for values in ([sample for sample, *_ in made], counts))
+    kept = size_of == n_means[of_mean]
+    held = hold_out_points(means, of_mean, kept, n_samples, n_threads)
+    evidence = np.zeros(len(means))
+    for size in sizes:
+        inside = np.flatnonzero(size_of == size)
+        evidence[inside] = beyond(left_out(held.scores[inside], of_mean[inside], n_samples))
+    by_sample = np.bincount(of_mean[kept], weights=evidence[kept], minlength=n_samples) / np.maximum(n_means, 1)
+    residuals = np.where(kept, evidence - by_sample[of_mean], 0.0)
+    spread = _spread(np.split(residuals, np.cumsum(counts)[:-1]), np.split(near, np.cumsum(counts)[:-1]), n_means)
+    order = np.lexsort((held.scores, size_of))
+    ends = np.searchsorted(size_of[order], sizes, side="right").astype(np.int64)
+    return LocalMeans(means[kept], held.widths, sizes, held.scores[order], ends, n_means, by_sample, spread)
+
+
+def _largest(sizes: Int64, n_cells: IntArray) -> Int64:
+    """Return the largest of the sizes that samples of so many cells have, or 0."""
+    return np.asarray(np.r_[0, sizes][np.searchsorted(sizes, n_cells, side="right")], dtype=np.int64)
+
+
+def _means_of(cells: Float64, own: IntArray, sizes: Int64) -> Iterator[tuple[int, int, Float64, Int64]]:
+    """Yield sample, size, local means and which cells these are of, for the sizes to which each sample is thinned."""
+    n_cells = np.bincount(own)
+    largest = _largest(sizes, n_cells)
+    some = {int(size): _some(np.flatnonzero(largest > size), int(size)) for size in sizes}
+    for sample, inside in enumerate(np.split(np.argsort(own, kind="stable"), np.cumsum(n_cells)[:-1])):
+        ordered = thinned(cells[inside])
+        for size in sizes.tolist():
+            if size == largest[sample] or sample in some[size]:
+                yield sample, size, *local_means(ordered[:size])
+
+
+def _some(samples: Intp, size: int) -> set[int]:
+    """Return as many of the samples, evenly among them, as are enough to be thinned to a size."""
+    count = min(samples.size, max(ENOUGH_SAMPLES, -(-ENOUGH // size)))
+    return set(samples[np.linspace(0, samples.size - 1, count).round().astype(np.intp)].tolist()) if count else set()
+
+
+def _spread(residuals: Sequence[Float64], near: Sequence[Int64], n_means: Int64) -> float:
+    """Return the variance of a sample's evidence, times its number of means.
+
+    Means share cells, so their evidence varies together: two of them count by the share of cells that they have in
+    common. At least what p-values that are even between 0 and 1 have: with few means none may be below the threshold.
+    """
+    squares = 0.0
+    for rest, cells in zip(residuals, near, strict=True):
+        shared = np.bincount(cells.ravel(), weights=np.repeat(rest, GATHERED), minlength=len(rest))
+        squares += float(shared @ shared) / GATHERED
+    return max(squares / max(int(np.maximum(n_means - 1, 0).sum()), 1), LEAST_SPREAD)

@@ -162,8 +162,6 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     n_regions_ : ndarray
         ``(n_scales_,)``: number of columns of each block. In a full embedding every point is a region of its own; with
         ``compress_by="centres"`` the centres are.
-    n_cells_ : ndarray
-        The same, by its former name.
     max_scale_ : int
         K.
     max_scale_reason_ : str
@@ -678,11 +676,6 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             for centre in partition.centres
         ]
         return np.array(names, dtype=object)
-
-    @property
-    def n_cells_(self) -> npt.NDArray[Any]:
-        """The former name of `n_regions_`."""
-        return self.n_regions_
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """Return the parameters and, once fitted, what was chosen and why."""

@@ -1,8 +1,7 @@
 """Search among stored measures: the nearest, exactly or approximately, in memory or on disk."""
 
 from heatmover.index.index import MeasureIndex
-from heatmover.index.neighbors import Nearest, Within
-from heatmover.index.rerank import exact_emd
+from heatmover.index.results import Nearest, Within, exact_emd
 
 __all__ = ["MeasureIndex", "Nearest", "Within", "exact_emd"]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -11,6 +13,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.utils.validation import check_is_fitted
 
 from heatmover._files import check_place
 from heatmover._typing import FloatArray, Int64
@@ -27,16 +30,13 @@ from heatmover._validation import (
 from heatmover._words import counted, distinct, find, listed
 from heatmover.embedding import DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
-from heatmover.index.cache import read_cache, write_cache
-from heatmover.index.fingerprint import fingerprint
-from heatmover.index.neighbors import Nearest, Within
-from heatmover.index.rerank import Distance, reranked
+from heatmover.index.results import Distance, Nearest, Within, reranked
 from heatmover.index.rows import Rows, grown
-from heatmover.index.shortlist import RECALL, Shortlist, recall
+from heatmover.index.shortlist import RECALL, Shortlist, read_cache, recall, write_cache
 from heatmover.measures import Measures, names_of
 from heatmover.storage import Samples, Schema, Store, Table, parts_of
 
-__all__ = ["MeasureIndex"]
+__all__ = ["MeasureIndex", "fingerprint"]
 
 INDEX_SCHEMA, INDEX_VERSION = "heatmover-index", 1
 # An atlas is an index too, of its reference samples.
@@ -660,3 +660,42 @@ def _rows_of(samples: Samples, before: FloatArray | None, memory: int) -> Rows:
         return Rows(samples.n_rows, room[:], samples)
     parts = [block for _, block in found.blocks(len(before))]
     return Rows(samples.n_rows, grown(before, np.vstack(parts)) if parts else before, samples)
+
+
+# Whether rows come from one model: a fingerprint of what defines an embedding.
+
+
+def fingerprint(model: DiffusionEMD) -> str:
+    """Return a text that two fitted models share if their embeddings have the same columns, and else do not.
+
+    It covers the graph, the scales with their weights, the regions of a compact embedding, the density and the
+    precision; not how the heat is computed, nor with how many threads.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> grid = hm.Graph.from_grid((30,))
+    >>> one, same, other = (hm.DiffusionEMD(grid, max_scale=k).fit() for k in (4, 4, 5))
+    >>> fingerprint(one) == fingerprint(same), fingerprint(one) == fingerprint(other)
+    (True, False)
+    """
+    if not isinstance(model, DiffusionEMD):
+        raise InvalidInputError("a fitted DiffusionEMD as model", type(model).__name__)
+    check_is_fitted(model)
+    prepared, affinity = model.prepared_, model.graph_.node_affinity
+    layout = prepared.layout
+    words = [list(layout.scales), layout.n_points, layout.n_features, str(prepared.precision), bool(prepared.adjoint)]
+    total = hashlib.sha256(json.dumps(words).encode())
+    arrays: list[Any] = [affinity.data, affinity.indices, affinity.indptr, model.graph_.place, layout.matrix]
+    for regions in layout.regions or ():
+        arrays += [regions.labels, regions.centres]
+    for array in arrays:
+        total.update(b"none" if array is None else _plain(array))
+    return total.hexdigest()
+
+
+def _plain(array: Any) -> bytes:
+    """Return an array as bytes that do not depend on the width of its integers."""
+    values = np.asarray(array)
+    plain = values.astype("<i8" if values.dtype.kind in "iu" else "<f8")
+    return str(plain.shape).encode() + plain.tobytes()

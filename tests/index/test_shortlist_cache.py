@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import heatmover as hm
-from heatmover.index import cache
 from heatmover.index import index as module
-from heatmover.index.cache import read_cache, write_cache
-from heatmover.index.shortlist import Shortlist
+from heatmover.index import shortlist as cache
+from heatmover.index.shortlist import Shortlist, read_cache, write_cache
 from heatmover.storage import Samples, Store, sealed, unsealed, writing
 
 pytest.importorskip("faiss")

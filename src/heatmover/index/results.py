@@ -1,23 +1,24 @@
-"""The nearest by a dearer distance among a shortlist."""
+"""What a search finds, and the nearest of it by a dearer distance."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, Int64
 from heatmover._validation import check_threads
 from heatmover._words import counted
 from heatmover.errors import InvalidInputError
-from heatmover.index.neighbors import Nearest
 from heatmover.measures import check_measures
 from heatmover.transport import GroundCosts, exact_pairs
 
-__all__ = ["Distance", "exact_emd", "reranked"]
+__all__ = ["Distance", "Nearest", "Within", "exact_emd", "reranked"]
 
 # The distances of a query, by its number, to some rows of the index.
 Distance: TypeAlias = Callable[[int, Int64], npt.ArrayLike]
@@ -98,3 +99,66 @@ def _values(distance: Distance, query: int, candidates: Int64) -> Float64:
     if np.isnan(values).any():
         raise InvalidInputError("distances without NaN", f"{int(np.isnan(values).sum())} of query {query}")
     return values
+
+
+# What a search finds.
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Nearest(ReadOnlyArrays):
+    """The nearest stored samples of some queries.
+
+    Attributes
+    ----------
+    distances
+        ``(n_queries, k)``, ascending in each row.
+    rows
+        ``(n_queries, k)``: which rows of the index. Of equal distances the smaller row comes first.
+    names
+        Their names, per query.
+    exact
+        Whether all samples were considered. Else some of the nearest may be missing; the distances that are there are
+        exact even then.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> found = hm.MeasureIndex.from_embedding([[0.0], [5.0], [6.0]]).nearest([[4.0]], k=2)
+    >>> found.distances, found.rows, found.names, found.exact
+    (array([[1., 2.]]), array([[1, 2]]), (('1', '2'),), True)
+    """
+
+    distances: Float64
+    rows: Int64
+    names: tuple[tuple[str, ...], ...]
+    exact: bool
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Within:
+    """All stored samples within a radius of some queries.
+
+    Attributes
+    ----------
+    distances, rows, names
+        Per query: distances ``(n_found,)``, ascending, rows of the index, and names.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> found = hm.MeasureIndex.from_embedding([[0.0], [5.0], [6.0]]).within([[4.0], [9.0]], radius=2)
+    >>> found.distances, found.names
+    ((array([1., 2.]), array([], dtype=float64)), (('1', '2'), ()))
+    """
+
+    distances: tuple[Float64, ...]
+    rows: tuple[Int64, ...]
+    names: tuple[tuple[str, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from heatmover.atlas import coverage, means
+from heatmover.atlas import coverage
+from heatmover.atlas import strangeness as means
 from heatmover.atlas.coverage import find_support
-from heatmover.atlas.means import LocalMeans, hold_out_means, local_means, sizes_of, thinned
+from heatmover.atlas.strangeness import LocalMeans, hold_out_means, local_means, sizes_of, thinned
 from heatmover.errors import InvalidInputError
 
 
