@@ -7,13 +7,17 @@ EMD with its defaults in the same run. Trees also at the paper's largest setting
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from rivals import installed
 
 import heatmover as hm
-from heatmover.baselines import METHODS
+
+sys.path.append(str(Path(__file__).resolve().parent / "paper"))
+from alternatives import METHODS
 
 RUNS = (
     ("diffusion_emd", {}),

@@ -64,7 +64,7 @@ LONGEST = (
     "cohort/test_damage.py",
     "noise/test_assessment.py",
     "noise/test_intervals.py",
-    "baselines/test_convolutional.py",
+    "benchmarks/test_convolutional.py",
     "cohort/test_bad_input.py",
     "analysis/test_units.py",
     "atlas/test_append.py",

@@ -27,8 +27,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from provenance import PACKAGES, ROOT, write_table
 from rivals import required as required
 
-from heatmover.baselines import METHODS
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -122,6 +120,8 @@ def exhibit(name: str, arguments: argparse.Namespace) -> Exhibit:
 
 def method_named(name: str) -> Callable[..., np.ndarray]:
     """Return the baseline of this name; the two forms of convolutional Sinkhorn have one each."""
+    from alternatives import METHODS
+
     if name in FORMS:
         return partial(METHODS["convolutional_sinkhorn"], **FORMS[name])
     return METHODS[name]

@@ -17,10 +17,11 @@ from itertools import product
 
 import matplotlib.pyplot as plt
 import numpy as np
+from alternatives import METHODS
 from exhibit import LOOKS, Exhibit, exhibit, method_named, parser, stage, timed
 
 import heatmover as hm
-from heatmover.baselines import METHODS, EmbeddingMethod
+from heatmover.baselines import EmbeddingMethod
 from heatmover.metrics import precision_at_k, spearman
 
 # Convolutional Sinkhorn takes minutes; it is run once for each of these numbers of iterations.

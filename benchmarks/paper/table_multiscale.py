@@ -1,4 +1,4 @@
-"""Table 2 of the paper: how multiscale methods bin the points, from what the code of each method declares.
+"""Table 2 of the paper: how multiscale methods bin the points, as alternatives.py declares it.
 
 The last column is measured: features of 50 measures on a swiss roll of 1,500 points with each method's defaults.
 """
@@ -6,10 +6,10 @@ The last column is measured: features of 50 measures on a swiss roll of 1,500 po
 from __future__ import annotations
 
 import numpy as np
+from alternatives import METHODS, TRAITS
 from exhibit import LOOKS, Exhibit, exhibit, parser
 
 import heatmover as hm
-from heatmover.baselines import METHODS, EmbeddingMethod
 
 # Rows that the paper's table has, as printed there: scales, bins per scale, centres, smooth, geodesic.
 PAPER = {
@@ -29,7 +29,7 @@ def differs(name: str) -> str:
     """Return how the declared yes and no differ from the paper's."""
     if name not in PAPER:
         return "not in the paper's table"
-    traits = METHODS[name].traits
+    traits = TRAITS[name]
     declared = [yes(value) for value in (traits.centers_from_data, traits.smooth_bins, traits.geodesic)]
     return "as printed" if declared == [word.lower() for word in PAPER[name][2:]] else f"paper: {PAPER[name][2:]}"
 
@@ -37,10 +37,8 @@ def differs(name: str) -> str:
 def run(show: Exhibit) -> None:
     data = hm.datasets.swiss_roll(50, points_per_measure=30, n_dimensions=3, random_state=show.seed)
     rows = []
-    for name, method in METHODS.items():
-        if not isinstance(method, EmbeddingMethod):
-            continue
-        traits = method.traits
+    for name, traits in TRAITS.items():
+        method = METHODS[name]
         options = {"compress": 0.1} if name == "diffusion_emd" else {}
         features = method.embed(data.points, data.measures(), **options)
         moved = np.asarray(abs(features).sum(axis=0)).ravel() > 0

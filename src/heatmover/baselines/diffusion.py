@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from heatmover.baselines._ground import Ground, check_masses, graph_of
-from heatmover.baselines._method import Declaration, Features, Traits, embedding_method
+from heatmover.baselines.ground import Ground, check_masses, graph_of
+from heatmover.baselines.method import Declaration, Features, embedding_method
 from heatmover.embedding.estimator import DiffusionEMD
 
 __all__ = ["diffusion_emd"]
@@ -16,7 +16,6 @@ __all__ = ["diffusion_emd"]
     Declaration(
         "either",
         "Tong et al. 2021, Diffusion Earth Mover's Distance and Distribution Embeddings",
-        traits=Traits("dyadic", "rank of the scale", centers_from_data=True, smooth_bins=True, geodesic=True),
     )
 )
 def diffusion_emd(ground: Ground, measures: Any, *, n_jobs: int | None = None, **settings: Any) -> Iterator[Features]:

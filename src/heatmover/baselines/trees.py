@@ -22,8 +22,8 @@ from heatmover._validation import (
     check_threads,
 )
 from heatmover._words import counted
-from heatmover.baselines._ground import Ground, check_masses, points_of
-from heatmover.baselines._method import Declaration, Features, Traits, embedding_method
+from heatmover.baselines.ground import Ground, check_masses, points_of
+from heatmover.baselines.method import Declaration, Features, embedding_method
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import distinct_points
 
@@ -164,7 +164,6 @@ def _average_over_trees(
     Declaration(
         "points",
         "Indyk and Thaper 2003, Fast image retrieval via embeddings",
-        traits=Traits("dyadic", "2^(d k)", centers_from_data=False, smooth_bins=False, geodesic=False),
     )
 )
 def grid_emd(
@@ -221,7 +220,6 @@ def grid_emd(
     Declaration(
         "points",
         "Backurs et al. 2020, Scalable nearest neighbor search for optimal transport",
-        traits=Traits("dyadic", "2^(d k)", centers_from_data=False, smooth_bins=False, geodesic=False),
     )
 )
 def quad_tree(
@@ -281,7 +279,6 @@ def quad_tree(
     Declaration(
         "points",
         "Le et al. 2019, Tree-sliced variants of Wasserstein distances",
-        traits=Traits("specified", "C^k", centers_from_data=True, smooth_bins=False, geodesic=False),
     )
 )
 def cluster_tree(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-
-from heatmover._compiled.jit import kernel
+from numba import njit
 
 __all__ = ["balance", "balance_with_itself", "diffuse", "diffuse_wide", "hops_from", "spread", "times"]
 
@@ -14,8 +13,8 @@ FAR = 1e100
 
 # "contract" alone: fused multiply-adds, but no reordering, so that a column's bits do not depend on the block
 # it is computed in.
-@kernel(fastmath={"contract"})
-def diffuse(indptr, indices, data, block, spare, steps, hops):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def diffuse(indptr, indices, data, block, spare, steps, hops):
     """Return S^steps applied to a block; it lies in ``block`` or ``spare``, which are both used up.
 
     Parameters
@@ -60,8 +59,8 @@ def diffuse(indptr, indices, data, block, spare, steps, hops):  # type: ignore[n
     return block
 
 
-@kernel(fastmath={"contract"})
-def diffuse_wide(indptr, indices, data, start, steps, hops, result):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def diffuse_wide(indptr, indices, data, start, steps, hops, result):
     """Write the logarithm of S^steps applied to one unit vector, however small its entries are.
 
     A number is kept as a mantissa in [1, 2^512) times a power of 2^512, so that sums need no logarithms.
@@ -107,8 +106,8 @@ def diffuse_wide(indptr, indices, data, start, steps, hops, result):  # type: ig
             result[i] = -np.inf
 
 
-@kernel()
-def hops_from(indptr, indices, sources, limit, hops):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def hops_from(indptr, indices, sources, limit, hops):
     """Write how many edges each row is away from the nearest of ``sources``, ``limit + 1`` if more than ``limit``."""
     hops[:] = limit + 1
     queue = np.empty(hops.size, np.int64)
@@ -132,8 +131,8 @@ def hops_from(indptr, indices, sources, limit, hops):  # type: ignore[no-untyped
                 tail += 1
 
 
-@kernel()
-def spread(indptr, indices, reached, result):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def spread(indptr, indices, reached, result):
     """Let every measure walk one step: bit b of a row tells whether measure b can be there after so many steps.
 
     Parameters
@@ -165,8 +164,8 @@ def spread(indptr, indices, reached, result):  # type: ignore[no-untyped-def]
     return changed
 
 
-@kernel(fastmath={"contract"})
-def times(matrix, vector, result):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def times(matrix, vector, result):
     """Write ``vector @ matrix``: along rows, so that it is vectorised without reordering a sum."""
     result[:] = 0
     for i in range(vector.size):
@@ -175,8 +174,8 @@ def times(matrix, vector, result):  # type: ignore[no-untyped-def]
             result[k] += factor * row[k]
 
 
-@kernel(fastmath={"contract"})
-def _log_times(matrix, potential, result):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _log_times(matrix, potential, result):
     """Write the logarithm of ``exp(potential) @ exp(matrix)``."""
     largest = np.full(result.size, -np.inf)
     for i in range(potential.size):
@@ -191,8 +190,8 @@ def _log_times(matrix, potential, result):  # type: ignore[no-untyped-def]
         result[k] = largest[k] + np.log(result[k]) if largest[k] > -np.inf else -np.inf
 
 
-@kernel()
-def _divide(mass, product, result):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _divide(mass, product, result):
     """Write ``mass / product`` and return whether all of it is in the range of plain numbers."""
     for i in range(mass.size):
         if not mass[i] < product[i] * FAR or not mass[i] > product[i] / FAR:
@@ -202,15 +201,15 @@ def _divide(mass, product, result):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel(fastmath={"contract"})
-def _exponential(log_kernel, f, g, kernel, transposed):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _exponential(log_kernel, f, g, kernel, transposed):
     for i in range(f.size):
         for k in range(g.size):
             kernel[i, k] = transposed[k, i] = np.exp(log_kernel[i, k] + f[i] + g[k])
 
 
-@kernel(fastmath={"contract"})
-def balance(log_kernel, mu, nu, max_iterations, tol, f, g):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def balance(log_kernel, mu, nu, max_iterations, tol, f, g):
     """Scale a kernel so that its marginals are mu and nu, by Sinkhorn's iteration with absorbed potentials.
 
     Parameters
@@ -262,8 +261,8 @@ def balance(log_kernel, mu, nu, max_iterations, tol, f, g):  # type: ignore[no-u
     return iteration, error
 
 
-@kernel(fastmath={"contract"})
-def balance_with_itself(log_kernel, mu, max_iterations, tol, f):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def balance_with_itself(log_kernel, mu, max_iterations, tol, f):
     """Scale a symmetric kernel from both sides alike so that both marginals are mu; arguments as in `balance`."""
     log_mu, product = np.log(mu), np.empty(mu.size)
     iteration, error = 0, np.inf

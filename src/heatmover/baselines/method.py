@@ -25,7 +25,6 @@ __all__ = [
     "Method",
     "PairMethod",
     "Solution",
-    "Traits",
     "embedding_method",
     "iterative_method",
     "pair_method",
@@ -37,45 +36,12 @@ Features: TypeAlias = FloatArray | sp.csr_array
 
 @final
 @dataclass(frozen=True)
-class Traits:
-    """How a multiscale method bins the points: the columns of the paper's Table 2.
-
-    Attributes
-    ----------
-    scales
-        Which scales there are, in words.
-    bins_per_scale
-        How many bins scale k has, in words.
-    centers_from_data
-        Whether bins lie where the points lie.
-    smooth_bins
-        Whether a point that moves a little changes its features a little.
-    geodesic
-        Whether distances follow the shape of the data rather than the space around it.
-
-    Examples
-    --------
-    >>> from heatmover.baselines import METHODS
-    >>> {name for name, method in METHODS.items() if method.traits and method.traits.geodesic}
-    {'diffusion_emd'}
-    """
-
-    scales: str
-    bins_per_scale: str
-    centers_from_data: bool
-    smooth_bins: bool
-    geodesic: bool
-
-
-@final
-@dataclass(frozen=True)
 class Declaration:
     """What a method says about itself; `Method` explains the fields."""
 
     ground: Literal["points", "either"]
     reference: str
     extra: str | None = None
-    traits: Traits | None = None
 
 
 class Method(ABC, Generic[P]):
@@ -92,20 +58,18 @@ class Method(ABC, Generic[P]):
         Where the method comes from.
     extra
         The extra of heatmover that has to be installed for it, or None.
-    traits
-        How it bins points, if it is a multiscale method.
 
     Examples
     --------
     >>> from heatmover.baselines import METHODS
-    >>> METHODS["wavelet_emd"].extra, METHODS["exact_emd"].ground
-    ('wavelets', 'either')
+    >>> METHODS["exact_emd"].extra, METHODS["exact_emd"].ground
+    ('exact', 'either')
     """
 
     def __init__(self, function: Callable[P, Any], declaration: Declaration) -> None:
         self.function = function
         self.ground, self.reference = declaration.ground, declaration.reference
-        self.extra, self.traits = declaration.extra, declaration.traits
+        self.extra = declaration.extra
         functools.update_wrapper(self, function)
         # Whatever the function returns, calling the method returns distances.
         self.__annotations__ = {**function.__annotations__, "return": np.ndarray}
@@ -137,6 +101,7 @@ class PairMethod(Method[P]):
     """
 
     def __call__(self, *args: P.args, **options: P.kwargs) -> Float64:
+        """Return the distances, ``(n_measures, n_measures)``."""
         distances: Float64 = self.function(*args, **options)
         return distances
 

@@ -13,8 +13,8 @@ import scipy.sparse as sp
 
 from heatmover._typing import Float64
 from heatmover._validation import check_integer, check_threads, import_extra
-from heatmover.baselines._ground import Ground, check_masses, points_of
-from heatmover.baselines._method import Declaration, Features, Traits, embedding_method
+from heatmover.baselines.ground import Ground, check_masses, points_of
+from heatmover.baselines.method import Declaration, Features, embedding_method
 from heatmover.errors import InvalidInputError
 
 __all__ = ["wavelet_emd"]
@@ -51,8 +51,7 @@ SPARSE = 0.05
     Declaration(
         "points",
         "Shirdhonkar and Jacobs 2008, Approximate Earth Mover's Distance in Linear Time",
-        extra="wavelets",
-        traits=Traits("dyadic", "2^(d k)", centers_from_data=False, smooth_bins=True, geodesic=False),
+        extra="bench",
     )
 )
 def wavelet_emd(
@@ -63,7 +62,7 @@ def wavelet_emd(
     wavelet: str = WAVELET,
     n_jobs: int | None = None,
 ) -> Iterator[Features]:
-    """Return wavelet EMDs, which follow the EMD up to a factor; needs the extra ``wavelets`` (PyWavelets).
+    """Return wavelet EMDs, which follow the EMD up to a factor; needs PyWavelets (extra ``bench``).
 
     The measures are put on a regular grid over the points' bounding cube. The distance is the sum of the differences
     of their wavelet coefficients, each times the width of its wavelet to the power 1 + d/2 in d dimensions: the dual
@@ -98,7 +97,7 @@ def wavelet_emd(
 
     Examples
     --------
-    >>> from heatmover.baselines import wavelet_emd
+    >>> from wavelet import wavelet_emd
     >>> points = [[0.0], [1.0], [2.0], [8.0]]
     >>> distances = wavelet_emd(points, [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
     >>> (distances[0] / distances[0, 1]).round(1)  # of the exact ones: 0, 1, 2, 8
@@ -121,7 +120,7 @@ def wavelet_emd(
 
 def _transform(wavelet: object) -> Transform:
     """Return one step of the wavelet transform of arrays that are zero outside their borders."""
-    pywt = import_extra("pywt", package="PyWavelets", extra="wavelets")
+    pywt = import_extra("pywt", package="PyWavelets", extra="bench")
     known = isinstance(wavelet, str) and wavelet in pywt.wavelist(kind="discrete")
     if not known or not pywt.Wavelet(wavelet).orthogonal:
         raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""Sliced Wasserstein distance: the mean of the exact one-dimensional distances along random directions."""
+"""Distances of projected measures: between means (pseudobulk), and the exact EMD along random directions (slices)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,48 @@ import scipy.sparse as sp
 
 from heatmover._typing import Float64
 from heatmover._validation import RandomState, check_integer, check_random_state, check_threads
-from heatmover.baselines._ground import Ground, check_masses, points_of
-from heatmover.baselines._method import Declaration, Features, Traits, embedding_method
+from heatmover.baselines.ground import Ground, check_masses, points_of
+from heatmover.baselines.method import Declaration, Features, embedding_method, pair_method
 
-__all__ = ["sliced_wasserstein"]
+__all__ = ["mean_distance", "sliced_wasserstein"]
 
 Slice = Callable[[Float64], Float64]
+
+
+@pair_method(Declaration("points", "distance between means (pseudobulk)"))
+def mean_distance(ground: Ground, measures: Any) -> Float64:
+    """Return the Euclidean distances between the means of the measures, a lower bound of their EMD.
+
+    Parameters
+    ----------
+    ground
+        Coordinates ``(n_points, n_dimensions)``.
+    measures
+        ``(n_measures, n_points)``: `Measures`, array, sparse matrix or DataFrame.
+
+    Returns
+    -------
+    ndarray of shape (n_measures, n_measures)
+        Symmetric, zero diagonal.
+
+    Examples
+    --------
+    >>> from heatmover.baselines import mean_distance
+    >>> mean_distance([[0.0], [1.0], [3.0]], [[1, 0, 0], [0, 0.5, 0.5]])
+    array([[0., 2.],
+           [2., 0.]])
+    """
+    from scipy.spatial.distance import pdist, squareform
+
+    points = points_of(ground)
+    means = check_masses(points, measures) @ points
+    return np.asarray(squareform(pdist(means)))
 
 
 @embedding_method(
     Declaration(
         "points",
         "Kolouri et al. 2016, Sliced Wasserstein Kernels for Probability Distributions",
-        traits=Traits("one per point", "1", centers_from_data=True, smooth_bins=False, geodesic=False),
     )
 )
 def sliced_wasserstein(
