@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 import heatmover as hm
 from heatmover import pl
 from heatmover.analysis.study import study_comparison
-from heatmover.report import figures, render
-from heatmover.report.figures import cluster_order, heatmap, maps, scale_shares, scaled
-from heatmover.report.page import shared_data
+from heatmover.report import page as figures
+from heatmover.report import render
+from heatmover.report.page import cluster_order, heatmap, maps, scale_shares, scaled, shared_data
 
 
 def unpacked(data):

@@ -12,7 +12,7 @@ import heatmover as hm
 from heatmover.analysis.noise import NOISY, named_floors, noise_sentences, pair_counts
 from heatmover.errors import InvalidInputError
 from heatmover.report import render, write_report
-from heatmover.report.figures import heatmap
+from heatmover.report.page import heatmap
 
 SIZES = np.array([12, 200, 14, 180, 60, 220, 30, 150])
 

@@ -8,8 +8,7 @@ import pytest
 import heatmover as hm
 from heatmover.analysis.study import study_comparison
 from heatmover.errors import GraphWarning
-from heatmover.report.findings import cautions, row
-from heatmover.report.methods import methods, references
+from heatmover.report.findings import cautions, methods, references, row
 
 
 def study_with(variables, *, n_samples=8, blocks=None, landmarks=None, model=None, cells=30):

@@ -22,7 +22,6 @@ from heatmover._words import quoted_path
 from heatmover.analysis.study import Study
 from heatmover.errors import InvalidInputError, argument
 from heatmover.report.page import cell_type_table, composition_table, driver_rows, write_report
-from heatmover.report.stored import write_anndata
 from heatmover.tables import write_table
 
 __all__ = [
@@ -358,9 +357,10 @@ def _draw(study: Study, variable: str, path: Path) -> None:
 
 def _write_samples(study: Study, path: Path) -> None:
     """Write an AnnData of the samples, as `heatmover.tl.samples` makes it."""
-    from heatmover.tl.layout import pack, parts_of_samples
+    from heatmover.tl.layout import assemble, pack
 
     h5py = import_extra("h5py", package="anndata", extra="cohort")
+    write_elem = import_extra("anndata.io", package="anndata", extra="cohort").write_elem
     table = storable(study.variables)
     table["n_cells"] = study.comparison.sizes
     varying = [_storable_text(name) for name in (study.record.input or {}).get("varying", ())]
@@ -372,11 +372,11 @@ def _write_samples(study: Study, path: Path) -> None:
     with warnings.catch_warnings():
         # Storing texts as categories is what is wanted; other sayings of a writer help no user.
         warnings.simplefilter("ignore")
-        parts = parts_of_samples(pack(study.comparison, asked), table, varying)
+        samples = assemble(pack(study.comparison, asked), table, varying)
         # In memory first: on a full disk the HDF5 library complains at length and may crash when Python ends.
         image = io.BytesIO()
         with h5py.File(image, "w") as file:
-            write_anndata(file, parts)
+            write_elem(file, "/", samples)
     with path.open("wb") as stream:
         stream.write(image.getbuffer())
 

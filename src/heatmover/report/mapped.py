@@ -20,7 +20,7 @@ from heatmover.drawing.map import MOST_NAMES
 from heatmover.drawing.names import place_names
 from heatmover.drawing.style import COLOURS, MISSING, NAME_LETTERS, NEAR_TO_FAR
 from heatmover.drawing.variables import Variable, read_variable
-from heatmover.report.markup import fill, shortened, static
+from heatmover.report.markup import fill, number, shortened, static
 
 __all__ = ["render_mapped", "report_mapped"]
 
@@ -150,7 +150,7 @@ def render_mapped(
         k=count,
         predictions=[_prediction(mapped, name, answer) for name, answer in answers],
         differences=list(_differences(mapped, answers)),
-        number=_number,
+        number=number,
         digits=_digits,
         missed=mapped.coverage is not None and False in mapped.coverage.covered,
     )
@@ -225,23 +225,19 @@ def _prediction(mapped: Mapped, variable: str, answer: Any) -> dict[str, Any]:
     rows = [
         {
             "name": name,
-            "value": _number(value) if answer.is_number else value,
+            "value": number(value) if answer.is_number else value,
             "vote": None if answer.is_number else percent(float(answer.votes[row])),
             "chance": None if answer.is_number else percent(float(answer.chances[row])),
         }
         for row, (name, value) in enumerate(zip(mapped.names[:MOST_SAMPLES], answer.values[:MOST_SAMPLES], strict=True))
     ]
-    told = _number(answer.accuracy) if answer.is_number else percent(answer.accuracy)
+    told = number(answer.accuracy) if answer.is_number else percent(answer.accuracy)
     return {"variable": variable, "is_number": answer.is_number, "accuracy": told, "rows": rows}
 
 
 def _digits(value: float, count: int) -> str:
     """Return a number with so many digits, zeros at its end included, so that those of a column are alike."""
     return f"{value:#.{count}g}".rstrip(".")
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}".replace("-", "\u2212")
 
 
 def _differences(mapped: Mapped, answers: Sequence[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -352,8 +348,8 @@ def _shaded(numbers: Float64) -> tuple[list[tuple[str, int]], list[dict[str, str
     places = np.clip((np.where(known, numbers, low) - low) / step, 0, len(shades) - 1).astype(int)
     looks = [(shades[place], 0) if there else (MISSING, 0) for place, there in zip(places.tolist(), known, strict=True)]
     legend = [
-        {"colour": shades[0], "shape": SHAPES[0], "label": f"from {_number(low)}"},
-        {"colour": shades[-1], "shape": SHAPES[0], "label": f"to {_number(high)}"},
+        {"colour": shades[0], "shape": SHAPES[0], "label": f"from {number(low)}"},
+        {"colour": shades[-1], "shape": SHAPES[0], "label": f"to {number(high)}"},
     ]
     if not known.all():
         legend.append({"colour": MISSING, "shape": SHAPES[0], "label": "missing"})

@@ -18,7 +18,7 @@ from heatmover._typing import Float64
 from heatmover._validation import import_extra
 from heatmover._words import counted
 
-__all__ = ["digest", "fill", "legal_script", "packed", "rounded", "script_json", "shortened", "static"]
+__all__ = ["digest", "fill", "legal_script", "number", "packed", "rounded", "script_json", "shortened", "static"]
 
 # What HTML does not allow, however it is written: NUL and other controls but white space, halves of characters, and
 # code points that are no characters.
@@ -106,6 +106,11 @@ def shortened(text: object, longest: int = 60) -> str:
 def probability(value: float) -> str:
     """Return a probability with two digits."""
     return f"{value:.2g}"
+
+
+def number(value: float) -> str:
+    """Return a number with three digits, with a minus that is one."""
+    return f"{value:.3g}".replace("-", "\u2212")
 
 
 def script_json(values: object) -> str:
