@@ -102,7 +102,8 @@ def frames(effect: float, n_permutations: int, seed: int) -> tuple[float, ...]:
     result = []
     centres = (np.zeros(len(members)), np.median(differences, axis=1), [_contrast._mode(row) for row in differences])
     for centre in centres:
-        statistic, p_values = _contrast._tested((differences - np.asarray(centre)[:, None]) / errors)
+        statistics = (differences - np.asarray(centre)[:, None]) / errors
+        statistic, p_values = statistics[0], _contrast.two_sided(statistics)
         result.append(rates(statistic, false_discovery(p_values), changed, np.sign(effect))[0])
     return tuple(result)
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import heatmover as hm
+from heatmover import pl
 from heatmover.attribution import explain, explain_groups
 from heatmover.attribution.contrast import _mode, commonest, two_frames
 from heatmover.errors import InvalidInputError
@@ -141,7 +142,8 @@ BAD = {
     "annotation": (lambda m, r, n: explain(m, r[0], r[1]).by(["a"] * 7), "one label for each point"),
     "missing": (lambda m, r, n: explain(m, r[0], r[1]).by([None] + ["a"] * 59), r"1 missing \(first: point 0\)"),
     "of": (lambda m, r, n: explain(m, r[0], r[1]).by(["a"] * 60, of="all"), "of to be one of"),
-    "coordinates": (lambda m, r, n: explain(m, r[0], r[1]).plot(np.ones((60, 1))), r"shape \(60, 2\)"),
+    "coordinates": (lambda m, r, n: pl.explanation(explain(m, r[0], r[1]), np.ones((60, 1))), r"shape \(60, 2\)"),
+    "no explanation": (lambda m, r, n: pl.explanation(r, np.ones((60, 2))), "what hm.explain or hm.explain_groups"),
 }
 
 
@@ -179,12 +181,12 @@ def test_tables_and_pictures(models):
     np.testing.assert_array_equal(found.table()["contributions"], found.contributions)
     places = np.random.default_rng(0).normal(size=(N_POINTS, 2))
     for of in ("witness", "surplus", "contributions"):
-        axes = found.plot(places, of=of)
+        axes = pl.explanation(found, places, of=of)
         drawn = axes.collections[0]
         low, high = drawn.get_clim()
         assert low == -high < 0
         assert sorted(drawn.get_array()) == sorted(getattr(found, of))
-    assert found.plot(places, ax=axes) is axes
+    assert pl.explanation(found, places, ax=axes) is axes
     mpl.pyplot.close("all")
 
 
@@ -248,7 +250,7 @@ def test_the_picture_hides_what_may_be_chance(cohort):
     mpl.use("Agg")
     data, measures, model = cohort
     found = explain_groups(model, measures, data.annotations["condition"], n_permutations=99)
-    drawn = found.plot(data.points).collections[0].get_array()
+    drawn = pl.explanation(found, data.points).collections[0].get_array()
     assert np.count_nonzero(drawn) == (found.q_values <= 0.1).sum()
     mpl.pyplot.close("all")
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from heatmover.drawing.map import SampleMap
-from heatmover.drawing.names import SIDES, place_names
+from heatmover.drawing.map import SIDES, SampleMap, place_names
 
 FRAME = (0.0, 0.0, 400.0, 300.0)
 

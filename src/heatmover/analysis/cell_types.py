@@ -17,9 +17,8 @@ from heatmover._words import counted, find, quoted, verb
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.examination import label, out_of_reach
 from heatmover.attribution.cell_types import CellTypes, TypedCells, contrast_types
-from heatmover.attribution.contrast import Design, set_up
+from heatmover.attribution.contrast import TwoGroups, choose_groups, first_of_order, set_up
 from heatmover.attribution.drivers import Drivers, check_features, find_drivers
-from heatmover.attribution.reference import choose_groups, first_of_order
 from heatmover.attribution.witness import explain_masses
 from heatmover.cohort.annotation import encode
 from heatmover.errors import InvalidInputError, argument
@@ -453,7 +452,7 @@ def contrast_cells(
     )  # fmt: skip
 
 
-def _no_calls(design: Design, unadjusted: Sequence[str]) -> str:
+def _no_calls(design: TwoGroups, unadjusted: Sequence[str]) -> str:
     """Return why nothing may be called different, or nothing."""
     reasons = []
     if unadjusted:

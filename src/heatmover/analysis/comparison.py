@@ -326,8 +326,7 @@ class Comparison(ReadOnlyArrays):
             With the map.
         """
         from heatmover.drawing.map import SampleMap, axis_labels
-        from heatmover.drawing.style import new_axes
-        from heatmover.drawing.variables import read_variable
+        from heatmover.drawing.style import new_axes, read_variable
 
         variable = None if groups is None else read_variable(groups, self.names)
         coordinates, shares = classical_scaling(self.distances, 2)

@@ -1,4 +1,4 @@
-"""Two groups of samples, their permutations and their densities, and which columns of a table differ between them.
+"""Two groups of samples: which they are, their permutations, and which columns of a table differ between them.
 
 A sample's masses sum to one, so that a cell type that grows makes all others shrink in proportion, and a test of
 proportions calls them too. What changed can only be told in a frame of reference. Two are used, and a column counts as
@@ -12,13 +12,20 @@ The mode means "did not change" only while most cells do not. If cells change th
 entered, and the mode is one of the two: with interferon the commonest change was a loss by a factor of 7, and relative
 to it cells that hardly changed were 7 times as many. Cells that are most of both groups cannot change their share by
 more than a factor of 2; a mode beyond that is no reference, and shares alone decide (see `framed`). Cell types have a
-reference of their own, which changes of state cannot move: `heatmover.attribution.abundance`.
+reference of their own, which changes of state cannot move: `heatmover.attribution.cell_types`.
+
+Where samples weigh differently or have blocks, a difference is the coefficient of the group in a weighted regression on
+blocks and group, so that samples are compared within their block, and it is divided by a standard error that allows
+every sample a variance of its own (White 1980, with the leverages of MacKinnon and White 1985). Without blocks and
+weights that is Welch's statistic. A statistic studentised like this keeps its level under permutations even if samples
+vary unequally, such as those of few cells and those of many (Janssen 1997).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,25 +34,35 @@ import scipy.sparse as sp
 
 from heatmover._typing import Bool, Float64, FloatArray, Int64, Intp
 from heatmover._validation import check_threads
-from heatmover._words import counted
-from heatmover.attribution.reference import expected_reference, first_of_order
-from heatmover.attribution.witness import find_name
+from heatmover._words import counted, find
 from heatmover.embedding.definition import Layout, embed
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
-from heatmover.statistics.permutations import permute, restrict
+from heatmover.statistics import false_discovery
+from heatmover.statistics.permutations import permute, restrict, within_reach
 from heatmover.statistics.samples import check_labels
 
 __all__ = [
-    "Design",
+    "Differences",
     "Framed",
     "TestedColumns",
+    "TwoGroups",
+    "Weighed",
+    "choose_groups",
+    "column_differences",
     "commonest",
+    "controlled",
+    "expected_reference",
+    "first_of_order",
     "framed",
+    "gram_statistics",
     "is_reference",
     "log_ratios",
     "set_up",
+    "smallest_p",
     "two_frames",
+    "two_sided",
+    "weigh",
 ]
 
 # Densities are compared at the finest scale at which a sample has, at the median point, this many cells to estimate
@@ -65,9 +82,98 @@ LEAST_ERROR = 1e-6
 TIE = 1e-6
 # Columns that are looked at together: 2,048 under 1,000 permutations take 16 MB for each array.
 AT_ONCE = 2_048
+# Variances below this share of the mean square are rounding.
+LEAST_VARIANCE = 1e-10
+# What a reference is called: the whole name, however it is spelt, or a word of it ("healthy control", "ctrl_6h").
+WORDS = frozenset((
+    "baseline", "control", "controls", "ctl", "ctrl", "ctrls", "dmso", "healthy", "mock", "naive", "normal", "pbs",
+    "placebo", "pre", "pretreatment", "sham", "uninfected", "unstim", "unstimulated", "untreated", "vehicle",
+    "wildtype", "wt",
+))  # fmt: skip
+# These only as the whole name: "no response" and "0 to 6 months" are no references.
+WHOLE = frozenset((
+    "0", "absent", "before", "d0", "day0", "false", "nc", "neg", "negative", "no", "none", "nostim", "nottreated",
+    "ref", "reference", "resting", "t0",
+))  # fmt: skip
+# Words that turn the meaning of the others around.
+TURNING = frozenset(("not", "non", "ab", "post", "after", "vs"))
 
 
-class Design(NamedTuple):
+def expected_reference(names: Collection[str]) -> str | None:
+    """Return the one group that is called as a reference is, such as a control; None if none is, or several are.
+
+    Examples
+    --------
+    >>> expected_reference(["stim", "ctrl"]), expected_reference(["COVID-19", "Healthy control"])
+    ('ctrl', 'Healthy control')
+    >>> expected_reference(["False", "True"]), expected_reference(["KO", "wild type"])
+    ('False', 'wild type')
+    >>> expected_reference(["a", "b"]) is None
+    True
+    """
+    whole, parts = [], []
+    for name in names:
+        words = re.findall(r"[^\W_]+", str(name).casefold())
+        if "".join(words) in WORDS | WHOLE:
+            whole.append(name)
+        elif set(words) & WORDS and not set(words) & TURNING:
+            parts.append(name)
+    found = whole or parts
+    return found[0] if len(found) == 1 else None
+
+
+def first_of_order(column: Any) -> str | None:
+    """Return the first value that occurs in an ordered pandas category; None for any other column."""
+    dtype: Any = getattr(column, "dtype", None)
+    if not getattr(dtype, "ordered", False):
+        return None
+    there = {str(value) for value in column if value == value and value is not None}
+    return next((str(value) for value in dtype.categories if str(value) in there), None)
+
+
+def choose_groups(
+    counts: Mapping[str, int], *, group: str | None = None, reference: str | None = None, first: str | None = None
+) -> tuple[str, str | None]:
+    """Return the group to explain and the one to compare it with, None for all others.
+
+    Left out, the reference is the group that is called so, else the first of an order; the group is the other one, or
+    the largest of several. Without any hint it is the first by name of two, or the largest of more against all others.
+
+    Parameters
+    ----------
+    counts
+        Samples of each group.
+    group, reference
+        Names that were asked for.
+    first
+        The first group of an ordered category.
+
+    Examples
+    --------
+    >>> choose_groups({"control": 4, "treated": 4}), choose_groups({"x": 9, "y": 2})
+    (('treated', 'control'), ('x', 'y'))
+    """
+    names = sorted(counts)
+    if len(names) < 2:
+        raise InvalidInputError("at least two groups of samples", f"one ({names[0]!r})" if names else "none")
+    for word, name in (("group", group), ("reference", reference)):
+        if name is not None:
+            find(name, names, f"{word} to be one of the groups")
+    if group is not None and group == reference:
+        raise InvalidInputError("a reference other than the group", repr(group))
+    if group is not None:
+        rest = [name for name in names if name != group]
+        return group, reference if reference is not None or len(rest) > 1 else rest[0]
+    if reference is None:
+        reference = expected_reference(names) or (first if first in counts else None)
+    others = [name for name in names if name != reference]
+    chosen = others[0] if len(names) == 2 else max(others, key=lambda name: counts[name])
+    if reference is None and len(names) == 2:
+        reference = names[1]
+    return chosen, reference
+
+
+class TwoGroups(NamedTuple):
     """Two groups of samples, and how they are permuted.
 
     Attributes
@@ -148,7 +254,7 @@ def set_up(
     blocks: Any | None,
     n_permutations: int,
     rng: np.random.Generator,
-) -> Design:
+) -> TwoGroups:
     """Return two groups of samples and their permutations; the arguments are those of `explain_groups`."""
     names, chosen, inside = _chosen(groups, group, reference, n_samples)
     inside = inside[chosen]
@@ -164,10 +270,10 @@ def set_up(
         what = "samples" if restriction.units is None else "blocks"
         raise InvalidInputError(f"at least two {what} in each group", f"a group with {min(counts)}")
     block_of = np.zeros(first.size, dtype=np.int64) if restriction.within is None else restriction.within[first]
-    return Design(names, counts, chosen, average, members, block_of, orders.complete, restriction.how)
+    return TwoGroups(names, counts, chosen, average, members, block_of, orders.complete, restriction.how)
 
 
-def framed(model: DiffusionEMD, design: Design, rows: sp.csr_array, rng: np.random.Generator) -> Framed:
+def framed(model: DiffusionEMD, design: TwoGroups, rows: sp.csr_array, rng: np.random.Generator) -> Framed:
     """Return the densities to compare, and the difference that is commonest among cells."""
     # Of how many cells a sample consists, if all weighed the same.
     units = design.units(rows)
@@ -193,27 +299,18 @@ def _chosen(
 ) -> tuple[tuple[str, str], Bool, Bool]:
     """Return the names of the two groups, which samples take part, and which are in the first."""
     codes, names = check_labels("groups", groups, n_samples)
-    if len(names) < 2:
-        raise InvalidInputError("at least two groups of samples", f"one ({names[0]!r})")
-    for word, name in (("group", group), ("reference", reference)):
-        if name is not None:
-            find_name(str(name), names, f"{word} to be one of the groups")
-    if group is None and reference is None and len(names) == 2:
-        reference = expected_reference(names) or first_of_order(groups)
-    if group is None:
-        others = [name for name in names if name != str(reference)]
-        if len(others) > 1 and not (reference is None and len(names) == 2):
-            raise InvalidInputError("group= to say which group to explain", counted(len(names), "group"))
-        group = others[0]
-    group = str(group)
-    if reference is not None and str(reference) == group:
-        raise InvalidInputError("a reference other than the group", repr(group))
-    inside = codes == names.index(group)
-    if reference is None:
-        rest = [name for name in names if name != group]
-        return (group, rest[0] if len(rest) == 1 else "all others"), np.ones_like(inside), inside
-    reference = str(reference)
-    return (group, reference), inside | (codes == names.index(reference)), inside
+    asked = {"group": group, "reference": reference}
+    chosen, other = choose_groups(
+        dict(zip(names, np.bincount(codes).tolist(), strict=True)),
+        **{word: None if name is None else str(name) for word, name in asked.items()},
+        first=first_of_order(groups),
+    )
+    if group is None and len(names) > 2:
+        raise InvalidInputError("group= to say which group to explain", counted(len(names), "group"))
+    inside = codes == names.index(chosen)
+    if other is None:
+        return (chosen, "all others"), np.ones_like(inside), inside
+    return (chosen, other), inside | (codes == names.index(other)), inside
 
 
 def _those(blocks: Any | None, chosen: Bool) -> Any | None:
@@ -297,12 +394,12 @@ def two_frames(
     for start in range(0, n_columns, AT_ONCE):
         part = slice(start, start + AT_ONCE)
         differences, errors = _differences(log_ratios(densities[:, part], blocks), members)
-        plain, plain_p = _tested(differences / errors)
-        framed, framed_p = _tested((differences - modes[:, None]) / errors)
+        by_share, by_frame = differences / errors, (differences - modes[:, None]) / errors
+        plain, framed = by_share[0], by_frame[0]
         agree = plain * framed > 0
         tested.scores[part] = np.where(agree, np.sign(plain) * np.minimum(np.abs(plain), np.abs(framed)), 0.0)
         tested.log_ratios[part] = differences[0] - modes[0]
-        tested.p_values[part] = np.where(agree, np.maximum(plain_p, framed_p), 1.0)
+        tested.p_values[part] = np.where(agree, np.maximum(two_sided(by_share), two_sided(by_frame)), 1.0)
     return tested
 
 
@@ -333,13 +430,6 @@ def _differences(logs: Float64, members: Bool) -> tuple[Float64, Float64]:
     return mean - other_mean, np.maximum(np.sqrt(spread + other_spread), LEAST_ERROR)
 
 
-def _tested(statistics: Float64) -> tuple[Float64, Float64]:
-    """Return the observed statistics, in the first row, and their two-sided p-values."""
-    sizes = np.abs(statistics)
-    extreme = (sizes[1:] >= sizes[0] * (1 - TIE)).sum(axis=0)
-    return statistics[0], (extreme + 1) / len(statistics)
-
-
 def _mode(values: Float64) -> float:
     """Return the half-sample mode: the half of the values that lies closest together, halved again and again.
 
@@ -351,3 +441,132 @@ def _mode(values: Float64) -> float:
         begin = int(np.argmin(left[half - 1 :] - left[: left.size - half + 1]))
         left = left[begin : begin + half]
     return float(left.mean())
+
+
+class Weighed(NamedTuple):
+    """A weighted regression on blocks and group, in every permutation.
+
+    Attributes
+    ----------
+    coefficients
+        ``(n_orders, n_units)``: what makes the difference of the groups from the values of the units.
+    contrasts
+        ``(n_orders, n_units)``: membership less its mean in the block.
+    errors
+        ``(n_orders, n_units)``: what makes the variance of that difference from the squares of the residuals.
+    centre
+        ``(n_units, n_units)``: takes the mean of its block from every unit.
+    informative
+        ``(n_units,)``: units that take part in the observed difference.
+    """
+
+    coefficients: Float64
+    contrasts: Float64
+    errors: Float64
+    centre: Float64
+    informative: Bool
+
+
+class Differences(NamedTuple):
+    """Differences of columns between the groups, and their standard errors, ``(n_orders, n_columns)`` each."""
+
+    values: Float64
+    errors: Float64
+
+
+def weigh(members: Bool, blocks: Int64, weights: Float64 | None = None) -> Weighed:
+    """Return the regression of units on blocks and group.
+
+    Parameters
+    ----------
+    members
+        Which units are in the group, ``(n_orders, n_units)``, the observed order first.
+    blocks
+        Block of each unit, ``(n_units,)``.
+    weights
+        Of each unit, ``(n_units,)``, not negative; default all alike.
+    """
+    n_units = members.shape[1]
+    weight = np.ones(n_units) if weights is None else weights
+    inside = (np.unique(blocks)[:, None] == blocks).astype(np.float64)
+    of_block = inside @ weight
+    average = inside * weight / np.where(of_block > 0, of_block, 1)[:, None]
+    of_unit = of_block @ inside
+    contrasts = members - (members @ average.T) @ inside
+    weighed = contrasts * weight
+    total = (weighed * contrasts).sum(axis=1, keepdims=True)
+    safe = np.where(total > 0, total, 1)
+    coefficients = weighed / safe
+    leverages = weight / np.where(of_unit > 0, of_unit, 1) + weighed * contrasts / safe
+    # A unit alone in its group has no residual, whatever it is divided by.
+    errors = coefficients**2 / np.maximum(1 - leverages, 1e-9)
+    informative = np.abs(weighed[0]) > 1e-9 * np.maximum(np.abs(weighed[0]).max(), np.finfo(float).tiny)
+    return Weighed(coefficients, contrasts, errors, np.eye(n_units) - inside.T @ average, informative)
+
+
+def column_differences(columns: Float64, weighed: Weighed) -> Differences:
+    """Return the difference of every column ``(n_units, n_columns)`` between the groups, and its standard error."""
+    centred = weighed.centre @ columns
+    values = weighed.coefficients @ centred
+    crossed = weighed.errors * weighed.contrasts
+    variance = (
+        weighed.errors @ centred**2
+        - 2 * values * (crossed @ centred)
+        + values**2 * (crossed * weighed.contrasts).sum(axis=1, keepdims=True)
+    )
+    least = LEAST_VARIANCE * (centred**2).mean(axis=0) + np.finfo(float).tiny
+    return Differences(values, np.sqrt(np.maximum(variance, least)))
+
+
+def gram_statistics(gram: Float64, weighed: Weighed) -> Float64:
+    """Return squared distances between the groups' means over their variances, ``(n_orders,)``.
+
+    Parameters
+    ----------
+    gram
+        Inner products of the places of the units, ``(n_units, n_units)``.
+    weighed
+        From `weigh`. An order in which a group has no weight gets an infinite statistic.
+    """
+    products = weighed.centre @ gram @ weighed.centre.T
+    squares = np.diag(products)
+    shadows = weighed.coefficients @ products
+    apart = (shadows * weighed.coefficients).sum(axis=1)
+    residuals = squares - 2 * weighed.contrasts * shadows + weighed.contrasts**2 * apart[:, None]
+    variance = (weighed.errors * np.maximum(residuals, 0)).sum(axis=1)
+    least = LEAST_VARIANCE * float(squares.mean()) + np.finfo(float).tiny
+    found = np.maximum(apart, 0) / np.maximum(variance, least)
+    return np.asarray(np.where(weighed.coefficients.any(axis=1), found, np.inf))
+
+
+def two_sided(statistics: Float64) -> Float64:
+    """Return the share of orders whose statistic is at least as large as the first one's, whatever the signs."""
+    sizes = np.abs(statistics)
+    extreme = sizes[1:] >= sizes[0] * (1 - TIE)
+    return np.asarray((extreme.sum(axis=0) + 1) / len(sizes))
+
+
+def smallest_p(statistics: Float64) -> Float64:
+    """Return the smallest p-value that any of the orders would have had as the observed one."""
+    sizes = np.abs(statistics)
+    return np.asarray((sizes >= sizes.max(axis=0) * (1 - TIE)).mean(axis=0))
+
+
+def controlled(p_values: Float64, smallest: Float64) -> Float64:
+    """Return q-values of those whose p-values can reach 0.05 in any order; 1 for the others.
+
+    What a type could reach is known before the groups are: a cell type that three of eight pairs have can never be
+    sure, and counting it would only make the others less so (Tarone 1990, Gilbert 2005).
+
+    Parameters
+    ----------
+    p_values
+        ``(n_types,)``.
+    smallest
+        From `smallest_p`, ``(n_types,)``.
+    """
+    found = np.ones_like(p_values)
+    able = within_reach(smallest)
+    if able.any():
+        found[able] = false_discovery(p_values[able])
+    return found

@@ -12,10 +12,8 @@ from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64
 from heatmover._validation import as_array, import_extra
 from heatmover._words import counted
-from heatmover.attribution.cell_types import TypedCells, effective_cells
-from heatmover.attribution.contrast import Design
-from heatmover.attribution.permuted import column_differences, controlled, smallest_p, two_sided, weigh
-from heatmover.attribution.state import HALF_KNOWN, LEAST_SAMPLES
+from heatmover.attribution.cell_types import HALF_KNOWN, LEAST_SAMPLES, TypedCells, effective_cells
+from heatmover.attribution.contrast import TwoGroups, column_differences, controlled, smallest_p, two_sided, weigh
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Drivers", "check_features", "find_drivers"]
@@ -100,36 +98,6 @@ class Drivers(ReadOnlyArrays):
         )  # fmt: skip
         return Drivers(types, self.features, *(array[order] for array in arrays))
 
-    def plot(self, count: int = 3, *, level: float = 0.1, ax: Any | None = None) -> Any:
-        """Draw the surest features of every type, red for more in the group, blue for less, white if it may be chance.
-
-        Parameters
-        ----------
-        count
-            Features of each type; the picture has all that any type has among its surest.
-        level
-            Share of false discoveries allowed among coloured ones; 1 colours all.
-        ax
-            Matplotlib axes to draw into; default new ones.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-        """
-        order = np.argsort(-np.abs(self.scores), axis=1, kind="stable")[:, :count]
-        shown = list(dict.fromkeys(order.ravel().tolist()))
-        values = np.where(self.q_values <= level, self.standardized, 0.0)[:, shown]
-        if ax is None:
-            pyplot = import_extra("matplotlib.pyplot", package="matplotlib", extra="cohort")
-            size = (2.5 + 0.45 * len(shown), 1.6 + 0.35 * len(self.types))
-            ax = pyplot.subplots(figsize=size, layout="constrained")[1]
-        limit = float(np.abs(values).max()) or 1.0
-        drawn = ax.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
-        ax.set_xticks(range(len(shown)), [self.features[i] for i in shown], rotation=45, ha="right")
-        ax.set_yticks(range(len(self.types)), self.types)
-        ax.figure.colorbar(drawn, ax=ax, label="difference in standard deviations")
-        return ax
-
     def __str__(self) -> str:
         found = self.top()
         if not found:
@@ -161,7 +129,7 @@ def check_features(features: Any, names: Any | None, n_cells: int) -> tuple[Any,
     return values, tuple(named)
 
 
-def find_drivers(design: Design, cells: TypedCells, features: Any, names: tuple[str, ...]) -> Drivers:
+def find_drivers(design: TwoGroups, cells: TypedCells, features: Any, names: tuple[str, ...]) -> Drivers:
     """Test every feature within every type.
 
     Parameters

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._readonly import ReadOnlyArrays
@@ -14,9 +13,8 @@ from heatmover._typing import Float64
 from heatmover._validation import RandomState, check_random_state
 from heatmover._words import counted
 from heatmover.attribution.cell_types import CellTypes, contrast_types, typed_points
-from heatmover.attribution.contrast import TestedColumns, framed, is_reference, set_up, two_frames
-from heatmover.attribution.permuted import controlled
-from heatmover.attribution.witness import Explanation, check_coordinates, check_model, draw_points, explain_masses
+from heatmover.attribution.contrast import TestedColumns, controlled, framed, is_reference, set_up, two_frames
+from heatmover.attribution.witness import Explanation, check_model, explain_masses
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.measures import check_measures
 
@@ -94,27 +92,6 @@ class GroupContrast(ReadOnlyArrays):
         for name in ("scores", "log_ratios", "p_values", "q_values"):
             frame[name] = getattr(self, name)
         return frame
-
-    def plot(self, coordinates: npt.ArrayLike, *, level: float = 0.1, ax: Any | None = None) -> Any:
-        """Draw the points, red where the group is denser and blue where the reference is, white if that may be chance.
-
-        Parameters
-        ----------
-        coordinates
-            A map of the points, ``(n_points, 2)``.
-        level
-            Share of false discoveries allowed among coloured points; 1 colours all.
-        ax
-            Matplotlib axes to draw into; default new ones.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-        """
-        places = check_coordinates(coordinates, self.scores.size)
-        shown = np.where(self.q_values <= level, self.log_ratios, 0.0)
-        label = f"natural logarithm of density in {self.group} over {self.reference}"
-        return draw_points(places, shown, label, ax)
 
     def __str__(self) -> str:
         called = self.q_values <= 0.1

@@ -13,21 +13,19 @@ told relative to the average point, and each measure contributes half of the dis
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, Int64, Intp
 from heatmover._validation import as_array, check_option, check_threads, import_extra
-from heatmover._words import counted
+from heatmover._words import counted, find
 from heatmover.diffusion.base import LANES
 from heatmover.embedding.definition import Layout
 from heatmover.embedding.estimator import DiffusionEMD
@@ -38,14 +36,11 @@ from heatmover.statistics.samples import check_labels
 __all__ = [
     "Breakdown",
     "Explanation",
-    "Parts",
+    "TypeParts",
     "check_annotation",
-    "check_coordinates",
     "check_model",
-    "draw_points",
     "explain",
     "explain_masses",
-    "find_name",
     "split",
     "summed",
 ]
@@ -56,9 +51,6 @@ __all__ = [
 ROUNDING = 1e-5
 # Rows of a breakdown that are printed; its table has all.
 SHOWN = 12
-SIZE_INCHES, DOTS_PER_INCH = (7.0, 5.5), 150
-# Colours reach their end at this share of the points: a few extreme ones would leave all others pale.
-SATURATED = 0.99
 
 
 @final
@@ -233,33 +225,6 @@ class Explanation(ReadOnlyArrays):
         columns = {name: getattr(self, name) for name in ("witness", "contributions", "local", "surplus")}
         return pandas.DataFrame(columns, index=pandas.RangeIndex(self.witness.size, name="point"))
 
-    def plot(
-        self,
-        coordinates: npt.ArrayLike,
-        *,
-        of: Literal["witness", "surplus", "contributions"] = "witness",
-        ax: Any | None = None,
-    ) -> Any:
-        """Draw the points, red where the first measure is denser and blue where the second is.
-
-        Parameters
-        ----------
-        coordinates
-            A map of the points, ``(n_points, 2)``.
-        of
-            What to colour by.
-        ax
-            Matplotlib axes to draw into; default new ones.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-        """
-        check_option("of", of, ("witness", "surplus", "contributions"))
-        places = check_coordinates(coordinates, self.witness.size)
-        label = "contribution to the distance" if of == "contributions" else f"{of}: {self.names[1]} to {self.names[0]}"
-        return draw_points(places, getattr(self, of), label, ax)
-
     def __str__(self) -> str:
         first, second = self.names
         if self.distance == 0:
@@ -390,7 +355,7 @@ def _on_nodes(features: Float64, layout: Layout) -> Float64:
     )
 
 
-class Parts(NamedTuple):
+class TypeParts(NamedTuple):
     """What every type adds to a distance, ``(n_types,)``, with the ``masses`` of the two measures ``(n_types, 2)``."""
 
     contributions: Float64
@@ -399,7 +364,7 @@ class Parts(NamedTuple):
     state: Float64
 
 
-def split(witness: Float64, masses: Float64, codes: Int64, n_types: int) -> Parts:
+def split(witness: Float64, masses: Float64, codes: Int64, n_types: int) -> TypeParts:
     """Take a distance apart by types of points, into abundance and state.
 
     Parameters
@@ -421,7 +386,7 @@ def split(witness: Float64, masses: Float64, codes: Int64, n_types: int) -> Part
     shared = (a > 0) & (b > 0)
     state = np.where(shared, (a + b) / 2 * (mean_a - mean_b), 0.0)
     abundance = np.where(shared, (a - b) * (mean_a + mean_b) / 2, of_a - of_b)
-    return Parts(abundance + state, np.column_stack([a, b]), abundance, state)
+    return TypeParts(abundance + state, np.column_stack([a, b]), abundance, state)
 
 
 def summed(values: Float64, codes: Int64, n_types: int) -> Float64:
@@ -443,35 +408,6 @@ def _breakdown(
         tuple(names[i] for i in order), sums[order], shares[order], points[order], masses[order], between,
         *(part[order] for part in parts),
     )  # fmt: skip
-
-
-def draw_points(places: Float64, values: Float64, label: str, axes: Any | None) -> Any:
-    """Draw points ``(n_points, 2)`` in colours that are white at zero, the strongest on top, and return the axes."""
-    if axes is None:
-        pyplot = import_extra("matplotlib.pyplot", package="matplotlib", extra="cohort")
-        axes = pyplot.subplots(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="constrained")[1]
-    sizes = np.abs(values)
-    limit = float(np.quantile(sizes, SATURATED)) or float(sizes.max()) or 1.0
-    order = np.argsort(sizes, kind="stable")
-    drawn = axes.scatter(
-        *places[order].T,
-        c=values[order],
-        cmap="RdBu_r",
-        vmin=-limit,
-        vmax=limit,
-        s=float(np.clip(40_000 / len(places), 2, 40)),
-        # A faint edge keeps points near zero, which are white, visible.
-        edgecolors="#BBBBBB",
-        linewidths=0.2,
-        rasterized=len(places) > 5_000,
-    )
-    axes.figure.colorbar(drawn, ax=axes, label=label, shrink=0.8)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_aspect("equal", adjustable="datalim")
-    for side in axes.spines.values():
-        side.set_visible(False)
-    return axes
 
 
 def check_model(model: object) -> DiffusionEMD:
@@ -527,7 +463,7 @@ def _looked_up(value: Any, which: str, measures: Any, model: DiffusionEMD) -> tu
     if isinstance(value, str):
         if names is None:
             raise InvalidInputError(f"{which} to be an index", repr(value), "only Measures have names")
-        index = names.index(find_name(value, names, f"{which} to name a measure"))
+        index = names.index(find(value, names, f"{which} to name a measure"))
     else:
         index = int(value)
         if not -rows.shape[0] <= index < rows.shape[0]:
@@ -540,25 +476,6 @@ def _dense(row: Any) -> Float64:
     return np.asarray(row.toarray() if sp.issparse(row) else row, dtype=np.float64).reshape(-1)
 
 
-def find_name(name: str, known: Sequence[str], what: str) -> str:
-    """Return the name if it is known, or raise with the nearest that is."""
-    if name in known:
-        return name
-    # Upper and lower case are the commonest slip, and difflib counts each letter of it as an error.
-    folded = {other.casefold(): other for other in known}
-    near = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.5)
-    shown = ", ".join(map(repr, known[:5])) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
-    raise InvalidInputError(what, repr(name), f"did you mean {folded[near[0]]!r}?" if near else f"there are {shown}")
-
-
 def check_annotation(annotation: Any, n_points: int) -> tuple[Int64, tuple[str, ...]]:
     """Return the type of each point as a whole number ``(n_points,)``, and the names of the types, sorted."""
     return check_labels("annotation", annotation, n_points, of="point")
-
-
-def check_coordinates(coordinates: npt.ArrayLike, n_points: int) -> Float64:
-    """Return coordinates of the points in a plane, ``(n_points, 2)``."""
-    array = as_array("coordinates", coordinates, dtype=np.float64)
-    if array.ndim != 2 or array.shape[0] != n_points or array.shape[1] < 2:
-        raise InvalidInputError(f"coordinates of shape ({n_points}, 2)", f"shape {array.shape}")
-    return array[:, :2]

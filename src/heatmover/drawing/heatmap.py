@@ -11,8 +11,7 @@ from heatmover._typing import Bool, Float64, Int64
 from heatmover._validation import import_extra
 from heatmover._words import counted
 from heatmover.drawing import style as picture
-from heatmover.drawing.style import INK, MISSING, QUIET, Palette
-from heatmover.drawing.variables import Variable
+from heatmover.drawing.style import INK, MISSING, QUIET, Palette, Variable
 from heatmover.errors import InvalidInputError
 
 __all__ = ["draw_heatmap", "leaf_order"]

@@ -1,9 +1,18 @@
-"""Pictures of samples: a map, a clustered heatmap of distances, scales, smoothness of variables, and cell types."""
+"""Pictures of samples (map, clustered distances, scales, smoothness of variables), of cell types and of cells."""
 
-from heatmover.pl.cells import abundance_state, composition, drivers
+from heatmover.pl.cells import abundance_state, composition, drivers, explanation
 from heatmover.pl.plots import distance_heatmap, sample_map, scales, smoothness
 
-__all__ = ["abundance_state", "composition", "distance_heatmap", "drivers", "sample_map", "scales", "smoothness"]
+__all__ = [
+    "abundance_state",
+    "composition",
+    "distance_heatmap",
+    "drivers",
+    "explanation",
+    "sample_map",
+    "scales",
+    "smoothness",
+]
 
 
 def __dir__() -> list[str]:

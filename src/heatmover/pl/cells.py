@@ -1,29 +1,28 @@
-"""Pictures of cell types: what each sample is made of, and what each type adds to the distance of two groups."""
+"""Pictures of cells: what each sample is made of, what types add to a distance, and where on a map cells differ."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from heatmover._typing import Intp
-from heatmover._validation import check_integer
+from heatmover._validation import as_array, check_integer, check_option
 from heatmover._words import counted, quoted
 from heatmover.analysis.cell_types import LEVEL, CellContrast, annotate
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.composition import SampleComposition, shares_of
 from heatmover.analysis.study import Study
-from heatmover.drawing.composition import arranged, draw_composition
-from heatmover.drawing.drivers import draw_drivers
+from heatmover.attribution import Drivers, Explanation, GroupContrast
+from heatmover.drawing.cells import PartBars, arranged, draw_composition, draw_drivers, draw_parts, draw_points
 from heatmover.drawing.heatmap import leaf_order
-from heatmover.drawing.parts import Parts, draw_parts
-from heatmover.drawing.style import TYPE_COLOURS, new_axes, shortened
-from heatmover.drawing.variables import Variable
+from heatmover.drawing.style import TYPE_COLOURS, Variable, new_axes, shortened
 from heatmover.errors import InvalidInputError
-from heatmover.pl.data import read_data
+from heatmover.pl.plots import read_data
 from heatmover.tl.layout import KEY, composed, unpack
 
-__all__ = ["abundance_state", "composition", "drivers"]
+__all__ = ["abundance_state", "composition", "drivers", "explanation"]
 
 
 def composition(
@@ -158,7 +157,7 @@ def abundance_state(data: Any, *, most: int = 20, key: str = KEY, key_added: str
     names, columns, groups = _contrast(data, key, key_added)
     whole = float(columns["abundance"].sum() + columns["state"].sum()) or 1.0
     shown = slice(0, count)
-    parts = Parts(
+    parts = PartBars(
         names[shown],
         columns["abundance"][shown] / whole,
         columns["state"][shown] / whole,
@@ -180,7 +179,7 @@ def drivers(data: Any, *, most: int = 15, ax: Any = None) -> Any:
     Parameters
     ----------
     data
-        A `Study` that knows the types of cells, or its ``contrast``.
+        A `Study` that knows the types of cells, its ``contrast``, or the ``drivers`` of that.
     most
         Draw so many features, those that differ most surely in any type.
     ax
@@ -214,23 +213,81 @@ def drivers(data: Any, *, most: int = 15, ax: Any = None) -> Any:
     """
     count = check_integer("most", most, minimum=1)
     contrast = data.contrast if isinstance(data, Study) else data
-    found = getattr(contrast, "drivers", None)
-    if not isinstance(contrast, CellContrast) or found is None:
+    found = contrast if isinstance(contrast, Drivers) else getattr(contrast, "drivers", None)
+    if not isinstance(found, Drivers):
         raise InvalidInputError(
             "a contrast of cell types with the features of their cells, from hm.study_cohort with cells=",
             "a study without any" if isinstance(data, Study) else type(data).__name__,
         )
-    rows = [found.types.index(each.name) for each in contrast.types]
+    types, title = found.types, "Features within cells"
+    if isinstance(contrast, CellContrast):
+        types = tuple(each.name for each in contrast.types)
+        title += f": {shortened(contrast.group)} against {shortened(contrast.reference)}"
+    rows = [found.types.index(name) for name in types]
     surest = np.argsort(-np.abs(found.scores).max(axis=0), kind="stable")[:count]
-    part = np.ix_(rows, surest)
+    part = np.ix_(np.array(rows), surest)
     return draw_drivers(
         new_axes((2.6 + 0.32 * len(surest), 2.4 + 0.32 * len(rows))) if ax is None else ax,
-        [found.types[row] for row in rows],
+        types,
         [found.features[place] for place in surest],
         found.standardized[part],
         found.q_values[part] <= LEVEL,
-        title=f"Features within cells: {shortened(contrast.group)} against {shortened(contrast.reference)}",
+        title=title,
     )
+
+
+def explanation(
+    data: Explanation | GroupContrast,
+    coordinates: npt.ArrayLike,
+    *,
+    of: Literal["witness", "surplus", "contributions"] = "witness",
+    level: float = 0.1,
+    ax: Any = None,
+) -> Any:
+    """Draw the points of an explanation, red where the first measure, or the group, is denser, blue where the other is.
+
+    Parameters
+    ----------
+    data
+        From `heatmover.explain` or `heatmover.explain_groups`.
+    coordinates
+        A map of the points, ``(n_points, 2)``.
+    of
+        What to colour by in an explanation of two measures.
+    level
+        Share of false discoveries allowed among the coloured points of two groups; all others are white. 1 colours all.
+    ax
+        Axes to draw into; default new ones.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        With the points.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> from heatmover.pl import explanation
+    >>> data = hm.datasets.cohort(6, cells_per_sample=60, effect=4.0)
+    >>> measures = data.measures()
+    >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points)).fit(measures)
+    >>> found = hm.explain(model, "case-01", "control-01", measures=measures)
+    >>> len(explanation(found, data.points[:, :2]).collections)
+    1
+    """
+    check_option("of", of, ("witness", "surplus", "contributions"))
+    if isinstance(data, GroupContrast):
+        values = np.where(data.q_values <= level, data.log_ratios, 0.0)
+        label = f"natural logarithm of density in {data.group} over {data.reference}"
+    elif isinstance(data, Explanation):
+        values = getattr(data, of)
+        label = "contribution to the distance" if of == "contributions" else f"{of}: {data.names[1]} to {data.names[0]}"
+    else:
+        raise InvalidInputError("what hm.explain or hm.explain_groups returns", type(data).__name__)
+    places = as_array("coordinates", coordinates, dtype=np.float64)
+    if places.ndim != 2 or places.shape[0] != values.size or places.shape[1] < 2:
+        raise InvalidInputError(f"coordinates of shape ({values.size}, 2)", f"shape {places.shape}")
+    return draw_points(new_axes((7.0, 5.5)) if ax is None else ax, places[:, :2], values, label)
 
 
 def _contrast(data: Any, key: str, key_added: str) -> tuple[list[str], dict[str, Any], str]:

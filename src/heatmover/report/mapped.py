@@ -16,10 +16,8 @@ from heatmover._validation import check_integer
 from heatmover._version import __version__
 from heatmover._words import counted, percent
 from heatmover.atlas import Mapped
-from heatmover.drawing.map import MOST_NAMES
-from heatmover.drawing.names import place_names
-from heatmover.drawing.style import COLOURS, MISSING, NAME_LETTERS, NEAR_TO_FAR
-from heatmover.drawing.variables import Variable, read_variable
+from heatmover.drawing.map import MOST_NAMES, place_names
+from heatmover.drawing.style import COLOURS, MISSING, NAME_LETTERS, NEAR_TO_FAR, Variable, read_variable
 from heatmover.report.markup import fill, number, shortened, static
 
 __all__ = ["render_mapped", "report_mapped"]

@@ -14,7 +14,7 @@ from heatmover.analysis.cell_types import Annotation, CellContrast, CellMasses, 
 from heatmover.analysis.comparison import Comparison, compare, in_units
 from heatmover.analysis.examination import label
 from heatmover.attribution import GroupContrast, explain_groups
-from heatmover.attribution.reference import choose_groups, first_of_order
+from heatmover.attribution.contrast import choose_groups, first_of_order
 from heatmover.calibration import Calibration, Curve
 from heatmover.cohort.samples import factorize
 from heatmover.embedding.estimator import DiffusionEMD
