@@ -26,7 +26,7 @@ from heatmover import compare, datasets
 from heatmover.analysis import align_batches
 from heatmover.errors import GraphWarning
 from heatmover.statistics import Design, distance_correlation, permanova, permanova_design
-from heatmover.statistics.separation import separate
+from heatmover.statistics.tests import separate
 
 LEVEL = 0.05
 PERMUTATIONS = 199

@@ -13,7 +13,7 @@ from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError
 from heatmover.scale import InPieces
 from heatmover.scale.checkpoint import describe_input
-from heatmover.statistics.separation import separate
+from heatmover.statistics.tests import separate
 
 KINDS = np.array([[0.0, 0.0, 0.0], [1.6, 0.0, 0.0], [0.0, 1.8, 0.4]])
 SHIFT = np.array([0.6, -0.8, 0.5])

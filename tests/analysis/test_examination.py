@@ -23,7 +23,7 @@ from heatmover.statistics import (
     neighbor_enrichment,
     permanova,
 )
-from heatmover.statistics.separation import separate
+from heatmover.statistics.tests import separate
 
 SETTINGS = {"n_permutations": 49, "random_state": 3}
 

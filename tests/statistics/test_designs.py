@@ -23,9 +23,8 @@ from heatmover.statistics import (
     permanova,
     permanova_design,
 )
-from heatmover.statistics.designs import formula_terms
+from heatmover.statistics.designs import blocks_of_one_value, check_mixed, formula_terms
 from heatmover.statistics.permutations import probability, restrict
-from heatmover.statistics.terms import blocks_of_one_value, check_mixed
 
 VEGAN = json.loads((Path(__file__).parent / "adonis2.json").read_text(encoding="utf-8"))
 CLOSE = {"rel": 1e-10, "abs": 1e-12}

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
 from heatmover.statistics import dispersion
-from heatmover.statistics.spread import _left_out_medians, _nearly_left_out, score_distances, spatial_medians
+from heatmover.statistics.spread import _left_out_medians, score_distances, spatial_medians
 
 
 def squared(places):
@@ -101,27 +101,6 @@ def test_distances_of_rounding_are_zero():
     places = np.array([[0.0], [0], [1e-15], [5], [0], [1e-15], [0], [7]])
     noisy, clean = scored(places, np.repeat([0, 1], 4)), scored(places.round(9), np.repeat([0, 1], 4))
     np.testing.assert_allclose(noisy, clean, atol=1e-12)
-
-
-@pytest.mark.parametrize("on_a_sample", [False, True])
-@pytest.mark.parametrize("repeats", [1, 3])
-def test_medians_nearly_without_a_unit_are_those_of_all_without_its_weights(on_a_sample, repeats):
-    rng = np.random.default_rng(repeats)
-    places = rng.normal(size=(20, 3))
-    if on_a_sample:
-        places[1:8] = places[0]  # the median of a group is there, and one sample of it has all the weight
-    codes, unit_of = np.repeat([0, 1], 10), np.arange(20) // repeats
-    codes = codes[np.unique(unit_of, return_index=True)[1]][unit_of]
-    squared = cdist(places, places) ** 2
-    shares = 1 / np.bincount(unit_of)[unit_of]
-    medians = spatial_medians(squared, (np.arange(2)[:, None] == codes) * shares)
-    found = _nearly_left_out(squared, codes, unit_of, shares, medians).onto(np.eye(20))
-    for sample in range(20):
-        without = np.where(unit_of == unit_of[sample], 0.0, medians[codes[sample]])
-        if without.sum() < 0.5:
-            weights = np.where(unit_of == unit_of[sample], 0.0, (codes == codes[sample]) * shares)
-            without = spatial_medians(squared, weights[None])[0]
-        np.testing.assert_allclose(found[sample], without / without.sum(), atol=1e-12)
 
 
 def test_large_groups_are_tested_as_small_ones_are(monkeypatch):

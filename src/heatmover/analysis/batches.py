@@ -16,9 +16,8 @@ from heatmover.cohort import Cohort
 from heatmover.cohort.shifted import shifted_cohort
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import is_missing
-from heatmover.statistics.designs import orthonormal
+from heatmover.statistics.designs import covariates, orthonormal
 from heatmover.statistics.samples import check_labels
-from heatmover.statistics.terms import covariates
 
 __all__ = ["Alignment", "align_batches", "align_cohort", "check_batches"]
 

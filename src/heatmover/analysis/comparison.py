@@ -39,7 +39,7 @@ from heatmover.graphs import Diagnosis, Graph, Landmarks
 from heatmover.manifold import classical_scaling
 from heatmover.measures import Measures, is_missing, measures_from_labels, measures_from_weights
 from heatmover.noise import Uncertainty, assess, check_cells
-from heatmover.statistics.separation import Separation, separate
+from heatmover.statistics.tests import Separation, separate
 from heatmover.tables import write_table
 
 __all__ = [

@@ -30,10 +30,10 @@ from heatmover.statistics import (
     permanova,
     permanova_design,
 )
+from heatmover.statistics.designs import as_design, beside, blocks_of_one_value, check_mixed
 from heatmover.statistics.permutations import LEVEL, Restriction, restrict
 from heatmover.statistics.samples import check_distances, check_labels
-from heatmover.statistics.separation import Separation, separate
-from heatmover.statistics.terms import as_design, beside, blocks_of_one_value, check_mixed
+from heatmover.statistics.tests import Separation, separate
 
 __all__ = [
     "LEVEL",

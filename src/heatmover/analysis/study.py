@@ -41,7 +41,7 @@ from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, 
 from heatmover.measures import is_missing
 from heatmover.metrics import centered_ranks
 from heatmover.statistics import Design, DesignResult
-from heatmover.statistics.terms import check_design
+from heatmover.statistics.designs import check_design
 
 __all__ = [
     "Study",

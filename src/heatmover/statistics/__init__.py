@@ -1,10 +1,9 @@
 """Does a variable explain the distances? Permutation tests on distances between samples."""
 
-from heatmover.statistics.designs import Design
+from heatmover.statistics.designs import Design, DesignResult, TermResult, permanova_design
 from heatmover.statistics.permutations import TestResult
-from heatmover.statistics.separation import Separation
-from heatmover.statistics.terms import DesignResult, TermResult, permanova_design
 from heatmover.statistics.tests import (
+    Separation,
     dispersion,
     distance_correlation,
     explained_variation,
