@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from heatmover import Graph
-from heatmover.cli._options import in_options
+from heatmover.cli._settings import in_options
 
 # What only a Python user can type.
 PYTHON = re.compile(r"hm\.|Graph\b|graph\.|\w\(|\b[a-z_]+=|max_scale|bandwidth|kernel=|radius")

@@ -24,16 +24,8 @@ from heatmover.metrics import centered_ranks
 __all__ = ["DesignRemark", "check_design", "design_notes"]
 
 Kind = Literal[
-    "confounded",
-    "alias",
-    "pseudo-replicated",
-    "paired",
-    "block",
-    "nested",
-    "partly confounded",
-    "reading",
-    "constant",
-]
+    "confounded", "alias", "pseudo-replicated", "paired", "block", "nested", "partly confounded", "reading", "constant"
+]  # fmt: skip
 
 # Names of those who give samples, and of what happens to samples in the laboratory; and of what is known of either.
 GIVERS = re.compile(
@@ -273,8 +265,11 @@ def _remarks(
         if column.name not in read | blocks:
             yield from _reading(column)
         if len(column.groups) == 1:
-            told = Sentence(f"{quoted(column.name)} is the same in all samples.")
-            yield DesignRemark("constant", (column.name,), told)
+            yield _remark("constant", (column.name,), f"{quoted(column.name)} is the same in all samples.")
+
+
+def _remark(kind: Kind, names: Sequence[str], text: str, strength: float | None = None) -> DesignRemark:
+    return DesignRemark(kind, tuple(names), Sentence(text), strength)
 
 
 def _repeats(column: _Column) -> bool:
@@ -300,8 +295,6 @@ def _determines(first: _Column, second: _Column) -> bool:
 def _shared(first: _Column, second: _Column) -> bool:
     """Tell whether two variables vary in the samples where both are known."""
     both = first.known & second.known
-    if both.all():
-        return both.size >= FEWEST_SAMPLES and min(len(first.groups), len(second.groups)) > 1
     levels = [np.unique(each.codes[both]).size for each in (first, second)]
     return int(both.sum()) >= FEWEST_SAMPLES and min(levels) > 1
 
@@ -334,70 +327,58 @@ def _alias(members: Sequence[_Column]) -> DesignRemark:
     names = tuple(member.name for member in members)
     told = f"{_and(names)} {'divide the samples' if members[0].kind == 'groups' else 'rise and fall'} in the same way"
     if any(map(_disturbs, names)) and not all(map(_disturbs, names)):
-        return DesignRemark(
+        either = "either" if len(names) == 2 else "any of them"
+        return _remark(
             "confounded", names,
-            Sentence(
-                f"{told}: a difference may be due to {'either' if len(names) == 2 else 'any of them'}, and no "
-                "adjustment can separate them."
-            ),
+            f"{told}: a difference may be due to {either}, and no adjustment can separate them.",
         )  # fmt: skip
-    return DesignRemark("alias", names, Sentence(f"{told}: that is one test, not {len(names)}."))
+    return _remark("alias", names, f"{told}: that is one test, not {len(names)}.")
 
 
 def _sole_givers(givers: Sequence[_Column], others: Sequence[_Column]) -> Iterator[DesignRemark]:
     """Yield groups that are one patient each: nothing can tell the group from the patient."""
     for giver in givers:
-        if _gives(giver.name):
-            for other in others:
-                if other.kind == "groups" and _alike(giver, other):
-                    yield DesignRemark(
-                        "confounded", (giver.name, other.name),
-                        Sentence(
-                            f"Each group of {quoted(other.name)} is one {quoted(giver.name)}: no test can tell what is "
-                            "due to the group and what to the one who gave the samples."
-                        ),
-                    )  # fmt: skip
+        for other in others:
+            if _gives(giver.name) and other.kind == "groups" and _alike(giver, other):
+                yield _remark(
+                    "confounded", (giver.name, other.name),
+                    f"Each group of {quoted(other.name)} is one {quoted(giver.name)}: no test can tell what is due to "
+                    "the group and what to the one who gave the samples.",
+                )  # fmt: skip
 
 
 def _of_giver(giver: _Column, others: Sequence[_Column], examined: Collection[str] | None) -> Iterator[DesignRemark]:
     """Yield what follows from a variable that ties samples together."""
     if any(other.kind == "groups" and _alike(giver, other) for other in others):
         return
-    constant = [other.name for other in others if _shared(giver, other) and _determines(giver, other)]
-    constant = [name for name in constant if examined is None or name in examined]
-    name, n_samples, n_givers = quoted(giver.name), giver.codes.size, len(giver.groups)
-    if constant and _gives(giver.name):
-        yield DesignRemark(
+    seen = [other for other in others if examined is None or other.name in examined]
+    constant = [other.name for other in seen if _shared(giver, other) and _determines(giver, other)]
+    paired = [other.name for other in seen if other.kind == "groups" and _is_paired(giver, other)]
+    name, block, n_givers = quoted(giver.name), argument("block", giver.name), len(giver.groups)
+    n_samples = counted(giver.codes.size, "sample")
+    repeated = constant and _gives(giver.name)
+    if repeated:
+        yield _remark(
             "pseudo-replicated", (giver.name, *constant),
-            Sentence(
-                f"{_and(constant)} {'is' if len(constant) == 1 else 'are'} the same in all samples of each {name}: "
-                f"{counted(n_samples, 'sample')} are {n_givers} independent ones, and without "
-                f"{argument('block', giver.name)} a test counts them all, so that its p-value is too small."
-            ),
+            f"{_and(constant)} {verb(len(constant), 'is', 'are')} the same in all samples of each {name}: {n_samples} "
+            f"are {n_givers} independent ones, and without {block} a test counts them all, so that its p-value is too "
+            "small.",
         )  # fmt: skip
-    paired = [other.name for other in others if other.kind == "groups" and _is_paired(giver, other)]
-    paired = [name for name in paired if examined is None or name in examined]
     if paired:
-        yield DesignRemark(
+        yield _remark(
             "paired", (giver.name, *paired),
-            Sentence(
-                f"Each {name} has one sample of every group of {_and(paired)}: the samples are paired, and "
-                f"{argument('block', giver.name)} compares them within {name}."
-            ),
+            f"Each {name} has one sample of every group of {_and(paired)}: the samples are paired, and {block} "
+            f"compares them within {name}.",
         )  # fmt: skip
-    if paired or (constant and _gives(giver.name)):
-        return
-    sizes = giver.sizes
-    each = f"{sizes.min()} each" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()} each"
-    doubt = "" if _gives(giver.name) else ", if these are patients, pairs or the like"
-    yield DesignRemark(
-        "block", (giver.name,),
-        Sentence(
-            f"{name} ties samples together: it has {counted(n_givers, 'value')} in {counted(n_samples, 'sample')}, "
-            f"{each}. "
-            f"{argument('block', giver.name)} takes this into account{doubt}."
-        ),
-    )  # fmt: skip
+    if not paired and not repeated:
+        fewest, most = giver.sizes.min(), giver.sizes.max()
+        each = f"{fewest} each" if fewest == most else f"{fewest} to {most} each"
+        doubt = "" if _gives(giver.name) else ", if these are patients, pairs or the like"
+        yield _remark(
+            "block", (giver.name,),
+            f"{name} ties samples together: it has {counted(n_givers, 'value')} in {n_samples}, {each}. {block} takes "
+            f"this into account{doubt}.",
+        )  # fmt: skip
 
 
 def _is_paired(giver: _Column, other: _Column) -> bool:
@@ -426,22 +407,24 @@ def _nested(columns: Sequence[_Column]) -> Iterator[DesignRemark]:
                 continue
             names = (fine.name, coarse.name)
             a, b = quoted(fine.name), quoted(coarse.name)
+            kind: Kind = "confounded"
             if _disturbs(fine.name) and not _disturbs(coarse.name):
                 told = f"Each {a} holds samples of one group of {b} only: no adjustment can separate the two."
-                yield DesignRemark("confounded", names, Sentence(told))
             elif _disturbs(coarse.name) and not _disturbs(fine.name):
-                told = f"Each group of {a} is in one {b} only: between groups in different ones, no adjustment can "
-                yield DesignRemark("confounded", names, Sentence(f"{told}separate the two."))
+                told = (
+                    f"Each group of {a} is in one {b} only: between groups in different ones, no adjustment can "
+                    "separate the two."
+                )
             else:
+                kind = "nested"
                 told = f"{a} divides the groups of {b} further: adjusted for {a}, nothing is left to test of {b}."
-                yield DesignRemark("nested", names, Sentence(told))
+            yield _remark(kind, names, told)
 
 
 def _together(
     columns: Sequence[_Column], givers: Sequence[_Column], apart: Collection[tuple[str, ...]]
 ) -> Iterator[DesignRemark]:
     """Yield pairs of variables that go together, though neither tells the other."""
-    ranks = {column.name: _ranks(column.numbers) for column in columns if column.numbers is not None}
     for first, second in combinations(columns, 2):
         if (first.name, second.name) in apart or (second.name, first.name) in apart or not _shared(first, second):
             continue
@@ -449,8 +432,7 @@ def _together(
         if one.kind == other.kind == "groups":
             found = _groups_together(one, other)
         elif one.kind == other.kind:
-            whole = one is first and np.isfinite(ranks[one.name]).all() and np.isfinite(ranks[other.name]).all()
-            found = _numbers_together(one, other, (ranks[one.name], ranks[other.name]) if whole else None)
+            found = _numbers_together(one, other)
         else:
             found = _number_in_groups(*((one, other) if one.kind == "groups" else (other, one)))
         if found is not None:
@@ -483,13 +465,11 @@ def _groups_together(first: _Column, second: _Column) -> DesignRemark | None:
     ends = (int(np.argmax(shares[:, level])), int(np.argmin(shares[:, level])))
     told = [f"{counts[row, level]} of {counts[row].sum()}" for row in ends]
     names = [quoted(rows.groups[kept[row]]) for row in ends]
-    return DesignRemark(
+    return _remark(
         "partly confounded", (rows.name, columns.name),
-        Sentence(
-            f"{quoted(rows.name)} and {quoted(columns.name)} go together (Cramér's V {strength:.2f}): {told[0]} "
-            f"samples of {names[0]} and {told[1]} of {names[1]} are of {quoted(columns.groups[levels[level]])}. "
-            f"{_beyond(rows, columns)}"
-        ),
+        f"{quoted(rows.name)} and {quoted(columns.name)} go together (Cramér's V {strength:.2f}): {told[0]} samples of "
+        f"{names[0]} and {told[1]} of {names[1]} are of {quoted(columns.groups[levels[level]])}. "
+        f"{_beyond(rows, columns)}",
         strength,
     )  # fmt: skip
 
@@ -517,39 +497,29 @@ def _number_in_groups(groups: _Column, number: _Column) -> DesignRemark | None:
         return None
     low, high = int(np.argmin(means)), int(np.argmax(means))
     ends = [f"{means[i]:.3g} in {quoted(groups.groups[int(present[i])])}" for i in (high, low)]
-    return DesignRemark(
+    return _remark(
         "partly confounded", (groups.name, number.name),
-        Sentence(
-            f"{quoted(groups.name)} and {quoted(number.name)} go together: the groups explain {percent(share)} of its "
-            f"spread (mean {ends[0]}, {ends[1]}). {_beyond(groups, number)}"
-        ),
+        f"{quoted(groups.name)} and {quoted(number.name)} go together: the groups explain {percent(share)} of its "
+        f"spread (mean {ends[0]}, {ends[1]}). {_beyond(groups, number)}",
         share,
     )  # fmt: skip
 
 
-def _ranks(numbers: Float64) -> Float64:
-    """Return the ranks of numbers around zero; NaN if one of them is missing, as ranks are then others in each pair."""
-    return centered_ranks(numbers[None])[0] if np.isfinite(numbers).all() else np.full_like(numbers, np.nan)
-
-
-def _numbers_together(first: _Column, second: _Column, ranks: tuple[Float64, Float64] | None) -> DesignRemark | None:
+def _numbers_together(first: _Column, second: _Column) -> DesignRemark | None:
     assert first.numbers is not None
     assert second.numbers is not None
     both = np.isfinite(first.numbers) & np.isfinite(second.numbers)
     if both.sum() < FEWEST_SAMPLES:
         return None
-    a, b = centered_ranks(np.stack([first.numbers[both], second.numbers[both]])) if ranks is None else ranks
-    correlation = _correlation(a, b)
+    correlation = _correlation(*centered_ranks(np.stack([first.numbers[both], second.numbers[both]])))
     left, freedom = 1 - correlation**2, int(both.sum()) - 2
     p_value = 0.0 if left <= 0 else float(fdtrc(1, freedom, freedom * correlation**2 / left))
     if abs(correlation) < STRONG_NUMBERS or p_value > SURE:
         return None
-    return DesignRemark(
+    return _remark(
         "partly confounded", (first.name, second.name),
-        Sentence(
-            f"{quoted(first.name)} and {quoted(second.name)} go together (rank correlation {correlation:.2f}). "
-            f"{_beyond(first, second)}"
-        ),
+        f"{quoted(first.name)} and {quoted(second.name)} go together (rank correlation {correlation:.2f}). "
+        f"{_beyond(first, second)}",
         abs(correlation),
     )  # fmt: skip
 
@@ -582,34 +552,24 @@ def cramers_v(counts: Intp) -> tuple[float, float]:
 
 def _reading(column: _Column) -> Iterator[DesignRemark]:
     """Yield how few numbers are read, and how to read them otherwise."""
-    name = column.name
-    numbers = all(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", group) for group in column.groups)
-    if not numbers or len(column.groups) < 3:
+    name, count = column.name, len(column.groups)
+    if count < 3 or not all(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", group) for group in column.groups):
         return
-    other = Sentence("")
+    as_named, as_number = argument("categorical", [name]), argument("numeric", [name])
+    told = ""
     if _names_something(name, [int(group) for group in column.groups if re.fullmatch(r"-?[0-9]+", group)]):
         if column.tested_as == "number" and column.kind == "groups":
-            other = Sentence(
-                f"{quoted(name)} holds numbers that look like names, and is tested as a number; "
-                f"{argument('categorical', [name])} reads it as groups."
-            )
-    elif len(column.groups) == FEWEST_NUMBERS and column.tested_as == "number":
-        other = Sentence(
-            f"{quoted(name)} has {len(column.groups)} different numbers and is read as a number; "
-            f"{argument('categorical', [name])} reads it as groups."
-        )
-    elif len(column.groups) < FEWEST_NUMBERS:
-        other = Sentence(
-            f"{quoted(name)} has {len(column.groups)} different numbers and is read as groups without an order; "
-            f"{argument('numeric', [name])} reads it as a number."
+            told = f"holds numbers that look like names, and is tested as a number; {as_named} reads it as groups."
+    elif count == FEWEST_NUMBERS and column.tested_as == "number":
+        told = f"has {count} different numbers and is read as a number; {as_named} reads it as groups."
+    elif count < FEWEST_NUMBERS:
+        told = (
+            f"has {count} different numbers and is read as groups without an order; {as_number} reads it as a number."
         )
     elif column.tested_as == "groups":
-        other = Sentence(
-            f"{quoted(name)} holds numbers as text and is read as groups; {argument('numeric', [name])} reads it as a "
-            "number."
-        )
-    if other:
-        yield DesignRemark("reading", (name,), other)
+        told = f"holds numbers as text and is read as groups; {as_number} reads it as a number."
+    if told:
+        yield _remark("reading", (name,), f"{quoted(name)} {told}")
 
 
 def _and(names: Sequence[str]) -> str:

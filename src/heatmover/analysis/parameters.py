@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, final
 
 from heatmover._validation import check_integer, check_option, check_seed, check_truth, check_word
@@ -14,10 +14,140 @@ from heatmover.cohort.equal import check_equal_cells
 from heatmover.errors import InvalidInputError, argument
 from heatmover.statistics.designs import formula_names
 
-__all__ = ["StudyParameters"]
+__all__ = [
+    "METHOD",
+    "RUN",
+    "TESTS",
+    "Parameter",
+    "StudyParameters",
+    "check_described",
+    "check_one_of",
+    "check_whole",
+    "described",
+    "descriptions",
+]
 
+# Headings under which the command line lists parameters.
+TESTS, METHOD, RUN = "Variables of samples", "Method", "Output and run"
 # Intervals rest on a variance over replicates, whose relative error is sqrt(2 / replicates): 45 % with 10.
 FEWEST_REPLICATES = 10
+
+Check = Callable[[str, Any], Any]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """The one description of a parameter; the field of a dataclass that it describes has its name and its type.
+
+    Attributes
+    ----------
+    default
+        What holds if nobody says anything.
+    option
+        What the command line calls it, with a short form after a blank.
+    metavar
+        What stands for its value in the help of the command line; None for a flag.
+    heading
+        Under which the help lists it.
+    help
+        In a sentence, in which `heatmover.errors.argument` names other parameters.
+    shown
+        What the default means, in words; empty where the default says it itself.
+    words
+        What may be typed instead of a number, and what that means.
+    check
+        Returns the value of a name as it is kept, or raises; None if any value will do.
+    required
+        Whether a command refuses to run without it.
+
+    Examples
+    --------
+    >>> descriptions(StudyParameters)["n_neighbors"].option
+    '--neighbors'
+    """
+
+    default: Any
+    option: str
+    metavar: str | None
+    heading: str | None
+    help: str
+    shown: str = ""
+    words: Mapping[str, Any] = field(default_factory=dict)
+    check: Check | None = None
+    required: bool = False
+
+
+def described(default: Any, option: str, metavar: str | None, heading: str | None, **further: Any) -> Any:
+    """Return a field of a dataclass with its description, see `Parameter`."""
+    told = Parameter(default=default, option=option, metavar=metavar, heading=heading, **further)
+    return field(default=default, metadata={"parameter": told})
+
+
+def descriptions(parameters: type) -> dict[str, Parameter]:
+    """Return the descriptions of the fields of a dataclass by their names."""
+    return {each.name: each.metadata["parameter"] for each in fields(parameters) if "parameter" in each.metadata}
+
+
+def check_described(value: Any) -> None:
+    """Check every field of a dataclass by its description, and keep what the check returns; None may be a default."""
+    for name, told in descriptions(type(value)).items():
+        given = getattr(value, name)
+        if told.check is not None and not (given is None and told.default is None):
+            object.__setattr__(value, name, told.check(name, given))
+
+
+def check_whole(minimum: int) -> Check:
+    """Return the check of a whole number that is not below a minimum."""
+    return lambda name, value: check_integer(name, value, minimum=minimum)
+
+
+def check_one_of(*words: str) -> Check:
+    """Return the check of one of some words."""
+
+    def check(name: str, value: Any) -> Any:
+        check_option(name, value, words)
+        return value
+
+    return check
+
+
+def _names(name: str, names: object) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        advice = f"write [{names!r}]" if isinstance(names, str) else ""
+        raise InvalidInputError(f"{argument(name)} to be a list of names", repr(names), advice)
+    for each in names:
+        check_word(name, each)
+    return tuple(dict.fromkeys(names))
+
+
+def _block(name: str, block: object) -> str | tuple[str, ...] | None:
+    """Return one name as it is, several as a tuple, none as None."""
+    if isinstance(block, str):
+        return block
+    if not isinstance(block, Sequence):
+        raise InvalidInputError(f"{argument(name)} to be a name or a list of names", repr(block))
+    names = _names(name, block)
+    return names if len(names) > 1 else names[0] if names else None
+
+
+def _landmarks(name: str, landmarks: object) -> Any:
+    if landmarks is None or (isinstance(landmarks, str) and landmarks == "auto"):
+        return landmarks
+    if isinstance(landmarks, str):
+        raise InvalidInputError(f"{argument(name)} to be a whole number, 'auto' or none", repr(landmarks))
+    return check_integer(name, landmarks, minimum=1)
+
+
+def _replicates(name: str, count: object) -> int:
+    replicates = check_integer(name, count, minimum=0)
+    if 0 < replicates < FEWEST_REPLICATES:
+        raise InvalidInputError(
+            f"{argument(name)} to be 0, or at least {FEWEST_REPLICATES} for intervals",
+            repr(count),
+            f"{argument(name, 200)} is usual",
+        )
+    return replicates
 
 
 @final
@@ -84,34 +214,76 @@ class StudyParameters:
     heatmover.errors.InvalidInputError: Expected a parameter of a study, found 'n_neigbors' (did you mean ...?).
     """
 
-    variables: Sequence[str] | None = None
-    block: str | Sequence[str] | None = None
-    adjust: Sequence[str] = ()
-    formula: str | None = None
-    align_batch: str | None = None
-    anchors: str | None = None
-    cells: str | None = None
-    clusters: int | None = None
-    reference: str | None = None
-    numeric: Sequence[str] = ()
-    categorical: Sequence[str] = ()
-    min_cells: int | None = None
-    allow_components: bool = False
-    n_neighbors: int = 30
-    landmarks: int | Literal["auto"] | None = "auto"
-    equal_cells: bool | int = False
-    bias: Literal["raw", "corrected"] = "corrected"
-    n_bootstrap: int = 0
-    units: Units = None
-    n_permutations: int = 999
-    random_state: int = 0
+    # fmt: off
+    variables: Sequence[str] | None = described(
+        None, "--color -c", "COLUMN", TESTS, shown="all that can be tested", check=_names,
+        help="Variable of samples to test and to colour by; may be given again, the most important first.")
+    block: str | Sequence[str] | None = described(
+        None, "--block", "COLUMN", TESTS, check=_block,
+        help="Variable that ties samples together, such as the patient or the batch; may be given again.")
+    adjust: Sequence[str] = described(
+        (), "--adjust", "COLUMN", TESTS, check=_names,
+        help="Variable to hold fixed while others are tested, such as the batch or the age; may be given again.")
+    formula: str | None = described(
+        None, "--formula", "TEXT", TESTS, check=lambda _, value: formula_names(value) and value,
+        help=f"In place of {argument('variables')} and {argument('adjust')}: columns with +, : or * between them, each "
+        "tested beside the others.")
+    align_batch: str | None = described(
+        None, "--align-batch", "COLUMN", METHOD, check=check_word,
+        help="Variable of batches whose cells are moved onto each other first; differences of "
+        f"{argument('variables')} are kept.")
+    anchors: str | None = described(
+        None, "--anchors", "COLUMN", METHOD, check=check_word,
+        help="Variable that names the material of samples that are the same in every batch, empty for others: "
+        f"{argument('align_batch')} learns from these alone.")
+    cells: str | None = described(
+        None, "--cells", "COLUMN|auto", TESTS, check=check_word,
+        help="Annotation of cells, such as the cell type, or auto for clusters: which differ between the groups of the "
+        f"first {argument('variables')}?")
+    clusters: int | None = described(
+        None, "--clusters", "N", TESTS, shown=f"10 with {argument('cells', 'auto')}", check=check_whole(2),
+        help="Put the cells into N clusters, which stand for cell types where the file has none.")
+    reference: str | None = described(
+        None, "--reference", "GROUP", TESTS, shown="control, healthy ..., or the first of an order", check=check_word,
+        help=f"Group with which {argument('cells')} compares the others.")
+    numeric: Sequence[str] = described(
+        (), "--numeric", "COLUMN", TESTS, shown="six or more different numbers", check=_names,
+        help="Variable of samples that is a number, however few values it has; may be given again.")
+    categorical: Sequence[str] = described(
+        (), "--categorical", "COLUMN", TESTS, shown="text, fewer than six different numbers", check=_names,
+        help="Variable of samples whose values are groups, however many numbers they are; may be given again.")
+    min_cells: int | None = described(
+        None, "--min-cells", "N", METHOD, shown="refuse samples of one cell", check=check_whole(1),
+        help="Leave out samples with fewer cells.")
+    allow_components: bool = described(
+        False, "--allow-components", None, METHOD, check=check_truth,
+        help="Go on if more than 5 % of the cells are outside the largest component of the graph.")
+    n_neighbors: int = described(
+        30, "--neighbors", "N", METHOD, check=check_whole(1), help="Neighbours of a cell in the graph.")
+    landmarks: int | Literal["auto"] | None = described(
+        "auto", "--landmarks", "N|auto|none", METHOD, words={"auto": "auto", "none": None}, check=_landmarks,
+        help="Let N centres stand for the cells; auto: 4,000 above 100,000 cells.")
+    equal_cells: bool | int = described(
+        False, "--equal-cells", "[N]", METHOD, shown="all cells", words={"smallest": True},
+        check=lambda _, value: check_equal_cells(value),
+        help="Draw equally many cells from every sample: N, or without a number as many as the smallest has.")
+    bias: Literal["raw", "corrected"] = described(
+        "corrected", "--bias", "raw|corrected", METHOD, check=check_one_of("raw", "corrected"),
+        help="corrected: without the noise of few cells, by which small samples look far from all others; raw: with.")
+    n_bootstrap: int = described(
+        0, "--bootstrap", "N", METHOD, check=_replicates,
+        help="Replicates for an interval of every distance; at least 10.")
+    units: Units = described(
+        None, "--units", "euclidean|geodesic", METHOD, shown="arbitrary", check=check_one_of(*UNITS),
+        help="Distances in the unit of the features, by up to 64 exact pairs: straight lines or paths on the graph.")
+    n_permutations: int = described(
+        999, "--permutations", "N", TESTS, check=check_whole(1), help="Permutations of every test.")
+    random_state: int = described(
+        0, "--seed", "N", RUN, check=lambda _, value: check_seed(value), help="The same seed gives the same numbers.")
+    # fmt: on
 
     def __post_init__(self) -> None:
-        if self.variables is not None:
-            object.__setattr__(self, "variables", _check_names("variables", self.variables))
-        object.__setattr__(self, "block", _check_block(self.block))
-        for name in ("adjust", "numeric", "categorical"):
-            object.__setattr__(self, name, _check_names(name, getattr(self, name)))
+        check_described(self)
         check_readings(self.numeric, self.categorical)
         both = [name for name in self.variables or () if name in self.adjust]
         if both and len(both) == len(self.variables or ()):
@@ -120,31 +292,24 @@ class StudyParameters:
                 f"{listed(both)} in {argument('adjust')} too",
                 f"leave {'it' if len(both) == 1 else 'them'} out of one of the two",
             )
-        for name in ("cells", "align_batch", "anchors"):
-            if getattr(self, name) is not None:
-                check_word(name, getattr(self, name))
-        self._check_clusters()
-        self._check_reference()
-        self._check_formula()
-        self._check_alignment()
-        for name in ("n_neighbors", "n_permutations"):
-            object.__setattr__(self, name, check_integer(name, getattr(self, name), minimum=1))
-        if self.min_cells is not None:
-            object.__setattr__(self, "min_cells", check_integer("min_cells", self.min_cells, minimum=1))
-        object.__setattr__(self, "random_state", check_seed(self.random_state))
-        object.__setattr__(self, "equal_cells", check_equal_cells(self.equal_cells))
-        check_option("bias", self.bias, ("raw", "corrected"))
-        object.__setattr__(self, "n_bootstrap", check_integer("n_bootstrap", self.n_bootstrap, minimum=0))
-        if 0 < self.n_bootstrap < FEWEST_REPLICATES:
+        if self.clusters is not None and self.cells not in (None, "auto"):
             raise InvalidInputError(
-                f"{argument('n_bootstrap')} to be 0, or at least {FEWEST_REPLICATES} for intervals",
-                repr(self.n_bootstrap),
-                f"{argument('n_bootstrap', 200)} is usual",
+                f"{argument('cells')} or {argument('clusters')}", f"both, {quoted(self.cells)} and {self.clusters}"
             )
-        if self.units is not None:
-            check_option("units", self.units, UNITS)
-        check_truth("allow_components", self.allow_components)
-        object.__setattr__(self, "landmarks", _check_landmarks(self.landmarks))
+        if self.reference is not None and self.cells is None and self.clusters is None:
+            raise InvalidInputError(
+                f"{argument('cells')} with {argument('reference')}, which is what their groups are compared with",
+                f"{argument('reference')} alone",
+                f"name an annotation of the cells by {argument('cells')}",
+            )
+        for name in ("variables", "adjust"):
+            if self.formula is not None and getattr(self, name):
+                raise InvalidInputError(
+                    f"{argument('formula')} alone, which names the variables to test and to hold fixed",
+                    f"{argument(name)} beside it",
+                    f"leave {argument(name)} out, or the formula",
+                )
+        self._check_alignment()
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -183,42 +348,10 @@ class StudyParameters:
                 f"or name {argument('anchors')}",
             )
 
-    def _check_reference(self) -> None:
-        if self.reference is None:
-            return
-        check_word("reference", self.reference)
-        if self.cells is None and self.clusters is None:
-            raise InvalidInputError(
-                f"{argument('cells')} with {argument('reference')}, which is what their groups are compared with",
-                f"{argument('reference')} alone",
-                f"name an annotation of the cells by {argument('cells')}",
-            )
-
-    def _check_formula(self) -> None:
-        if self.formula is None:
-            return
-        formula_names(self.formula)
-        for name in ("variables", "adjust"):
-            if getattr(self, name):
-                raise InvalidInputError(
-                    f"{argument('formula')} alone, which names the variables to test and to hold fixed",
-                    f"{argument(name)} beside it",
-                    f"leave {argument(name)} out, or the formula",
-                )
-
-    def _check_clusters(self) -> None:
-        if self.clusters is None:
-            return
-        object.__setattr__(self, "clusters", check_integer("clusters", self.clusters, minimum=2))
-        if self.cells not in (None, "auto"):
-            raise InvalidInputError(
-                f"{argument('cells')} or {argument('clusters')}", f"both, {quoted(self.cells)} and {self.clusters}"
-            )
-
     @classmethod
     def named(cls, parameters: StudyParameters | None, changes: Mapping[str, Any]) -> StudyParameters:
         """Return parameters with changes by name, or raise if there is no parameter of that name."""
-        known = [field.name for field in fields(cls)]
+        known = list(descriptions(cls))
         find_all(changes, known, "a parameter of a study", most=30)
         if parameters is None:
             return cls(**changes)
@@ -230,32 +363,5 @@ class StudyParameters:
 
     def record(self) -> dict[str, Any]:
         """Return everything as plain values for JSON."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {name: getattr(self, name) for name in descriptions(type(self))}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-
-def _check_names(name: str, names: object) -> tuple[str, ...]:
-    if isinstance(names, str) or not isinstance(names, Sequence):
-        advice = f"write [{names!r}]" if isinstance(names, str) else ""
-        raise InvalidInputError(f"{argument(name)} to be a list of names", repr(names), advice)
-    for each in names:
-        check_word(name, each)
-    return tuple(dict.fromkeys(names))
-
-
-def _check_block(block: object) -> str | tuple[str, ...] | None:
-    """Return one name as it is, several as a tuple, none as None."""
-    if block is None or isinstance(block, str):
-        return block
-    if not isinstance(block, Sequence):
-        raise InvalidInputError(f"{argument('block')} to be a name or a list of names", repr(block))
-    names = _check_names("block", block)
-    return names if len(names) > 1 else names[0] if names else None
-
-
-def _check_landmarks(landmarks: object) -> Any:
-    if landmarks is None or (isinstance(landmarks, str) and landmarks == "auto"):
-        return landmarks
-    if isinstance(landmarks, str):
-        raise InvalidInputError(f"{argument('landmarks')} to be a whole number, 'auto' or none", repr(landmarks))
-    return check_integer("landmarks", landmarks, minimum=1)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from heatmover.cli import _atlas, _compare, _demo, _doctor
-from heatmover.cli._options import OptionalNumbers
+from heatmover.cli import _atlas
+from heatmover.cli._commands import add_commands
 from heatmover.cli._terminal import Sentences, whole_output
 
 __all__ = ["app", "whole_output"]
@@ -38,7 +38,5 @@ def heatmover(
     """Earth Mover's Distances between many distributions on one data graph."""
 
 
-app.command(cls=OptionalNumbers, epilog=_compare.EXAMPLES)(_compare.compare)
-app.command(cls=OptionalNumbers, epilog=_doctor.EXAMPLES)(_doctor.doctor)
-app.command(epilog=_demo.EXAMPLES)(_demo.demo)
+add_commands(app)
 app.add_typer(_atlas.app, name="atlas")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -20,8 +20,9 @@ from heatmover.analysis.cautions import MOST_CELLS, SMALL_SAMPLE, CellLook, cell
 from heatmover.analysis.cell_types import annotate, check_reference
 from heatmover.analysis.clusters import clusters_wanted
 from heatmover.analysis.comparers import draw_equally
-from heatmover.analysis.comparison import compare
+from heatmover.analysis.comparison import Comparison, compare
 from heatmover.analysis.landmarking import LANDMARKS, LANDMARKS_ABOVE
+from heatmover.analysis.noise import NOISY, unreliable
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.record import Clock
 from heatmover.analysis.study import (
@@ -36,11 +37,8 @@ from heatmover.analysis.study import (
 )
 from heatmover.analysis.units import check_enough_samples, check_units
 from heatmover.analysis.variables import kind_of, read_variables
-from heatmover.cli._candidates import show_candidates
-from heatmover.cli._noise import Noise, assess_noise, noise_cautions, noise_facts
-from heatmover.cli._options import in_options
-from heatmover.cli._settings import Settings
-from heatmover.cli._summary import columns_of, hanging, short
+from heatmover.cli._settings import Settings, in_options
+from heatmover.cli._summary import columns_of, hanging, short, show_candidates
 from heatmover.cli._terminal import clean, output, watched
 from heatmover.cohort import Cohort
 from heatmover.cohort.equal import equal_count
@@ -49,16 +47,45 @@ from heatmover.cohort.hashes import draw_cells
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import EmbeddingWarning, GraphWarning, HeatmoverError, InvalidInputError
 from heatmover.graphs import Diagnosis, Graph
+from heatmover.measures import measures_from_labels
 
-__all__ = ["Checkup", "Estimate", "check_up", "diagnose_file", "estimate"]
+__all__ = ["Checkup", "check_up", "diagnose_file", "estimate"]
 
-TRIAL_CELLS, TRIAL_SAMPLES = 4_000, 100
+# A graph over so few loads the compiled code before anything is timed.
+WARM_CELLS = 200
 # Importing, compiled code, report: what a comparison of ten cells takes.
 START_SECONDS, START_BYTES = 6.0, 350_000_000
 # Seconds of one permutation of one variable, per pair of samples (634 samples, 999 permutations: 1.5 s).
 SECONDS_PER_PERMUTATION = 4e-9
 VARIABLES_SHOWN = 20
 GROUPS_SHOWN = 4
+# Samples compared for noise, of all sizes: their embedding takes 80 MB on 20,000 nodes, more change the floors little.
+MOST_SAMPLES = 100
+
+
+@final
+@dataclass(frozen=True)
+class Noise:
+    """How far noise goes.
+
+    Attributes
+    ----------
+    floors
+        Expected distance of two samples of one distribution, by their number of cells: the smallest, the median and the
+        largest that `compare` would see.
+    typical
+        Median distance between samples without noise.
+    found
+        The comparison.
+    whole
+        Whether `compare` would compare the same cells of the same samples. If not, its share of halves that find each
+        other is another one: 4 % with 20,000 of 400,000 cells, 97 % with all of them.
+    """
+
+    floors: dict[int, float]
+    typical: float
+    found: Comparison
+    whole: bool
 
 
 @final
@@ -89,6 +116,7 @@ class Checkup:
     refusals: tuple[str, ...]
     advice: tuple[str, ...]
     noise: Noise | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
@@ -103,23 +131,30 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     progress.advance()
     look = look_at(points)
     diagnosis = noise = None
+    watch = Clock(SILENT)
     if len(points) > 2:
         progress.stage("diagnose graph", 1)
+        _graph(points[:WARM_CELLS], settings)
+        watch.stage("find neighbours", 1)
         graph = _graph(points, settings)
+        watch.stage("diagnose graph", 1)
         diagnosis = graph.diagnose()
+        watch.end()
         if not settings.study.allow_components:
             refusals += _tried(check_components, graph.node_affinity, graph.gather(np.ones((1, len(points))))[0])
         progress.advance()
         progress.stage("assess noise", 1)
         whole = len(points) == compared.sizes[own].sum() == _nodes(settings, len(points))
-        noise = assess_noise(compared, own, graph, codes, settings, whole=whole and asked.align_batch is None)
+        whole &= asked.align_batch is None
+        noise = assess_noise(compared, own, graph, codes, settings, whole=whole, progress=watch)
         progress.advance()
     advice = (
         *cell_cautions(cohort, kept, asked, look),
         *_table_cautions(cohort, kept, compared.sizes[own], asked),
         *noise_cautions(noise, asked),
     )
-    return Checkup(points, codes, look, diagnosis, tuple(refusals), advice, noise)
+    watch.end()
+    return Checkup(points, codes, look, diagnosis, tuple(refusals), advice, noise, watch.seconds)
 
 
 def _compared(cohort: Cohort, kept: Intp, settings: Settings) -> tuple[Cohort, Intp]:
@@ -200,42 +235,96 @@ def _table_cautions(cohort: Cohort, kept: Intp, sizes: Int64, asked: StudyParame
         return
 
 
-@final
-@dataclass(frozen=True)
-class Estimate:
-    """Seconds and bytes, about."""
+def assess_noise(
+    cohort: Cohort, kept: Intp, graph: Graph, codes: Int32, settings: Settings, *, whole: bool, progress: Progress
+) -> Noise | None:
+    """Compare samples on a graph over cells drawn, and return how far noise goes; None where that cannot be told.
 
-    seconds: float
-    memory: int
-
-
-def estimate(
-    cohort: Cohort,
-    settings: Settings,
-    points: npt.NDArray[Any],
-    codes: Int32,
-    *,
-    n_variables: int,
-    progress: Progress,
-) -> Estimate | None:
-    """Time a comparison of some of the cells drawn, and scale each of its stages by what it grows with."""
-    chosen = _trial(codes)
-    if chosen is None:
+    Parameters
+    ----------
+    cohort, kept
+        The cells that `compare` would compare, and which samples it would keep.
+    graph, codes
+        Over the cells drawn; the sample of each.
+    settings
+        What `compare` is asked for.
+    whole
+        Whether `compare` would make this graph.
+    progress
+        Told of the stages of a comparison.
+    """
+    chosen = kept[np.argsort(cohort.sizes[kept], kind="stable")]
+    if len(chosen) > MOST_SAMPLES:
+        chosen = chosen[np.linspace(0, len(chosen) - 1, MOST_SAMPLES).round().astype(np.int64)]
+    try:
+        found = _compare(graph, codes, np.sort(chosen), settings, progress)
+    except InvalidInputError:  # too few samples, or single cells: `compare` says so itself
         return None
-    progress.stage("time a trial", 1)
-    _compare(points, codes, chosen[:200] if len(np.unique(codes[chosen[:200]])) > 1 else chosen, settings)  # warms up
-    seconds, trial = _compare(points, codes, chosen, settings, noise=True)
-    progress.advance()
-    n_cells, n_samples = cohort.n_cells, len(cohort.names)
+    noise = found.uncertainty
+    assert noise is not None
+    typical = sorted({int(n) for n in np.quantile(cohort.sizes[kept], [0, 0.5, 1], method="nearest")})
+    return Noise(
+        {n: noise.noise_floor(n) for n in typical},
+        float(np.median(found.distances[np.triu_indices(len(found.names), 1)])),
+        found,
+        whole and len(chosen) == len(kept),
+    )
+
+
+def _compare(graph: Graph, codes: Int32, chosen: Intp, settings: Settings, progress: Progress) -> Comparison:
+    with warnings.catch_warnings():
+        for kind in (GraphWarning, EmbeddingWarning):
+            warnings.simplefilter("ignore", kind)
+        return compare(
+            graph, measures_from_labels(codes, names=chosen.tolist()), bias="corrected",
+            random_state=settings.study.random_state, n_jobs=settings.n_jobs, progress=progress,
+        )  # fmt: skip
+
+
+def noise_facts(noise: Noise) -> str:
+    """Return what was found in plain words."""
+    names = {1: ["every sample"], 2: ["smallest sample", "largest"], 3: ["smallest sample", "median", "largest"]}
+    floors = "; ".join(
+        f"{distance:.2g} with {counted(cells, 'cell')} ({name})"
+        for name, (cells, distance) in zip(names[len(noise.floors)], noise.floors.items(), strict=True)
+    )
+    told = (
+        f"by luck alone two samples of one distribution would lie this far apart: {floors}. Beyond luck the median "
+        f"distance is {noise.typical:.2g}"
+    )
+    if not noise.whole:
+        cells = counted(noise.found.graph.n_points, "cell")
+        return f"{told}. These are estimates from {cells}; heatmover compare also cuts samples into halves"
+    assert noise.found.uncertainty is not None
+    share = noise.found.uncertainty.retrieval
+    return told if share is None else f"{told}. A half of a sample finds its other half: {100 * share:.0f} %"
+
+
+def noise_cautions(noise: Noise | None, asked: StudyParameters) -> Iterator[str]:
+    """Yield what `compare` would say of the noise, where that is known before it runs."""
+    assessed = asked.bias == "corrected" or asked.n_bootstrap > 0
+    if noise is not None and noise.whole and assessed and unreliable(noise.found):
+        yield NOISY
+
+
+def estimate(cohort: Cohort, settings: Settings, checkup: Checkup, n_variables: int) -> tuple[float, int] | None:
+    """Return about how many seconds and bytes `compare` takes; None where nothing could be timed.
+
+    Each stage of the comparison of the cells drawn is scaled by what it grows with.
+    """
+    if checkup.noise is None:
+        return None
+    trial, asked = checkup.noise.found, settings.study
+    n_cells, n_samples, n_drawn = cohort.n_cells, len(cohort.names), len(checkup.points)
     nodes = _nodes(settings, n_cells)
-    cells = n_cells / len(chosen)
-    grown, samples = nodes / len(chosen), n_samples / len(trial.names)
+    seconds = {name: value for name, value in checkup.seconds.items() if name != "assess noise" or asked.bias != "raw"}
+    grown, samples = nodes / n_drawn, n_samples / len(trial.names)
     growth = {"diffuse measures": grown * samples, "compare": grown * samples**2}
     total = sum(value * growth.get(name, grown) for name, value in seconds.items())
     if nodes < n_cells:  # k-means visits every cell, then the agreement is measured on 10,000 cells
-        total += seconds["find neighbours"] * cells + sum(seconds.values()) * 10_000 / len(chosen)
-    tests = SECONDS_PER_PERMUTATION * n_samples**2 * settings.study.n_permutations * n_variables
-    return Estimate(START_SECONDS + total + tests, _memory(cohort, settings, nodes, trial))
+        total += seconds["find neighbours"] * n_cells / n_drawn + sum(seconds.values()) * 10_000 / n_drawn
+    total += START_SECONDS + SECONDS_PER_PERMUTATION * n_samples**2 * asked.n_permutations * n_variables
+    return total, _memory(cohort, settings, nodes, trial)
 
 
 def _nodes(settings: Settings, n_cells: int) -> int:
@@ -255,35 +344,6 @@ def _memory(cohort: Cohort, settings: Settings, nodes: int, trial: Any) -> int:
     return int(START_BYTES + 3 * 8 * cohort.n_cells * cohort.n_dimensions + 1.3 * embedding + graph + matrices)
 
 
-def _trial(codes: Int32) -> Int64 | None:
-    """Return some cells of some samples, or None if they are too few to time anything."""
-    order = np.random.default_rng(0).permutation(len(codes))
-    samples = np.unique(codes[order[:TRIAL_CELLS]])
-    samples = samples[:: max(1, len(samples) // TRIAL_SAMPLES)]
-    chosen = order[np.isin(codes[order], samples)][:TRIAL_CELLS]
-    return chosen if len(np.unique(codes[chosen])) > 1 and len(chosen) > 50 else None
-
-
-def _compare(
-    points: npt.NDArray[Any], codes: Int32, chosen: Int64, settings: Settings, *, noise: bool = False
-) -> tuple[dict[str, float], Any]:
-    """Compare some cells and return the seconds of each stage, with the noise that is asked for if it can be told."""
-    watch, asked = Clock(SILENT), settings.study
-    few = not noise or np.bincount(codes[chosen]).max() < 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GraphWarning)
-        warnings.simplefilter("ignore", EmbeddingWarning)
-        found = compare(
-            points[chosen], codes[chosen], n_neighbors=min(settings.study.n_neighbors, len(chosen) - 1), landmarks=None,
-            bias="raw" if few else asked.bias, n_bootstrap=0 if few else asked.n_bootstrap,
-            random_state=asked.random_state, n_jobs=settings.n_jobs, progress=watch,
-        )  # fmt: skip
-    watch.stage("diagnose graph", 1)
-    _ = found.diagnosis
-    watch.end()
-    return watch.seconds, found
-
-
 def diagnose_file(settings: Settings, quiet: bool) -> list[str]:
     """Show what is in a file, and return why `compare` would refuse it, in sentences."""
     reading, asked = settings.reading, settings.study
@@ -296,15 +356,17 @@ def diagnose_file(settings: Settings, quiet: bool) -> list[str]:
         cohort = apart.read([], asked.random_state, progress)
         checkup = check_up(cohort, settings, progress)
         tested = len(asked.variables or choose_variables(cohort, cohort.samples, None, None))
-        cost = estimate(cohort, settings, checkup.points, checkup.codes, n_variables=tested, progress=progress)
+    cost = estimate(cohort, settings, checkup, tested)
     if not quiet:
         _show(output(), cohort, checkup, cost, asked)
     return [in_options(sentence) for sentence in checkup.refusals]
 
 
-def _show(console: Console, cohort: Cohort, checkup: Checkup, cost: Estimate | None, asked: StudyParameters) -> None:
+def _show(
+    console: Console, cohort: Cohort, checkup: Checkup, cost: tuple[float, int] | None, asked: StudyParameters
+) -> None:
     console.print()
-    for name, text in (*_facts(cohort, checkup), *_costs(cost, asked.units)):
+    for name, text in (*_facts(cohort, checkup), *_costs(cost, asked)):
         console.print(hanging(name, clean(text), width=9))
     console.print()
     _show_variables(console, cohort, asked)
@@ -350,12 +412,13 @@ def _per_sample(sizes: Int64) -> str:
     return f"per sample {sizes.min():,} to {sizes.max():,}, median {np.median(sizes):,.0f}"
 
 
-def _costs(cost: Estimate | None, units: str | None) -> Iterator[tuple[str, str]]:
+def _costs(cost: tuple[float, int] | None, asked: StudyParameters) -> Iterator[tuple[str, str]]:
     if cost is not None:
-        seconds = cost.seconds
+        seconds, memory = cost
         spell = counted(round(seconds), "second") if seconds < 90 else counted(round(seconds / 60), "minute")
-        exact = "" if units is None else ", and what the exact pairs of --units take"
-        yield "compare", f"about {spell} and {cost.memory / 1e9:.1f} GB of memory here{exact}"
+        exact = "" if asked.units is None else ", and what the exact pairs of --units take"
+        drawn = f", and what the replicates of --bootstrap {asked.n_bootstrap} take" if asked.n_bootstrap else ""
+        yield "compare", f"about {spell} and {memory / 1e9:.1f} GB of memory here{exact}{drawn}"
 
 
 def _show_variables(console: Console, cohort: Cohort, asked: StudyParameters) -> None:

@@ -1,64 +1,78 @@
-"""What `compare` and `doctor` are asked for: options as typed, made into the values that the package takes."""
+"""What a command is asked for: options derived from descriptions of parameters, and values made of what was typed."""
 
 from __future__ import annotations
 
 import csv
+import inspect
 import os
 import shlex
+from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
+from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Annotated, Any, Literal, TypeVar, final, get_args, get_origin, get_type_hints
+
+import typer
 
 from heatmover._progress import Progress
-from heatmover._validation import check_integer, check_option
-from heatmover._words import quoted_path
+from heatmover._validation import check_integer, check_number
+from heatmover._words import counted, quoted_path
 from heatmover.analysis import Comparer, InMemory, StudyParameters
-from heatmover.cli._options import OPTIONS, SMALLEST, number
+from heatmover.analysis.parameters import (
+    METHOD,
+    RUN,
+    TESTS,
+    Parameter,
+    check_described,
+    check_one_of,
+    check_whole,
+    described,
+    descriptions,
+)
 from heatmover.cohort import Cohort, read_cohort
 from heatmover.cohort.formats.choose import format_of
 from heatmover.cohort.read import check_measurement
-from heatmover.errors import InvalidInputError, argument
+from heatmover.errors import InvalidInputError, Sentence, argument
 from heatmover.report.folder import EVERY
 from heatmover.scale import InPieces, connected
 from heatmover.scale import read_cohort as read_in_pieces
 
 __all__ = [
+    "OPTIONS",
+    "BuildOptions",
+    "DemoOptions",
+    "MapOptions",
     "Reading",
+    "Running",
     "Settings",
     "check_named",
     "check_outside",
     "check_places",
     "comparer_of",
+    "in_options",
+    "made",
+    "options_of",
     "parse_names",
     "pieces_of",
     "settings_of",
+    "spelled_out",
 ]
 
-# Words that stand for a value of their option.
-WORDS: dict[str, dict[str, Any]] = {
-    "landmarks": {"auto": "auto", "none": None},
-    "components": {"all": "all"},
-    "equal_cells": {SMALLEST: True},
-}
-# Options of a study that are numbers: what is none goes to the value that refuses it, with its own sentence.
-NUMBERS = (
-    "clusters",
-    "permutations",
-    "bootstrap",
-    "equal_cells",
-    "min_cells",
-    "neighbors",
-    "landmarks",
-    "seed",
-    "threads",
-)
+INPUT, LARGE = "Input", "Cells that do not fit into memory"
+HEADINGS = (None, INPUT, TESTS, METHOD, LARGE, RUN)
+# What --equal-cells means without a number.
+SMALLEST = "smallest"
 DEFAULT_MEMORY = "4 GB"
+# The embedding of a demo has about 4 * 10 * samples^2 * cells bytes: this is 3 GB, which most machines have.
+LARGEST_DEMO = 80_000_000
 # Files by which a zarr store is known, and what else is one.
 STORE = (".zgroup", ".zmetadata", "zarr.json")
 ANY_STORE = "every atlas, index, saved model, checkpoint and zarr store"
+
+Made = TypeVar("Made")
 
 
 def check_named(**options: str | None) -> None:
@@ -135,38 +149,62 @@ def _same(first: Path, second: Path) -> bool:
         return False
 
 
+def _components(name: str, count: object) -> object:
+    if isinstance(count, str) and count != "all":
+        raise InvalidInputError(f"{argument(name)} to be a whole number of at least 1, or 'all'", repr(count))
+    return count if count == "all" else check_integer(name, count, minimum=1)
+
+
 @final
 @dataclass(frozen=True)
 class Reading:
     """What to read and how: arguments of `heatmover.read_cohort` by their names."""
 
-    path: str
-    sample_key: str | None = None
-    representation: tuple[str, ...] = ()
-    no_features: tuple[str, ...] = ()
-    sample_sheet: str | None = None
-    standardize: bool = False
-    # As typed; checked when it is made.
-    n_components: Any = None
-    cofactor: Any = None
-    transform: Any = None
-    compensate: bool | None = None
-    on_missing: Literal["refuse", "drop"] = "refuse"
-    skip_unlisted: bool = False
+    # fmt: off
+    path: str = described(
+        None, "FILE", "FILE", None, required=True,
+        help="AnnData (.h5ad, .zarr), table of cells (.csv, .tsv, .csv.gz, .parquet), or folder of .fcs files.")
+    sample_key: str | None = described(
+        None, "--sample-key -s", "COLUMN", INPUT,
+        help="Column with the sample of each cell; for FCS files, the column of the sample sheet that names them.")
+    representation: tuple[str, ...] = described(
+        (), "--rep -r", "NAMES", INPUT,
+        help="What tells how near cells are: a key of obsm, X, or columns, channels or genes with commas between them.")
+    no_features: tuple[str, ...] = described(
+        (), "--annotation", "COLUMN", INPUT,
+        help="Column of a table that is no feature, whatever it holds; may be given again.")
+    sample_sheet: str | None = described(
+        None, "--sample-sheet", "FILE", INPUT, help="A .csv or .tsv with one row of variables per sample.")
+    skip_unlisted: bool = described(
+        False, "--skip-unlisted", None, INPUT,
+        help=f"Leave out files or samples that {argument('sample_sheet')} does not list.")
+    standardize: bool = described(
+        False, "--standardize", None, INPUT, help="Give every feature mean 0 and variance 1.")
+    n_components: int | Literal["all"] | None = described(
+        None, "--components", "N|all", INPUT, words={"all": "all"}, check=_components,
+        help="Reduce to N principal components; needed above 100 features, which 'all' keeps.")
+    cofactor: float | None = described(
+        None, "--cofactor", "NUMBER", INPUT,
+        help="FCS: arcsinh(value / NUMBER); 5 is usual for mass, 150 for flow cytometry.")
+    transform: str | None = described(
+        None, "--transform", "arcsinh|logicle", INPUT, shown="as in the file",
+        help=f"FCS: transform every channel but scatter and time; arcsinh needs {argument('cofactor')}.")
+    compensate: bool | None = described(
+        None, "--compensate/--no-compensate", None, INPUT, shown="if the files have a spillover matrix",
+        help="FCS: undo the spillover between detectors by the matrix in each file.")
+    on_missing: Literal["refuse", "drop"] = described(
+        "refuse", "--missing", "refuse|drop", INPUT,
+        check=check_one_of("refuse", "drop"),
+        help="Cells in which a feature is NaN or infinite: refuse the file, or leave the cells out.")
+    # fmt: on
 
     def __post_init__(self) -> None:
-        check_option("on_missing", self.on_missing, ("refuse", "drop"))
-        if self.n_components is not None and self.n_components != "all":
-            if isinstance(self.n_components, str):
-                raise InvalidInputError(
-                    f"{argument('n_components')} to be a whole number of at least 1, or 'all'", repr(self.n_components)
-                )
-            check_integer("n_components", self.n_components, minimum=1)
+        check_described(self)
         check_measurement(self.cofactor, self.transform, self.compensate)
 
     def read(self, required: Sequence[str], seed: int, progress: Progress, comparer: Comparer | None = None) -> Cohort:
         """Read the cohort; variables that are required are looked for before any value is."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        named = {name: getattr(self, name) for name in descriptions(Reading)}
         named |= {"no_features": list(self.no_features), "representation": self._representation()}
         # What compares in pieces looks at every value itself.
         read = read_cohort
@@ -210,67 +248,25 @@ class Settings:
 
 def _words(value: Reading | StudyParameters) -> Iterator[str]:
     """Yield options and what was given for them, where that is not the default."""
-    for field in fields(value):
-        given = getattr(value, field.name)
-        if field.name == "path" or given == field.default:
+    for name, told in descriptions(type(value)).items():
+        given = getattr(value, name)
+        if name == "path" or given == told.default:
             continue
-        option = OPTIONS[field.name]
+        option = OPTIONS[name]
         if isinstance(given, bool):
             yield option if given else option.replace("--", "--no-", 1)
         elif isinstance(given, tuple):
             for item in given:
-                yield from (option, f'"{item}"' if field.name == "representation" and "," in item else item)
+                yield from (option, f'"{item}"' if name == "representation" and "," in item else item)
         else:
             # A name is as it was typed; None, of landmarks, is the word "none".
             text = given if isinstance(given, str) else str(given).lower()
-            yield from (option, Path(text).name if field.name == "sample_sheet" else text)
+            yield from (option, Path(text).name if name == "sample_sheet" else text)
 
 
-def settings_of(asked: Mapping[str, Any]) -> Settings:
+def settings_of(typed: Mapping[str, Any]) -> Settings:
     """Return the settings of options as they were typed."""
-    typed = dict(asked) | {name: number(asked[name], WORDS.get(name, {})) for name in NUMBERS}
-    study = StudyParameters(
-        variables=typed["color"] or None,
-        block=typed["block"] or None,
-        adjust=typed["adjust"] or (),
-        formula=typed["formula"],
-        align_batch=typed["align_batch"],
-        anchors=typed["anchors"],
-        cells=typed["cells"],
-        clusters=typed["clusters"],
-        reference=typed["reference"],
-        numeric=typed["numeric"] or (),
-        categorical=typed["categorical"] or (),
-        min_cells=typed["min_cells"],
-        allow_components=typed["allow_components"],
-        n_neighbors=typed["neighbors"],
-        landmarks=typed["landmarks"],
-        equal_cells=False if typed["equal_cells"] is None else typed["equal_cells"],
-        bias=typed["bias"],
-        n_bootstrap=typed["bootstrap"],
-        units=typed["units"],
-        n_permutations=typed["permutations"],
-        random_state=typed["seed"],
-    )
-    return Settings(reading_of(asked), study, typed["threads"])
-
-
-def reading_of(asked: Mapping[str, Any]) -> Reading:
-    """Return what is asked of a file by options as they were typed."""
-    return Reading(
-        asked["file"],
-        sample_key=asked["sample_key"],
-        representation=parse_names("--rep", asked["rep"] or ()),
-        no_features=tuple(asked["annotation"] or ()),
-        sample_sheet=asked["sample_sheet"],
-        standardize=asked["standardize"],
-        n_components=number(asked["components"], WORDS["components"]),
-        cofactor=number(asked["cofactor"]),
-        transform=asked["transform"],
-        compensate=asked["compensate"],
-        on_missing=asked["missing"],
-        skip_unlisted=asked["skip_unlisted"],
-    )
+    return Settings(made(Reading, typed), made(StudyParameters, typed), made(Running, typed).n_jobs)
 
 
 def parse_names(option: str, values: Sequence[str]) -> tuple[str, ...]:
@@ -293,14 +289,12 @@ def parse_names(option: str, values: Sequence[str]) -> tuple[str, ...]:
 
 
 @contextmanager
-def comparer_of(
-    settings: Settings, memory: str | None, scheduler: str | None, checkpoint: str | None, resume: bool
-) -> Iterator[Comparer]:
-    """Give what compares: all cells in memory, or in pieces if an option of these asks for it.
+def comparer_of(settings: Settings, running: Running) -> Iterator[Comparer]:
+    """Give what compares: all cells in memory, or in pieces if an option asks for it.
 
     Everything that can be refused is refused here, before a cell is read.
     """
-    with pieces_of(settings.n_jobs, memory, scheduler, checkpoint, resume, settings.study) as pieces:
+    with pieces_of(running, settings.study) as pieces:
         if pieces is None:
             in_memory = InMemory(settings.n_jobs)
             in_memory.check(settings.study)
@@ -310,21 +304,239 @@ def comparer_of(
 
 
 @contextmanager
-def pieces_of(
-    n_jobs: int | None,
-    memory: str | None,
-    scheduler: str | None,
-    checkpoint: str | None,
-    resume: bool,
-    study: StudyParameters,
-) -> Iterator[InPieces | None]:
-    """Give what reads cells in pieces, if an option of these asks for it, or None; ``study`` says for what."""
-    if not resume and memory is scheduler is checkpoint is None:
+def pieces_of(running: Running, study: StudyParameters) -> Iterator[InPieces | None]:
+    """Give what reads cells in pieces, if an option asks for it, or None; ``study`` says for what."""
+    if not running.resume and running.memory is running.scheduler is running.checkpoint is None:
         yield None
         return
     pieces = InPieces(
-        memory=DEFAULT_MEMORY if memory is None else memory, checkpoint=checkpoint, resume=resume, n_jobs=n_jobs
-    )
+        memory=running.memory or DEFAULT_MEMORY, checkpoint=running.checkpoint, resume=running.resume,
+        n_jobs=running.n_jobs,
+    )  # fmt: skip
     pieces.check(study)
-    with connected(scheduler) as client:
+    with connected(running.scheduler) as client:
         yield replace(pieces, client=client)
+
+
+@final
+@dataclass(frozen=True)
+class Running:
+    """How a command runs, and where its results go."""
+
+    # fmt: off
+    memory: str | None = described(
+        None, "--memory", "SIZE", LARGE, shown="all cells at once; 4GB with an option below",
+        help="Read the cells in pieces, within SIZE, such as 4GB or 800MB.")
+    scheduler: str | None = described(
+        None, "--scheduler", "ADDRESS", LARGE, shown="threads of this process",
+        help="Work on the Dask cluster whose scheduler is at ADDRESS, such as tcp://10.0.0.5:8786.")
+    checkpoint: str | None = described(
+        None, "--checkpoint", "PATH", LARGE, help="Keep all that is finished in a zarr store at PATH.")
+    resume: bool = described(
+        False, "--resume", None, LARGE,
+        help="Go on with the checkpoint if it is there; the result is the same to the bit.")
+    out: str = described("", "--out -o", "DIR", RUN, required=True, help="Folder for the results.")
+    title: str | None = described(None, "--title", "TEXT", RUN, help="Title of the report.")
+    n_jobs: int | None = described(
+        None, "--threads", "N", RUN, shown="all cores", check=check_whole(1), help="Threads to use.")
+    quiet: bool = described(False, "--quiet -q", None, RUN, help="Print nothing but errors.")
+    force: bool = described(False, "--force -f", None, RUN, help="Replace the results of an earlier run.")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check_described(self)
+
+
+@final
+@dataclass(frozen=True)
+class DemoOptions:
+    """What a demo simulates, checked."""
+
+    # fmt: off
+    out: str = described("heatmover-demo", "--out -o", "DIR", RUN, help="Folder for the results.")
+    # Two samples of each condition; more points than a graph has neighbours.
+    samples: int = described(
+        30, "--samples", "N", None, check=check_whole(4), help="Samples, half of them cases; at least 4.")
+    cells: int = described(200, "--cells", "N", None, check=check_whole(10), help="Cells per sample; at least 10.")
+    effect: float = described(
+        2.0, "--effect", "NUMBER", None, check=lambda name, given: check_number(name, given, above=-1, at_most=1000),
+        help="Growth of the odds of one branch in cases; 0 for no difference.")
+    random_state: int = field(default=0, metadata={"parameter": descriptions(StudyParameters)["random_state"]})
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check_described(self)
+        if self.samples**2 * self.cells > LARGEST_DEMO:
+            raise InvalidInputError(
+                f"a demo that fits the memory (samples^2 * cells of at most {LARGEST_DEMO:,})",
+                f"{counted(self.samples, 'sample')} of {counted(self.cells, 'cell')}",
+                "use fewer --samples or --cells",
+            )
+
+
+@final
+@dataclass(frozen=True)
+class BuildOptions:
+    """Where an atlas is built."""
+
+    out: str = described("", "--out -o", "DIR", None, required=True, help="Folder to make, such as kidney.atlas.")
+
+
+@final
+@dataclass(frozen=True)
+class MapOptions:
+    """Which atlas a command reads, and what it tells of samples that are mapped onto it."""
+
+    # fmt: off
+    atlas: str = described("", "ATLAS", "ATLAS", None, required=True, help="Folder of an atlas.")
+    nearest: int | None = described(
+        None, "--nearest -k", "N", None, shown="10, if there are",
+        help="Nearest reference samples that are written, and vote.")
+    predict: tuple[str, ...] = described(
+        (), "--predict", "VARIABLE", None, help="Variable of the reference to predict; may be given again.")
+    placement: Literal["nearest", "kernel"] = described(
+        "nearest", "--placement", "WAY", None,
+        help="Where cells go: the nearest node (nearest), or shared with the nodes around it (kernel).")
+    out: str | None = described(
+        None, "--out -o", "DIR", None,
+        help="Folder for the report and the table; a name that ends in .csv is the table alone.")
+    # fmt: on
+
+
+# The option for each argument of the package that has one.
+OPTIONS: Mapping[str, str] = {
+    name: told.option.split()[0].split("/")[0]
+    for parameters in (DemoOptions, MapOptions, Reading, Running, StudyParameters)
+    for name, told in descriptions(parameters).items()
+    if told.option.startswith("-")
+} | {"client": "--scheduler", "pieces": "--memory"}
+
+# What each command takes: all parameters of a class, or those that are named.
+_READ_AGAIN = ("path", "sample_key", "sample_sheet", "skip_unlisted", "on_missing")
+_ANY: tuple[str, ...] = ()
+TAKES: Mapping[str, Mapping[type, tuple[str, ...]]] = {
+    "compare": {Reading: _ANY, Running: _ANY, StudyParameters: _ANY},
+    "doctor": {Reading: _ANY, Running: ("n_jobs", "quiet"), StudyParameters: _ANY},
+    "demo": {DemoOptions: _ANY, Running: ("n_jobs", "quiet", "force")},
+    "build": {
+        Reading: _ANY,
+        BuildOptions: _ANY,
+        Running: ("memory", "scheduler", "checkpoint", "resume", "n_jobs", "quiet", "force"),
+        StudyParameters: ("n_neighbors", "landmarks", "units", "random_state"),
+    },
+    "map": {MapOptions: _ANY, Reading: _READ_AGAIN, Running: ("title", "force", "n_jobs", "quiet")},
+    "add": {MapOptions: ("atlas",), Reading: _READ_AGAIN, Running: ("n_jobs", "quiet")},
+    "info": {MapOptions: ("atlas",)},
+    "check": {MapOptions: ("atlas",)},
+}
+
+
+def options_of(command: str) -> list[Any]:
+    """Return the options and arguments of a command, as typer makes them of the signature of a function."""
+    taken = [
+        (name, told, get_type_hints(parameters)[name])
+        for parameters, named in TAKES[command].items()
+        for name, told in descriptions(parameters).items()
+        if not named or name in named
+    ]
+    taken.sort(key=lambda each: HEADINGS.index(each[1].heading))
+
+    def function() -> None:
+        """Stand for a command."""
+
+    signature = [_typed(*each) for each in taken]
+    function.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
+    function.__annotations__ = {each.name: each.annotation for each in signature}
+    app = typer.Typer(add_completion=False)
+    app.command()(function)
+    return list(typer.main.get_command(app).params)
+
+
+def _typed(name: str, told: Parameter, hint: Any) -> inspect.Parameter:
+    """Return a parameter as a command takes it: as text, which is made into values, and refused, by `made`."""
+    many = any(get_origin(each) in (tuple, Sequence) for each in (hint, *get_args(hint)))
+    kind: Any = list[str] if many else bool if told.metavar is None else str
+    default = (
+        told.default if kind is bool else None if many or told.shown or told.default is None else str(told.default)
+    )
+    named: dict[str, Any] = {"help": in_options(Sentence(told.help)), "metavar": told.metavar}
+    if told.required:
+        default, named["show_default"] = inspect.Parameter.empty, False
+    else:
+        kind = kind | None if default is None else kind
+        named["show_default"] = in_options(Sentence(told.shown)) or True
+    if told.option.startswith("-"):
+        given: Any = typer.Option(*told.option.split(), rich_help_panel=told.heading, **named)
+    else:
+        given = typer.Argument(**named)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, given])
+
+
+def made(kind: type[Made], typed: Mapping[str, Any]) -> Made:
+    """Return the value that options ask for as they were typed; what was not given, or not asked, has its default."""
+    hints, values = get_type_hints(kind), {}
+    for name, told in descriptions(kind).items():
+        given = typed.get(name)
+        if given is None or (isinstance(given, list | tuple) and not given):
+            continue
+        is_number = isinstance(given, str) and {int, float} & {hints[name], *get_args(hints[name])}
+        values[name] = number(given, told.words) if is_number else tuple(given) if isinstance(given, list) else given
+    if "representation" in values:
+        values["representation"] = parse_names("--rep", values["representation"])
+    return kind(**values)
+
+
+def in_options(sentence: str) -> str:
+    """Return a sentence in the words of the command line: its arguments by their options.
+
+    Examples
+    --------
+    >>> from heatmover.errors import argument
+    >>> in_options(Sentence(f"{argument('n_components', 50)} reduces, {argument('n_components', 'all')} keeps them"))
+    '--components 50 reduces, --components all keeps them'
+    >>> in_options(Sentence(f"raise {argument('n_neighbors')}, or {argument('allow_components', True)}"))
+    'raise --neighbors, or --allow-components'
+    """
+    return sentence.spelled(_option) if isinstance(sentence, Sentence) else sentence
+
+
+def _option(name: str, value: str | None) -> str:
+    if name not in OPTIONS:
+        if not name:  # words for Python alone
+            return ""
+        return name if value is None else f"{name}={value}"
+    given = None if value is None else literal_eval(value)
+    # A flag has no value; what is None in Python is the word none.
+    if value is None or given is True:
+        return OPTIONS[name]
+    if given is False:
+        return OPTIONS[name].replace("--", "--no-", 1)
+    every = given if isinstance(given, list) else ["none" if given is None else given]
+    return " ".join(f"{OPTIONS[name]} {shlex.quote(str(each))}" for each in every)
+
+
+def number(text: str, words: Mapping[str, Any]) -> Any:
+    """Return the number that was typed, or what a word means; other text as it is: whoever takes it refuses it.
+
+    Examples
+    --------
+    >>> number("30", {}), number("2.5", {}), number("AUTO", {"auto": "auto"}), number("many", {})
+    (30, 2.5, 'auto', 'many')
+    """
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        # A whole number beyond every float is infinite, which whoever takes it refuses.
+        return int(text) if isfinite(float(text)) else float(text)
+    except ValueError:
+        with suppress(ValueError):
+            return float(text)
+    return text
+
+
+def spelled_out(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command, with what --equal-cells means where no number follows it."""
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        yield word
+        if word == OPTIONS["equal_cells"] and following != SMALLEST and isinstance(number(following, {}), str):
+            yield SMALLEST

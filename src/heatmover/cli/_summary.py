@@ -1,10 +1,11 @@
-"""What the terminal shows after a run: the answer first, then what supports it, then where everything is."""
+"""What the terminal shows after a run, the answer first; or which columns could name the samples of a file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from typing import NoReturn
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -15,18 +16,21 @@ from rich.text import Text
 from heatmover._words import counted, listed, naturally, percent, unused
 from heatmover.analysis.examination import Finding, label, out_of_reach
 from heatmover.analysis.study import Study
-from heatmover.cli._options import in_options
-from heatmover.cli._terminal import clean
+from heatmover.cli._settings import in_options
+from heatmover.cli._terminal import clean, fail, output
+from heatmover.cohort.candidates import Candidate, candidates
+from heatmover.cohort.formats.choose import format_of
 from heatmover.measures import is_missing
 from heatmover.report.findings import BEFORE, cautions, term_rows
 from heatmover.report.folder import EVERY, listing
 from heatmover.statistics import DesignResult
 
-__all__ = ["columns_of", "hanging", "short", "show_results"]
+__all__ = ["check_sample_key", "columns_of", "hanging", "short", "show_candidates", "show_results"]
 
 NEIGHBORS_SHOWN = 3
 SAMPLES_SHOWN = 8
 FINDINGS_SHOWN = 12
+CANDIDATES_SHOWN, CANDIDATES_TOLD = 20, 6
 LONGEST_NAME, LEAST_NAME = 24, 6
 # Columns of words, which may take several lines.
 WORDY = ("effect", "values")
@@ -244,3 +248,40 @@ def short(name: object, longest: int = LONGEST_NAME) -> str:
     """Return a name that fits into a column."""
     text = clean(name)
     return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def check_sample_key(file: str, sample_key: str | None) -> None:
+    """End, with the columns that could be it, if a file needs a column that names the samples and none was named."""
+    if sample_key is not None or format_of(Path(file)) == "fcs":
+        return
+    found = _found(file)
+    told = ", ".join(
+        f"{clean(short(each.column))} ({counted(each.n_values, 'value')})" for each in found[:CANDIDATES_TOLD]
+    )
+    more = f" and {len(found) - CANDIDATES_TOLD} more" if len(found) > CANDIDATES_TOLD else ""
+    fail(
+        f"Expected --sample-key to name the column that tells the sample of each cell, found none; it could be {told}"
+        f"{more}, perhaps --sample-key {clean(found[0].column)}; heatmover doctor {clean(file)} tells more."
+    )
+
+
+def show_candidates(file: str, quiet: bool) -> NoReturn:
+    """List the columns that could name the samples, and end."""
+    found = _found(file)
+    if not quiet:
+        console = output()
+        console.print(Text("Columns that could tell the sample of each cell:\n"))
+        table = columns_of("column", "values", "cells per value")
+        for candidate in found[:CANDIDATES_SHOWN]:
+            sizes = f"{candidate.fewest:,} or more, median {candidate.median:,.0f}"
+            table.add_row(Text(short(candidate.column)), f"{candidate.n_values:,}", sizes)
+        console.print(table)
+    likely = clean(found[0].column)
+    fail(f"Expected --sample-key to name one of these columns, found none; perhaps --sample-key {likely}.")
+
+
+def _found(file: str) -> list[Candidate]:
+    found = candidates(file)
+    if not found:
+        fail("Expected --sample-key to name the column of the samples, found no column that could be it.")
+    return found

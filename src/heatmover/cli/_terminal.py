@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import io
 import os
 import sys
 import unicodedata
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, final
 
@@ -18,14 +20,25 @@ from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from heatmover._progress import SILENT, Progress
 from heatmover._words import nearest_name, quoted
-from heatmover.cli._options import in_options
+from heatmover.cli._late import swift_imports
 from heatmover.errors import HeatmoverError
 
-__all__ = ["Sentences", "clean", "fail", "output", "plain_errors", "tell", "watched", "whole_output", "written"]
+__all__ = [
+    "Described",
+    "Sentences",
+    "clean",
+    "fail",
+    "output",
+    "plain_errors",
+    "tell",
+    "watched",
+    "whole_output",
+    "written",
+]
 
 # Stages of fewer steps are over before a rate is known.
 LONG = 10_000
@@ -71,50 +84,37 @@ class LostOutputError(Exception):
 
 
 @final
-class _Telling:
-    """A stream whose failures are told from those of the files that a command writes."""
+class _Guarded:
+    """A stream that hands its failures to a function, apart from those of the files that a command writes."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Write text."""
-        try:
-            return int(self._stream.write(text))
-        except OSError as error:
-            raise LostOutputError(error) from error
-
-    def flush(self) -> None:
-        """Bring all text on its way."""
-        try:
-            self._stream.flush()
-        except OSError as error:
-            raise LostOutputError(error) from error
-
-
-@final
-class _Forgiving:
-    """A stream that nobody may read: progress that cannot be shown must not end an hour's work."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, failed: Callable[[OSError], None]) -> None:
+        self._stream, self._failed = stream, failed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         """Write text, if that goes."""
-        with suppress(OSError):
+        try:
             self._stream.write(text)
+        except OSError as error:
+            self._failed(error)
         return len(text)
 
     def flush(self) -> None:
         """Bring text on its way, if that goes."""
-        with suppress(OSError):
+        try:
             self._stream.flush()
+        except OSError as error:
+            self._failed(error)
+
+
+def _lose(error: OSError) -> NoReturn:
+    raise LostOutputError(error) from error
+
+
+def _forgive(_: OSError) -> None:
+    """Do nothing: progress that cannot be shown must not end an hour's work."""
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def whole_output() -> Iterator[None]:
     before = sys.stdout, sys.stderr
     # A stream that was closed before we began is None.
     streams = [io.StringIO() if stream is None else stream for stream in before]
-    sys.stdout, sys.stderr = _Telling(streams[0]), _Forgiving(streams[1])
+    sys.stdout, sys.stderr = _Guarded(streams[0], _lose), _Guarded(streams[1], _forgive)
     try:
         try:
             yield
@@ -166,6 +166,8 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except HeatmoverError as error:
+        from heatmover.cli._settings import in_options
+
         fail(in_options(error.sentence))
     except OSError as error:
         if error.errno is None:  # not from the system: some libraries derive errors of their own from it
@@ -192,6 +194,36 @@ class Sentences(TyperGroup):
         """Read the words after the name of a command, and run the command."""
         with _plain_usage():
             return super().invoke(ctx)
+
+
+class Described(TyperCommand):
+    """A command whose options are those that `_settings` describes, which loads the numerical libraries.
+
+    Its function takes the context, whose ``params`` are what was typed. The list of commands, and the version, do not
+    wait for any of this.
+    """
+
+    def __init__(self, *words: Any, **further: Any) -> None:
+        super().__init__(*words, **further)
+        self.callback = inspect.unwrap(self.callback)  # type: ignore[arg-type]
+        vars(self).pop("params")  # those of the function, which are none
+
+    @cached_property
+    def params(self) -> list[Any]:  # type: ignore[override]
+        """The options, made when they are first needed."""
+        with swift_imports():
+            from heatmover.cli._settings import options_of
+        return options_of(str(self.name))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Say what a bare --equal-cells means, which click cannot tell from one that lacks its value."""
+        with swift_imports():
+            from heatmover.cli._settings import spelled_out
+        return super().parse_args(ctx, list(spelled_out(args)))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        return ctx.invoke(self.callback, ctx)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from heatmover.tl._distances import sample_distances
 from heatmover.tl._explain import explain
 from heatmover.tl._map import map_samples
-from heatmover.tl._samples import samples
+from heatmover.tl.layout import samples
 
 __all__ = ["explain", "map_samples", "sample_distances", "samples"]
 

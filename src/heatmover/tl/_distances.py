@@ -22,8 +22,7 @@ from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.measures import Measures, measures_from_labels
-from heatmover.tl._table import check_anndata, read_labels
-from heatmover.tl.layout import names_to_store, pack, write
+from heatmover.tl.layout import check_target, names_to_store, pack, read_labels, write
 
 __all__ = ["sample_distances"]
 
@@ -124,12 +123,13 @@ def sample_distances(
     >>> adata.uns["heatmover"]["distances"].shape
     (8, 8)
     """
-    check_anndata(adata)
-    if not isinstance(key_added, str) or not key_added or "/" in key_added:
-        raise InvalidInputError("key_added to be a name without '/'", repr(key_added))
-    if copy and adata.isbacked:
-        raise InvalidInputError("an AnnData in memory to copy", "one backed by a file", "use copy=False")
-    asked: dict[str, Any] = {"sample_key": sample_key, "n_neighbors": n_neighbors, "random_state": random_state}
+    check_target(adata, key_added, copy)
+    # Kept with the distances, so that what they say can be looked at again, on the same landmarks.
+    settings: dict[str, Any] = {
+        "n_neighbors": n_neighbors, "landmarks": landmarks, "equal_cells": equal_cells, "bias": bias,
+        "n_bootstrap": n_bootstrap, "units": units, "random_state": random_state,
+    }  # fmt: skip
+    asked: dict[str, Any] = {"sample_key": sample_key, **settings}
     places: npt.NDArray[Any] | Graph
     if neighbors_key is None:
         use_rep = _check_representation(adata, use_rep)
@@ -139,13 +139,7 @@ def sample_distances(
         _refuse_both(use_rep, standardize)
         places, measures = _from_neighbors(adata, sample_key, neighbors_key)
         asked |= {"neighbors_key": neighbors_key, "n_neighbors": None}
-    result = compare(
-        places, measures, n_neighbors=n_neighbors, landmarks=landmarks, model=model, equal_cells=equal_cells, bias=bias,
-        n_bootstrap=n_bootstrap, units=units, random_state=random_state, n_jobs=n_jobs,
-    )  # fmt: skip
-    # So that what these distances say can be looked at again, on the same landmarks.
-    asked |= {"landmarks": landmarks, "equal_cells": equal_cells, "bias": bias}
-    asked |= {"n_bootstrap": n_bootstrap, "units": units}
+    result = compare(places, measures, model=model, n_jobs=n_jobs, **settings)
     packed = pack(result, asked)
     target = adata.copy() if copy else adata
     write(target, key_added, packed)

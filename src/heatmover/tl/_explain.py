@@ -21,13 +21,14 @@ from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
 from heatmover.measures import Measures, is_missing, measures_from_weights
 from heatmover.tl._distances import _from_neighbors, _from_representation
-from heatmover.tl._table import Labels, check_anndata, read_labels
-from heatmover.tl.layout import KEY, check_stored, unpack
+from heatmover.tl.layout import KEY, Labels, check_anndata, check_stored, read_labels, unpack
 
 __all__ = ["explain"]
 
 # What `sample_distances` writes beside it.
 TAKEN = ("params", "names", "sizes", "distances", "embedding", "scales", "landmarks", "drawn", "intervals", "units")
+# What it was told and tells `compare`; units come from what is stored.
+SETTINGS = ("n_neighbors", "equal_cells", "bias", "n_bootstrap", "random_state")
 # Distances that are computed again differ by rounding in float32, and by no more.
 SAME = 1e-3
 
@@ -284,12 +285,10 @@ def _again(adata: Any, stored: Mapping[str, Any]) -> tuple[Comparison, CellMasse
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # all was said when the distances were made
         places, measures = _input(adata, asked)
+        settings = {name: _plain(asked[name]) for name in SETTINGS if name in asked}
         result = compare(
-            places, measures, n_neighbors=int(asked.get("n_neighbors", 30)), model=model,
-            landmarks=_plain(asked["landmarks"]) if many else None, random_state=int(asked["random_state"]),
-            equal_cells=_plain(asked.get("equal_cells", False)), bias=str(asked.get("bias", "raw")),  # type: ignore[arg-type]
-            n_bootstrap=int(asked.get("n_bootstrap", 0)),
-        )  # fmt: skip
+            places, measures, model=model, landmarks=_plain(asked["landmarks"]) if many else None, **settings
+        )
     if "units" in stored:
         result = in_units(result, _calibration(result.model, stored["units"]))
     order = [result.names.index(str(name)) for name in stored["names"]]

@@ -11,8 +11,7 @@ import numpy as np
 
 from heatmover.atlas import Atlas, load
 from heatmover.errors import InvalidInputError
-from heatmover.tl._table import check_anndata
-from heatmover.tl.layout import write
+from heatmover.tl.layout import check_target, write
 
 __all__ = ["map_samples"]
 
@@ -77,13 +76,7 @@ def map_samples(
     >>> adata.uns["heatmover_atlas"]["distances"].shape
     (8, 8)
     """
-    check_anndata(adata)
-    if not isinstance(key_added, str) or not key_added or "/" in key_added:
-        raise InvalidInputError("key_added to be a name without '/'", repr(key_added))
-    if copy and adata.isbacked:
-        raise InvalidInputError(
-            "an AnnData in memory to copy", "a backed one", "write to it, or call adata.to_memory()"
-        )
+    check_target(adata, key_added, copy)
     reference = atlas if isinstance(atlas, Atlas) else load(atlas)
     if not isinstance(reference, Atlas):
         raise InvalidInputError("an atlas", type(reference).__name__, "hm.build_atlas makes one")

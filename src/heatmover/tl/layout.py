@@ -1,36 +1,42 @@
-"""How a comparison lies in an AnnData: in ``.uns`` of the cells, and as an AnnData of the samples."""
+"""`samples`, and how a comparison lies in an AnnData: in ``.uns`` of the cells, and as an AnnData of the samples."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, final
 
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._typing import Float64, Int64
-from heatmover._validation import check_integer, import_extra
+from heatmover._typing import Float64, Int32, Int64, Intp
+from heatmover._validation import check_integer, check_option, import_extra
 from heatmover._version import __version__
-from heatmover._words import counted, find, quoted
+from heatmover._words import counted, distinct, find, quoted
 from heatmover.analysis.cell_types import annotate
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.composition import SampleComposition, shares_of
-from heatmover.errors import InvalidInputError
+from heatmover.cohort.samples import SampleTable
+from heatmover.errors import InvalidInputError, argument
 from heatmover.manifold import classical_scaling, diffusion_map, phate, sample_graph, umap
-from heatmover.tl._table import read_labels
 
 __all__ = [
     "KEY",
     "MAPS",
+    "Labels",
     "assemble",
+    "check_anndata",
     "check_stored",
+    "check_target",
     "composed",
     "names_to_store",
     "pack",
     "parts_of_samples",
+    "read_labels",
+    "samples",
     "scale_summary",
     "unpack",
     "write",
@@ -42,6 +48,68 @@ MAPS = ("mds", "diffusion", "phate", "umap")
 # An embedding that takes more would swell a file beyond what its cells take: 100 samples on a graph over 100,000 cells
 # and ten scales come to 400 MB, on 4,000 landmarks to 16 MB.
 LARGEST_EMBEDDING = 64_000_000
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """The sample of each cell.
+
+    Attributes
+    ----------
+    names
+        Of the samples, sorted.
+    codes
+        ``(n_cells,)``: position in ``names``.
+    varying
+        Columns that vary within samples.
+    """
+
+    names: tuple[str, ...]
+    codes: Int32
+    varying: tuple[str, ...]
+
+    @cached_property
+    def sizes(self) -> Int64:
+        """``(n_samples,)``: number of cells."""
+        return np.bincount(self.codes, minlength=len(self.names)).astype(np.int64)
+
+    @cached_property
+    def first(self) -> Intp:
+        """``(n_samples,)``: row of the first cell."""
+        return np.unique(self.codes, return_index=True)[1]
+
+
+def check_anndata(adata: Any) -> None:
+    """Raise unless this is an AnnData object."""
+    anndata = import_extra("anndata", package="anndata", extra="cohort")
+    if isinstance(adata, anndata.AnnData):
+        return
+    advice = "read the file first, anndata.read_h5ad(path)" if hasattr(adata, "__fspath__") else ""
+    if isinstance(adata, str):
+        advice = "read the file first, anndata.read_h5ad(path)"
+    elif hasattr(adata, "mod"):
+        advice = "pass one modality, such as data.mod['rna']"
+    raise InvalidInputError("an AnnData object", type(adata).__name__, advice)
+
+
+def read_labels(adata: Any, sample_key: str, columns: Sequence[str]) -> Labels:
+    """Return the sample of each cell, and which of some columns vary within samples."""
+    known = list(adata.obs.columns)
+    distinct([str(name) for name in known], "columns of obs")
+    table = SampleTable(find(sample_key, known, f"{argument('sample_key')} to be a column of obs"))
+    table.add(adata.obs[sample_key], {name: adata.obs[name] for name in columns})
+    names, codes = table.finish()
+    return Labels(names, codes, tuple(table.varying))
+
+
+def check_target(adata: Any, key_added: object, copy: bool) -> None:
+    """Raise unless results can be written to an AnnData under a key, or to a copy of it."""
+    check_anndata(adata)
+    if not isinstance(key_added, str) or not key_added or "/" in key_added:
+        raise InvalidInputError("key_added to be a name without '/'", repr(key_added))
+    if copy and adata.isbacked:
+        raise InvalidInputError("an AnnData in memory to copy", "one backed by a file", "use copy=False")
 
 
 def pack(result: Comparison, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,6 +217,117 @@ def composed(adata: Any, key: str, annotation: str) -> SampleComposition:
     shape = (len(labels.names), adata.n_obs)
     masses = sp.csr_array((np.ones(adata.n_obs), (labels.codes, np.arange(adata.n_obs))), shape=shape)
     return shares_of(annotate(name, adata.obs[name], adata.n_obs), masses)
+
+
+def samples(
+    adata: Any,
+    key: str = KEY,
+    *,
+    k: int = 10,
+    n_components: int = 10,
+    maps: Sequence[str] = ("diffusion",),
+    random_state: int = 0,
+) -> Any:
+    """Return an AnnData whose observations are samples, ready for scanpy's own tools and plots.
+
+    Parameters
+    ----------
+    adata
+        Cells, after `sample_distances`. It may have lost whole samples since, which are then left out; if single cells
+        came or went, the distances are out of date and an error says so.
+    key
+        Where `sample_distances` wrote.
+    k
+        Neighbours of each sample in its graph; with fewer samples, all others.
+    n_components
+        Columns of the maps, as far as there are samples; PHATE and UMAP have two.
+    maps
+        Which to compute besides ``"mds"`` (classical multidimensional scaling): ``"diffusion"`` (diffusion map),
+        ``"phate"`` and ``"umap"``, which need the extras of these names.
+    random_state
+        Seed of PHATE and UMAP.
+
+    Returns
+    -------
+    AnnData
+        One row for each sample, in the order of their names:
+
+        - ``.obs``: every column that is constant within samples, with its type, categories and colours, and
+          ``n_cells``;
+        - ``.obsm``: ``"X_mds"``, ``"X_diffusion"``, ... and, if it was stored, ``"X_heatmover"``, the embedding whose
+          L1 distances are the distances. For methods that take Euclidean distances ``"X_mds"`` is the right one;
+        - ``.obsp``: ``"distances"``, all of them, and ``"connectivities"``, the graph of `manifold.sample_graph`;
+        - ``.uns``: ``"neighbors"`` as `scanpy.pp.neighbors` writes it, ``"mds"`` with the share of the variation of
+          each axis, and ``"heatmover"`` with parameters, scales, and in ``"varying"`` the columns that vary within
+          samples and were therefore left out.
+
+        There is no ``.X``: a sample is a distribution, not a row of variables.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import pandas as pd
+    >>> import heatmover as hm
+    >>> from heatmover.tl import sample_distances, samples
+    >>> data = hm.datasets.cohort(8, cells_per_sample=50)
+    >>> obs = pd.DataFrame({"sample": data.labels}, index=[f"cell-{i}" for i in range(400)])
+    >>> obs["condition"] = obs["sample"].str.split("-").str[0]
+    >>> adata = anndata.AnnData(data.points, obs=obs)
+    >>> sample_distances(adata, "sample")
+    >>> cohort = samples(adata)
+    >>> cohort.obs.head(2)
+             sample condition  n_cells
+    case-01  case-01      case       50
+    case-02  case-02      case       50
+    """
+    check_anndata(adata)
+    stored = unpack(adata, key)
+    wanted = _check_maps(maps)
+    count = check_integer("n_components", n_components, minimum=2)
+    sample_key = str(stored["params"]["sample_key"])
+    labels = read_labels(adata, sample_key, [name for name in adata.obs.columns if name != sample_key])
+    rows = check_stored(stored, labels.names, labels.sizes)
+    if len(rows) < 2:
+        raise InvalidInputError("cells of at least two samples", f"those of {labels.names[0]!r} only")
+    obs = _table(adata, labels)
+    packed = {
+        **stored,
+        "distances": np.asarray(stored["distances"], dtype=np.float64)[np.ix_(rows, rows)],
+        **({"embedding": np.asarray(stored["embedding"])[rows]} if "embedding" in stored else {}),
+        **({"intervals": _of_rows(stored["intervals"], rows)} if "intervals" in stored else {}),
+    }
+    made = assemble(packed, obs, labels.varying, k=k, n_components=count, maps=wanted, random_state=random_state)
+    made.uns.update(_colors(adata, obs))
+    return made
+
+
+def _of_rows(intervals: Mapping[str, Any], rows: list[int]) -> dict[str, Any]:
+    bounds = {name: np.asarray(intervals[name])[np.ix_(rows, rows)] for name in ("lower", "upper")}
+    return {**bounds, "confidence": float(intervals["confidence"])}
+
+
+def _check_maps(maps: Sequence[str]) -> list[str]:
+    if isinstance(maps, str):
+        raise InvalidInputError("maps to be a list of names", repr(maps), f"write [{maps!r}]")
+    for name in maps:
+        check_option("every map", name, MAPS)
+    # Scanpy starts its UMAP from this one.
+    return list(dict.fromkeys(["mds", *maps]))
+
+
+def _table(adata: Any, labels: Labels) -> Any:
+    """Return what is constant within samples, in the types it has among the cells."""
+    constant = [name for name in adata.obs.columns if name not in labels.varying]
+    table = adata.obs[constant].iloc[labels.first].copy()
+    table.index = list(labels.names)
+    table["n_cells"] = labels.sizes
+    return table
+
+
+def _colors(adata: Any, table: Any) -> dict[str, Any]:
+    """Return scanpy's colours of the categories."""
+    names = [f"{column}_colors" for column in table.columns]
+    return {name: deepcopy(adata.uns[name]) for name in names if name in adata.uns}
 
 
 def assemble(

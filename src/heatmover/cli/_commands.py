@@ -1,0 +1,191 @@
+"""`heatmover compare`, `doctor` and `demo`: from a file of cells, or a simulation, to distances, tests and a report."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from heatmover._progress import Progress
+from heatmover._words import counted
+from heatmover.cli._late import swift_imports
+from heatmover.cli._terminal import Described, fail, output, plain_errors, tell, watched, written
+from heatmover.errors import GraphWarning
+
+if TYPE_CHECKING:
+    from heatmover.analysis.comparison import Comparison
+    from heatmover.analysis.study import Study
+    from heatmover.cli._settings import DemoOptions
+
+__all__ = ["add_commands"]
+
+COMPARE_EXAMPLES = """
+**Examples**
+
+- `heatmover compare cells.h5ad -s sample -o results`
+- `heatmover compare cells.h5ad -s sample --rep X_scVI --color response --block patient -o results`
+- `heatmover compare cells.h5ad -s sample --color response --adjust batch --adjust age -o results`
+- `heatmover compare cells.h5ad -s sample --color response --cells cell_type -o results`
+- `heatmover compare cells.h5ad -s sample --bootstrap 200 -o results`
+- `heatmover compare cells.h5ad -s sample --equal-cells --units euclidean -o results`
+- `heatmover compare cells.csv -s donor --rep CD3,CD4,CD8 --standardize -o results`
+- `heatmover compare fcs-folder --sample-sheet samples.csv --cofactor 5 --color response --clusters 12 -o results`
+- `heatmover compare cells.zarr -s sample --landmarks 27000 --memory 4GB --checkpoint run.zarr --resume -o results`
+"""
+DOCTOR_EXAMPLES = """
+**Examples**
+
+- `heatmover doctor cells.h5ad` (which column names the samples?)
+- `heatmover doctor cells.h5ad -s sample`
+- `heatmover doctor cells.h5ad -s sample --rep X_scVI --color response --block patient`
+"""
+DEMO_EXAMPLES = """
+**Examples**
+
+- `heatmover demo`
+- `heatmover demo --out results --seed 7`
+- `heatmover demo --samples 60 --cells 500 --effect 0.5 --force`
+"""
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the commands to an application."""
+    app.command(cls=Described, epilog=COMPARE_EXAMPLES)(compare)
+    app.command(cls=Described, epilog=DOCTOR_EXAMPLES)(doctor)
+    app.command(cls=Described, epilog=DEMO_EXAMPLES)(demo)
+
+
+def compare(ctx: typer.Context) -> None:
+    """Compare the samples of a file: the distances between all of them, what goes with these, and a report.
+
+    Writes distances.csv, samples.h5ad (an AnnData of the samples), report.html, run.json (how it was made) and
+    index.txt (what each file holds), with --cells also cell-types.csv and drivers.csv, with --bootstrap intervals.csv,
+    all of them or none. Ask `heatmover doctor` first if the file is large.
+    """
+    # Here, not above: help and version must not wait for the numerical libraries.
+    with swift_imports():
+        from heatmover.analysis import study_cohort
+        from heatmover.cli._settings import Running, check_places, comparer_of, in_options, made, settings_of
+        from heatmover.cli._summary import check_sample_key, show_results
+        from heatmover.report import check_extras, result_folder, write_results
+
+    with plain_errors():
+        file, typed = ctx.params["path"], ctx.params
+        target = check_places(typed["out"], file, typed["sample_sheet"], typed["checkpoint"])
+        settings, running = settings_of(typed), made(Running, typed)
+        check_extras()
+        check_sample_key(file, settings.reading.sample_key)
+        with (
+            result_folder(target, force=running.force) as folder,
+            watched(running.quiet) as progress,
+            comparer_of(settings, running) as comparer,
+        ):
+            with swift_imports():  # what the first block of cells needs, which is looked at by a thread
+                import heatmover._compiled.moments  # noqa: F401
+            cohort = settings.read(progress, comparer)
+            found = study_cohort(cohort, settings.study, comparer=comparer, progress=progress).reworded(in_options)
+            budget = comparer.record().get("memory")
+            command = settings.command("compare", [] if budget is None else ["--memory", str(budget)])
+            write_results(found, folder, command=command, title=running.title, progress=progress)
+    if not running.quiet:
+        with written(target):
+            show_results(output(), found, target)
+
+
+def doctor(ctx: typer.Context) -> None:
+    """Look at samples, variables and graph before a long run; nothing is written.
+
+    Takes the options of `heatmover compare` and ends with exit code 0 if that would run, with 2 and the reasons if it
+    would refuse. Without --sample-key it lists the columns that could be it.
+    """
+    with swift_imports():
+        from heatmover.cli._diagnosis import diagnose_file
+        from heatmover.cli._settings import check_named, settings_of
+
+    with plain_errors():
+        check_named(file=ctx.params["path"], sample_sheet=ctx.params["sample_sheet"])
+        refusals = diagnose_file(settings_of(ctx.params), ctx.params["quiet"])
+    if refusals:
+        for sentence in refusals[:-1]:
+            tell(sentence)
+        fail(refusals[-1])
+
+
+def demo(ctx: typer.Context) -> None:
+    """Simulate a cohort of cases and controls, compare its samples and report what was found.
+
+    The cells of each sample lie on a branching tree; cases have more cells in one branch. The demo finds the distances
+    between all samples and the branches that differ, and writes distances.csv, samples.h5ad, report.html,
+    cell-types.csv, a picture of the sample map, run.json, which says how they were made, and index.txt, which says
+    what each holds.
+    """
+    with swift_imports():
+        from heatmover.cli._settings import DemoOptions, Running, check_named, check_outside, in_options, made
+        from heatmover.cli._summary import show_results
+        from heatmover.report import check_extras, result_folder, write_results
+
+    with plain_errors():
+        check_named(out=ctx.params["out"])
+        check_outside("--out", ctx.params["out"], {})
+        target, asked, running = Path(ctx.params["out"]), made(DemoOptions, ctx.params), made(Running, ctx.params)
+        with result_folder(target, force=running.force) as folder, watched(running.quiet) as progress:
+            # After the folder, which may be refused: these packages take more than a second to import.
+            check_extras(picture=True, extra="demo")
+            found = _simulated(asked, running.n_jobs, progress).reworded(in_options)
+            options = {
+                "samples": asked.samples,
+                "cells": asked.cells,
+                "effect": asked.effect,
+                "seed": asked.random_state,
+            }
+            command = {"name": "demo", "options": options}
+            title = f"A simulated cohort of {counted(asked.samples, 'sample')}"
+            write_results(found, folder, command=command, title=title, picture="condition", progress=progress)
+    if not running.quiet:
+        with written(target):
+            show_results(output(), found, target)
+
+
+def _simulated(asked: DemoOptions, n_jobs: int | None, progress: Progress) -> Study:
+    from heatmover.analysis import compare, study_comparison
+    from heatmover.datasets import cohort
+
+    progress.stage("simulate cohort", 1)
+    data = cohort(asked.samples, cells_per_sample=asked.cells, effect=asked.effect, random_state=asked.random_state)
+    progress.advance()
+    with warnings.catch_warnings():
+        # The diagnosis says the same, at its place.
+        warnings.simplefilter("ignore", GraphWarning)
+        comparison = compare(
+            data.points,
+            data.labels,
+            bias="corrected",
+            random_state=asked.random_state,
+            n_jobs=n_jobs,
+            progress=progress,
+        )
+    progress.stage("diagnose graph", 1)
+    _ = comparison.diagnosis
+    progress.advance()
+    variables = {"condition": data.annotations["condition"]}
+    branch = {"branch": [f"branch {number:.0f}" for number in data.coordinates[:, 0]]}
+    return study_comparison(
+        comparison, variables, cells=branch, source=_source(comparison, data.points.shape[1]),
+        random_state=asked.random_state, progress=progress,
+    )  # fmt: skip
+
+
+def _source(comparison: Comparison, n_dimensions: int) -> dict[str, Any]:
+    """Return what the record of a file would say."""
+    return {
+        "name": "simulated cohort",
+        "format": "simulation",
+        "checksum": "",
+        "sample_sheet": "",
+        "samples": len(comparison.names),
+        "cells": int(comparison.sizes.sum()),
+        "dimensions": [f"dimension {number}" for number in range(1, n_dimensions + 1)],
+        "varying": {},
+    }
