@@ -20,7 +20,7 @@ from heatmover._typing import Float64, FloatArray, Int64
 from heatmover._validation import check_integer, check_matrix, check_memory, check_option, import_extra
 from heatmover._version import __version__
 from heatmover._words import counted, quoted_path, readable
-from heatmover.cohort.formats.stored import missing_chunks, told
+from heatmover.cohort.formats.anndata import missing_chunks, told
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.embedding.preparation import Preparation
