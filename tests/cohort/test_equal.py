@@ -20,7 +20,7 @@ from heatmover.cohort.equal import (
     smallest,
 )
 from heatmover.cohort.hashes import cell_hashes
-from heatmover.cohort.reader import DrawnReader
+from heatmover.cohort.reader import SubsetReader
 from heatmover.errors import InvalidInputError
 
 SIZES = [12, 40, 5, 90, 33]
@@ -109,8 +109,8 @@ def test_a_reader_of_drawn_cells_reads_any_range(monkeypatch):
     for share in (0.05, 0.5, 1.0):
         drawn = rng.random(103) < share
         drawn[50] = True
-        whole = DrawnReader(Inner(), np.packbits(drawn), 103)
-        np.testing.assert_array_equal(whole.drawn, drawn)
+        whole = SubsetReader.of(Inner(), drawn)
+        np.testing.assert_array_equal(whole.kept, drawn)
         expected = points[drawn]
         assert list(whole.blocks(1, 1, 4)) == []
         for start in range(len(expected)):
@@ -120,7 +120,7 @@ def test_a_reader_of_drawn_cells_reads_any_range(monkeypatch):
                 for each in (whole, part, part.within(start, stop)):
                     found = np.concatenate(list(each.blocks(start, stop, 5)))
                     np.testing.assert_array_equal(found, expected[start:stop])
-    with pytest.raises(IndexError, match="was not drawn"):
+    with pytest.raises(IndexError, match="is not kept"):
         list(whole.blocks(0, 200, 5))
 
 

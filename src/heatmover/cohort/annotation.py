@@ -10,7 +10,7 @@ import numpy as np
 
 from heatmover._typing import Int32
 from heatmover._words import find, naturally, quoted
-from heatmover.cohort.reader import DrawnReader, KeptReader, Reader
+from heatmover.cohort.reader import Reader, SubsetReader, WrappedReader
 from heatmover.cohort.samples import factorize, spell
 from heatmover.errors import InvalidInputError, argument
 
@@ -39,12 +39,9 @@ def check_annotation(name: str, reader: Reader, varying: Mapping[str, int], cons
 
 def read_annotation(reader: Reader, name: str) -> tuple[Int32, tuple[str, ...]]:
     """Return the value of each cell in a column, as `encode` does."""
-    if isinstance(reader, KeptReader):
+    if isinstance(reader, WrappedReader):
         codes, names = read_annotation(reader.inner, name)
-        return np.delete(codes, reader.dropped), names
-    if isinstance(reader, DrawnReader):
-        codes, names = read_annotation(reader.inner, name)
-        return codes[reader.drawn], names
+        return codes[reader.kept] if isinstance(reader, SubsetReader) else codes, names
     return encode(_blocks(reader, name))
 
 

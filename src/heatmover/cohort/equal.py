@@ -17,7 +17,7 @@ from heatmover._validation import check_integer
 from heatmover._words import counted, listed, verb
 from heatmover.cohort.cohort import Cohort
 from heatmover.cohort.hashes import cell_hashes
-from heatmover.cohort.reader import DrawnReader
+from heatmover.cohort.reader import SubsetReader
 from heatmover.errors import InvalidInputError, argument
 
 __all__ = [
@@ -230,7 +230,7 @@ def drawn_cohort(
         names=tuple(cohort.names[i] for i in kept),
         codes=place[cohort.codes[drawn]],
         samples=cohort.samples.iloc[kept],
-        reader=DrawnReader(cohort.reader, np.packbits(drawn), cohort.n_cells),
+        reader=SubsetReader.of(cohort.reader, drawn),
         unchecked=False,  # all cells were read
     )
     return part, EqualDraw(count, cohort.sizes[kept], np.flatnonzero(drawn))

@@ -30,7 +30,7 @@ from heatmover.cohort.formats.parquet import NESTED
 from heatmover.cohort.formats.table import NAMED, TEXT
 from heatmover.cohort.formats.text import from_the_top, not_a_number
 from heatmover.cohort.projection import Moments, Projection, principal_components
-from heatmover.cohort.reader import Block, KeptReader, NotFeatures, Reader, place_of
+from heatmover.cohort.reader import Block, NotFeatures, Reader, SubsetReader, place_of
 from heatmover.cohort.samples import Mixture, SampleTable, check_variable, factorize, from_text, table_of
 from heatmover.cohort.values import Look, Looked, block_rows, listed_counts, look_through, refusal
 from heatmover.errors import InvalidInputError, Sentence, argument
@@ -323,9 +323,8 @@ def _listed_only(
     position = np.full(len(names), -1, dtype=np.int32)
     position[kept] = np.arange(len(kept), dtype=np.int32)
     moved = position[codes]
-    notes = (*reader.notes, *left_out_notes([name for name in names if name not in rows]))
     return (
-        KeptReader(reader, np.flatnonzero(moved < 0), notes),
+        SubsetReader.of(reader, moved >= 0, tuple(left_out_notes([name for name in names if name not in rows]))),
         tuple(names[place] for place in kept),
         moved[moved >= 0],
         {name: [values[place] for place in kept] for name, values in variables.items()},
@@ -374,7 +373,9 @@ def _without(looked: Looked, reader: Reader, names: Sequence[str], codes: Int32)
         raise InvalidInputError("a cell without NaN or infinity in every sample", f"none in {listed(empty)}")
     where = listed_counts(names, lost)
     note = f"{looked.rows.size} of {counted(codes.size, 'cell')} left out, which have NaN or infinity: {where}."
-    return KeptReader(reader, looked.rows, (*reader.notes, note)), np.delete(codes, looked.rows)
+    kept = np.ones(codes.size, dtype=bool)
+    kept[looked.rows] = False
+    return SubsetReader.of(reader, kept, (note,)), codes[kept]
 
 
 def _blocks(reader: Reader, n_cells: int) -> Iterator[Block]:

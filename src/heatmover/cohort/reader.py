@@ -1,30 +1,31 @@
 """What every format gives: labels and annotations in blocks, and the values of any range of cells.
 
-And readers that leave some cells of another out.
+And a reader of some cells of another.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, final
+from typing import Any, Protocol, Self, final
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._typing import Bool, Float64, FloatArray, Int64
+from heatmover._typing import Bool, Float64, FloatArray
 from heatmover._validation import as_array
 
 __all__ = [
     "LABEL_ROWS",
     "Block",
     "Columns",
-    "DrawnReader",
-    "KeptReader",
     "NotFeatures",
     "Numbers",
     "Reader",
+    "SubsetReader",
+    "WrappedReader",
     "as_float",
     "place_of",
     "spans",
@@ -40,7 +41,7 @@ Numbers = Float64 | None
 
 # Rows of labels and annotations read at once: 20 columns of strings in so many rows take about 100 MB.
 LABEL_ROWS = 65_536
-# Rows of which one counts at a time how many were drawn; as bytes they take 1 MB.
+# Rows of which one counts at a time how many are kept; as bytes they take 1 MB.
 COUNTED_ROWS = 1 << 20
 
 
@@ -89,100 +90,17 @@ class Reader(Protocol):
         """Return a reader of these features only."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
-class KeptReader:
-    """The cells of another reader but for a few, counted as if these were not there.
+class WrappedReader(ABC):
+    """A reader that changes the cells of another and otherwise says the same of the file.
 
     Attributes
     ----------
     inner
         Reads all cells.
-    dropped
-        ``(n_dropped,)``: ascending rows of ``inner`` to leave out.
-    notes
-        What the user should know about this file.
     """
 
     inner: Reader
-    dropped: Int64
-    notes: tuple[str, ...]
-
-    @property
-    def kind(self) -> str:
-        """What the file is, in words."""
-        return self.inner.kind
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Name of each column of the values."""
-        return self.inner.features
-
-    @property
-    def undecided(self) -> bool:
-        """Whether a feature may turn out to be a variable of the samples."""
-        return self.inner.undecided
-
-    @property
-    def decimal(self) -> str:
-        """Mark of decimals if the file has no types; or empty."""
-        return self.inner.decimal
-
-    @property
-    def unused(self) -> Mapping[str, str]:
-        """Columns that are neither features nor annotations, and why."""
-        return self.inner.unused
-
-    def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
-        """Yield the labels of all cells, also of those left out; `read_cohort` has done with them before."""
-        return self.inner.label_blocks()
-
-    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
-        """Yield the values of a range of the cells that are kept."""
-        if start >= stop:
-            return
-        done = self.row_below(start)
-        for block in self.inner.blocks(done, self.row_below(stop - 1) + 1, size):
-            first, last = np.searchsorted(self.dropped, [done, done + block.shape[0]])
-            kept = np.ones(block.shape[0], dtype=bool)
-            kept[self.dropped[first:last] - done] = False
-            done += block.shape[0]
-            if kept.any():
-                yield block if first == last else block[kept]
-
-    def choose(self, features: tuple[str, ...]) -> KeptReader:
-        """Return a reader of these features only."""
-        return KeptReader(self.inner.choose(features), self.dropped, self.notes)
-
-    def row_below(self, kept: int) -> int:
-        """Return the row of the cell that is at place ``kept`` among those kept."""
-        before = self.dropped - np.arange(self.dropped.size)
-        return kept + int(np.searchsorted(before, kept, side="right"))
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class DrawnReader:
-    """Cells of another reader that were drawn, counted as if the others were not there.
-
-    Attributes
-    ----------
-    inner
-        Reads all cells.
-    bits
-        One for each row of ``inner`` from ``first`` on, as `numpy.packbits` makes them: whether it was drawn. A list of
-        rows would take 64 times as much, for every task on a cluster.
-    n_rows
-        How many rows the bits are about.
-    first, before
-        The first of these rows, and how many rows before it were drawn.
-    """
-
-    inner: Reader
-    bits: npt.NDArray[np.uint8]
-    n_rows: int
-    first: int = 0
-    before: int = 0
 
     @property
     def kind(self) -> str:
@@ -214,17 +132,60 @@ class DrawnReader:
         """What the user should know about this file."""
         return self.inner.notes
 
-    @property
-    def drawn(self) -> Bool:
-        """``(n_rows,)``: whether each was drawn."""
-        return np.unpackbits(self.bits, count=self.n_rows).astype(bool)
-
     def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
-        """Yield the labels of all cells, also of those that were not drawn."""
+        """Yield the labels of all cells, also of those that are left out."""
         return self.inner.label_blocks()
 
+    @abstractmethod
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
-        """Yield the values of a range of the cells drawn."""
+        """Yield the values of a range of cells."""
+
+    def choose(self, features: tuple[str, ...]) -> Self:
+        """Return a reader of these features only."""
+        return replace(self, inner=self.inner.choose(features))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SubsetReader(WrappedReader):
+    """Some cells of another reader, counted as if the others were not there; `of` makes one.
+
+    Attributes
+    ----------
+    bits
+        One for each row of ``inner`` from ``first`` on, as `numpy.packbits` makes them: whether it is kept. A list of
+        rows would take 64 times as much, for every task on a cluster.
+    n_rows
+        How many rows the bits are about.
+    first, before
+        The first of these rows, and how many rows before it are kept.
+    more
+        What the user should know beside the notes of ``inner``.
+    """
+
+    bits: npt.NDArray[np.uint8]
+    n_rows: int
+    first: int = 0
+    before: int = 0
+    more: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, inner: Reader, kept: Bool, more: tuple[str, ...] = ()) -> SubsetReader:
+        """Return a reader of the rows that are kept, ``(n_rows,)``."""
+        return cls(inner, np.packbits(kept), kept.size, more=more)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about this file."""
+        return (*self.inner.notes, *self.more)
+
+    @property
+    def kept(self) -> Bool:
+        """``(n_rows,)``: whether each is kept."""
+        return self._unpacked(0, self.n_rows)
+
+    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+        """Yield the values of a range of the cells kept."""
         if start >= stop:
             return
         done = self.row_below(start)
@@ -234,38 +195,34 @@ class DrawnReader:
             if kept.any():
                 yield block if kept.all() else block[kept]
 
-    def choose(self, features: tuple[str, ...]) -> DrawnReader:
-        """Return a reader of these features only."""
-        return replace(self, inner=self.inner.choose(features))
-
-    def within(self, start: int, stop: int) -> DrawnReader:
-        """Return a reader that knows of one range of the cells drawn only, which is all that a task has to be sent."""
+    def within(self, start: int, stop: int) -> SubsetReader:
+        """Return a reader that knows of one range of the cells kept only, which is all that a task has to be sent."""
         first = (self.row_below(start) - self.first) // 8 * 8
         n_rows = self.row_below(stop - 1) + 1 - self.first - first
         bits = self.bits[first // 8 : (first + n_rows + 7) // 8].copy()
         before = self.before + sum(self._counts(first))
-        return DrawnReader(self.inner, bits, n_rows, self.first + first, before)
+        return replace(self, bits=bits, n_rows=n_rows, first=self.first + first, before=before)
 
-    def row_below(self, drawn: int) -> int:
-        """Return the row of the cell that is at place ``drawn`` among those drawn."""
-        left = drawn - self.before
+    def row_below(self, kept: int) -> int:
+        """Return the row of the cell that is at place ``kept`` among those kept."""
+        left = kept - self.before
         for number, count in enumerate(self._counts(self.n_rows)):
             if left < count:
                 start = number * COUNTED_ROWS
                 return self.first + start + int(np.flatnonzero(self._unpacked(start, start + COUNTED_ROWS))[left])
             left -= count
-        raise IndexError(f"cell {drawn} was not drawn")
+        raise IndexError(f"cell {kept} is not kept")
 
     def _counts(self, stop: int) -> Iterator[int]:
-        """Yield how many of the rows before ``stop`` were drawn, a number of rows at a time."""
+        """Yield how many of the rows before ``stop`` are kept, a number of rows at a time."""
         for start in range(0, stop, COUNTED_ROWS):
             yield int(np.count_nonzero(self._unpacked(start, min(start + COUNTED_ROWS, stop))))
 
     def _unpacked(self, start: int, stop: int) -> Bool:
-        """Return whether some of the rows were drawn, counted from ``first``."""
+        """Return whether some of the rows are kept, counted from ``first``."""
         stop, whole = min(stop, self.n_rows), start // 8
-        found = np.unpackbits(self.bits[whole : (stop + 7) // 8], count=stop - 8 * whole)
-        return found[start - 8 * whole :].astype(bool)
+        bits = np.unpackbits(self.bits[whole : (stop + 7) // 8], count=stop - 8 * whole)
+        return bits[start - 8 * whole :].astype(bool)
 
 
 def place_of(reader: Any, row: int) -> str:

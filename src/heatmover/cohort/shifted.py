@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,20 +12,20 @@ import numpy.typing as npt
 from heatmover._typing import Float64
 from heatmover.cohort.cohort import Cohort
 from heatmover.cohort.projection import Projection
-from heatmover.cohort.reader import Block, Columns, Numbers, Reader
+from heatmover.cohort.reader import Block, WrappedReader
 
 __all__ = ["ShiftedReader", "shifted_cohort"]
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class ShiftedReader:
+class ShiftedReader(WrappedReader):
     """The points of another reader, each moved by the shift of its batch.
 
     Attributes
     ----------
-    inner, projection
-        Read the values, and make points of them.
+    projection
+        Makes points of the values.
     names
         Name of each dimension of the points.
     batches
@@ -36,7 +36,6 @@ class ShiftedReader:
         Row of the first batch.
     """
 
-    inner: Reader
     projection: Projection
     names: tuple[str, ...]
     batches: npt.NDArray[np.int16]
@@ -44,38 +43,9 @@ class ShiftedReader:
     first: int = 0
 
     @property
-    def kind(self) -> str:
-        """What the file is, in words."""
-        return self.inner.kind
-
-    @property
     def features(self) -> tuple[str, ...]:
         """Name of each column of the points."""
         return self.names
-
-    @property
-    def undecided(self) -> bool:
-        """Whether a feature may turn out to be a variable of the samples."""
-        return self.inner.undecided
-
-    @property
-    def decimal(self) -> str:
-        """Mark of decimals if the file has no types; or empty."""
-        return self.inner.decimal
-
-    @property
-    def unused(self) -> Mapping[str, str]:
-        """Columns that are neither features nor annotations, and why."""
-        return self.inner.unused
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user should know about this file."""
-        return self.inner.notes
-
-    def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
-        """Yield the labels of all cells."""
-        return self.inner.label_blocks()
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
         """Yield the moved points of a range of cells."""
@@ -88,7 +58,7 @@ class ShiftedReader:
             yield np.ascontiguousarray(points - table[rows], dtype=points.dtype)
             done += len(points)
 
-    def choose(self, features: tuple[str, ...]) -> Reader:
+    def choose(self, features: tuple[str, ...]) -> Self:
         """Return itself: the features are chosen before anything is moved."""
         assert features == self.names
         return self

@@ -20,7 +20,7 @@ from heatmover.cohort import Cohort
 from heatmover.cohort.formats.text import from_the_top
 from heatmover.cohort.hashes import cell_hashes
 from heatmover.cohort.projection import Projection
-from heatmover.cohort.reader import Block, Columns, DrawnReader, Numbers, Reader, place_of, spans
+from heatmover.cohort.reader import Block, Columns, Numbers, Reader, SubsetReader, place_of, spans
 from heatmover.cohort.shifted import ShiftedReader
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import InvalidInputError, argument, in_python
@@ -336,7 +336,7 @@ class Piece:
     def of(cls, cohort: Cohort, start: int, stop: int, block_rows: int) -> Piece:
         """Return a range of a cohort's cells; of a draw, it carries what concerns the range only."""
         cells = Cells.of(cohort)
-        if isinstance(cells.reader, DrawnReader | ShiftedReader):
+        if isinstance(cells.reader, SubsetReader | ShiftedReader):
             cells = replace(cells, reader=cells.reader.within(start, stop))
         return cls(cells, start, stop, block_rows)
 
