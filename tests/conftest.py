@@ -57,7 +57,7 @@ LONGEST = (
     "graphs/search/test_choose.py",
     "test_barycenters.py",
     "index/test_shortlist_cache.py",
-    "cohort/formats/test_stored.py",
+    "cohort/formats/test_damaged_anndata.py",
     "scale/test_checkpoint.py",
     "baselines/test_trees.py",
     "diffusion/test_spectral.py",

@@ -11,7 +11,7 @@ from heatmover.analysis.cautions import MOST_CELLS, cell_cautions, look_at
 from heatmover.analysis.comparers import InMemory
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.cohort import read_cohort
-from heatmover.cohort.hashes import draw_cells
+from heatmover.cohort.draw import draw_cells
 from heatmover.scale import InPieces
 
 

@@ -166,7 +166,7 @@ def test_files_and_anndata_are_scaled_and_projected_as_the_reference_was(tmp_pat
 
 
 def test_a_cohort_of_shifted_batches_is_refused(tmp_path):
-    from heatmover.cohort.shifted import shifted_cohort
+    from heatmover.cohort.cohort import shifted_cohort
 
     points, labels = cells()
     frame = pandas.DataFrame(points, columns=FEATURES).assign(sample=labels)

@@ -14,7 +14,7 @@ from heatmover.analysis.cautions import MOST_CELLS
 from heatmover.cli import _diagnosis
 from heatmover.cohort import read_cohort
 from heatmover.cohort.candidates import candidates
-from heatmover.cohort.hashes import draw_cells
+from heatmover.cohort.draw import draw_cells
 
 
 def flowing(text):

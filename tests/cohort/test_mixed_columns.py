@@ -70,7 +70,7 @@ def test_a_feature_that_was_named_has_its_text_placed(tmp_path):
 @pytest.mark.parametrize("begins", ["numbers", "text"])
 def test_where_the_numbers_are_decides_nothing(begins, monkeypatch, tmp_path):
     """The first rows are a guess; the share of numbers in the whole file decides."""
-    monkeypatch.setattr("heatmover.cohort.formats.text.HEAD_ROWS", 5)
+    monkeypatch.setattr("heatmover.cohort.formats.tables.HEAD_ROWS", 5)
     rows = table()
     for i, row in enumerate(rows[1:]):
         row[2] = str(i) if (i < 12) == (begins == "numbers") else f"type {i % 3}"
@@ -84,7 +84,7 @@ def test_where_the_numbers_are_decides_nothing(begins, monkeypatch, tmp_path):
 
 
 def test_a_column_that_begins_with_missing_values_is_one_of_numbers(monkeypatch, tmp_path):
-    monkeypatch.setattr("heatmover.cohort.formats.text.HEAD_ROWS", 5)
+    monkeypatch.setattr("heatmover.cohort.formats.tables.HEAD_ROWS", 5)
     rows = table()
     for row in rows[1:8]:
         row[2] = ""

@@ -76,8 +76,8 @@ def test_a_byte_order_mark_and_quoted_lines_are_understood(tmp_path):
 
 
 def test_what_varies_is_seen_across_blocks(monkeypatch, frame, make, tmp_path):
-    monkeypatch.setattr("heatmover.cohort.formats.text.BLOCK_BYTES", 200)
-    monkeypatch.setattr("heatmover.cohort.formats.parquet.LABEL_ROWS", 1)
+    monkeypatch.setattr("heatmover.cohort.formats.tables.BLOCK_BYTES", 200)
+    monkeypatch.setattr("heatmover.cohort.formats.tables.LABEL_ROWS", 1)
     monkeypatch.setattr("heatmover.cohort.formats.anndata.LABEL_ROWS", 1)
     for kind in ("csv", "parquet", "h5ad", "zarr"):
         path, arguments = make.write(frame, kind, tmp_path)

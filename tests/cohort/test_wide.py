@@ -13,10 +13,9 @@ import pytest
 from heatmover._words import find_all, unused
 from heatmover.cohort import read_cohort
 from heatmover.cohort.candidates import candidates
-from heatmover.cohort.formats import parquet as _parquet
-from heatmover.cohort.formats import text as _delimited
+from heatmover.cohort.formats import tables as _tables
 from heatmover.cohort.formats.anndata import AnnDataReader
-from heatmover.cohort.formats.table import divide
+from heatmover.cohort.formats.tables import divide
 from heatmover.errors import InvalidInputError
 
 
@@ -82,9 +81,9 @@ def test_a_wide_table_is_read_as_any_other(wide, monkeypatch):
         return identity(n, *arguments)
 
     identity = np.eye
-    monkeypatch.setattr("heatmover.cohort.projection.np.eye", small)
-    monkeypatch.setattr(_delimited, "HEAD_FIELDS", 3_000)
-    monkeypatch.setattr(_parquet, "LABEL_BYTES", 100_000)
+    monkeypatch.setattr("heatmover.cohort.values.np.eye", small)
+    monkeypatch.setattr(_tables, "HEAD_FIELDS", 3_000)
+    monkeypatch.setattr(_tables, "LABEL_BYTES", 100_000)
     cohort = read_cohort(path, sample_key="sample", n_components="all")
     np.testing.assert_array_equal(cohort.points(), values[:, [int(name[1:]) for name in cohort.features]])
     assert len(cohort.features) + len(cohort.unused) == 1_200
@@ -93,17 +92,17 @@ def test_a_wide_table_is_read_as_any_other(wide, monkeypatch):
 
 def test_of_a_wide_table_few_lines_are_looked_at_first(wide, monkeypatch):
     path, _ = wide
-    monkeypatch.setattr(_delimited, "HEAD_FIELDS", 3_000)
+    monkeypatch.setattr(_tables, "HEAD_FIELDS", 3_000)
     if path.suffix == ".csv":
-        _, head = _delimited.read_head(str(path))
+        _, head = _tables.read_head(str(path))
         assert {len(texts) for texts in head.values()} == {2}
 
 
 def test_a_wide_table_is_read_a_few_times_to_find_the_samples(wide, monkeypatch):
     path, _ = wide
     passes = []
-    batches, iterate = _delimited.DelimitedReader._batches, pq.ParquetFile.iter_batches
-    monkeypatch.setattr(_delimited.DelimitedReader, "_batches", lambda *a: passes.append(1) or batches(*a))
+    batches, iterate = _tables.DelimitedReader._batches, pq.ParquetFile.iter_batches
+    monkeypatch.setattr(_tables.DelimitedReader, "_batches", lambda *a: passes.append(1) or batches(*a))
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *a, **b: passes.append(1) or iterate(*a, **b))
     assert candidates(str(path))[0].column == "sample"
     assert len(passes) < 40
@@ -150,7 +149,7 @@ def test_a_line_that_needs_more_memory_than_allowed_is_refused_with_its_place(te
 
 
 def test_a_line_has_a_limit_without_a_budget_too(monkeypatch, tmp_path):
-    monkeypatch.setattr(_delimited, "LONGEST_LINE", 1_000)
+    monkeypatch.setattr(_tables, "LONGEST_LINE", 1_000)
     (tmp_path / "cells.csv").write_text(f"sample,x,note\na,1.5,n\na,2.5,{'x' * 2_000}\n")
     assert "a line of at most 1,000 characters, found 2,007 in line 3 of" in refused(tmp_path / "cells.csv", None)
 

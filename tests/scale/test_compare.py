@@ -11,7 +11,7 @@ from scipy.spatial.distance import cdist
 
 import heatmover as hm
 from heatmover.cohort import read_cohort
-from heatmover.cohort.equal import drawn_cohort
+from heatmover.cohort.draw import drawn_cohort
 from heatmover.errors import InvalidInputError
 from heatmover.scale import chunks, compare_cohort, execute, landmarks
 from heatmover.scale.chunks import Wanted
@@ -235,7 +235,7 @@ def test_the_draw_for_the_loss_takes_as_many_cells_of_each_sample(cohort, monkey
 
 
 def test_a_table_of_text_is_copied_once_and_gives_the_same(cohort, whole, data, tmp_path, monkeypatch, small_pieces):
-    from heatmover.cohort.formats.text import DelimitedReader
+    from heatmover.cohort.formats.tables import DelimitedReader
 
     points = cohort.points()
     lines = ["sample,x0,x1,x2,x3,x4"]

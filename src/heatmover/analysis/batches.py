@@ -13,7 +13,7 @@ from heatmover._validation import check_matrix
 from heatmover._words import counted, listed, quoted
 from heatmover.analysis.examination import design_of
 from heatmover.cohort import Cohort
-from heatmover.cohort.shifted import shifted_cohort
+from heatmover.cohort.cohort import shifted_cohort
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import is_missing
 from heatmover.statistics.designs import covariates, orthonormal

@@ -20,7 +20,7 @@ from heatmover.attribution.cell_types import CellTypes, TypedCells, contrast_typ
 from heatmover.attribution.contrast import TwoGroups, choose_groups, first_of_order, set_up
 from heatmover.attribution.drivers import Drivers, check_features, find_drivers
 from heatmover.attribution.witness import explain_masses
-from heatmover.cohort.annotation import encode
+from heatmover.cohort.samples import encode
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import is_missing
 from heatmover.statistics.permutations import within_reach

@@ -13,7 +13,7 @@ from heatmover._words import counted
 from heatmover.analysis.cell_types import Annotation, annotate
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.cohort import Cohort
-from heatmover.cohort.hashes import draw_cells
+from heatmover.cohort.draw import draw_cells
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs.search.assign import CenterSearch
 from heatmover.graphs.search.lloyd import move_centers

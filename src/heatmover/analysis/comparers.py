@@ -18,8 +18,7 @@ from heatmover.analysis.comparison import Comparison, compare
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.units import check_units
 from heatmover.cohort import Cohort
-from heatmover.cohort.equal import EqualDraw, drawn_cohort, equal_count
-from heatmover.cohort.hashes import draw_from
+from heatmover.cohort.draw import EqualDraw, draw_from, drawn_cohort, equal_count
 from heatmover.cohort.values import block_rows
 from heatmover.measures import measures_from_weights
 

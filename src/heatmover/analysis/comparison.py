@@ -30,8 +30,15 @@ from heatmover._words import counted
 from heatmover.analysis.landmarking import LandmarkAgreement, landmark_agreement, place_landmarks
 from heatmover.analysis.units import Units, calibrated, check_units
 from heatmover.calibration import Calibration
-from heatmover.cohort.equal import EqualDraw, check_equal_cells, equal_count, hash_seed, sample_salt, smallest
-from heatmover.cohort.hashes import cell_hashes
+from heatmover.cohort.draw import (
+    EqualDraw,
+    cell_hashes,
+    check_equal_cells,
+    equal_count,
+    hash_seed,
+    sample_salt,
+    smallest,
+)
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD, unfitted_copy
 from heatmover.errors import InvalidInputError, argument

@@ -10,7 +10,7 @@ from heatmover._validation import check_integer, check_option, check_seed, check
 from heatmover._words import find_all, listed, quoted
 from heatmover.analysis.units import UNITS, Units
 from heatmover.analysis.variables import check_readings
-from heatmover.cohort.equal import check_equal_cells
+from heatmover.cohort.draw import check_equal_cells
 from heatmover.errors import InvalidInputError, argument
 from heatmover.statistics.designs import formula_names
 

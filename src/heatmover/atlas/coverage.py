@@ -36,7 +36,7 @@ from heatmover.atlas.strangeness import (
     p_values,
     scores_of,
 )
-from heatmover.cohort.hashes import cell_hashes
+from heatmover.cohort.draw import cell_hashes
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import distinct_points
 from heatmover.graphs.search.assign import CenterSearch

@@ -18,9 +18,8 @@ from heatmover._validation import check_matrix
 from heatmover._words import counted, distinct, find_all, listed, quoted, readable
 from heatmover.atlas.coverage import CellDraw
 from heatmover.cohort import Cohort, read_cohort
-from heatmover.cohort.projection import Moments, Projection
-from heatmover.cohort.shifted import ShiftedReader
-from heatmover.cohort.values import block_rows
+from heatmover.cohort.cohort import ShiftedReader
+from heatmover.cohort.values import Moments, Projection, block_rows
 from heatmover.errors import InvalidInputError, argument, in_python
 from heatmover.storage import Record
 from heatmover.storage.record import texts_record

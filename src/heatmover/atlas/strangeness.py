@@ -24,7 +24,7 @@ from scipy.spatial.distance import cdist
 
 from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Bool, Float64, FloatArray, Int64, IntArray, Intp
-from heatmover.cohort.hashes import cell_hashes
+from heatmover.cohort.draw import cell_hashes
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.graphs.search.assign import CenterSearch

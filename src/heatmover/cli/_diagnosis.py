@@ -41,9 +41,8 @@ from heatmover.cli._settings import Settings, in_options
 from heatmover.cli._summary import columns_of, hanging, short, show_candidates
 from heatmover.cli._terminal import clean, output, watched
 from heatmover.cohort import Cohort
-from heatmover.cohort.equal import equal_count
-from heatmover.cohort.formats.choose import format_of
-from heatmover.cohort.hashes import draw_cells
+from heatmover.cohort.draw import draw_cells, equal_count
+from heatmover.cohort.read import format_of
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import EmbeddingWarning, GraphWarning, HeatmoverError, InvalidInputError
 from heatmover.graphs import Diagnosis, Graph

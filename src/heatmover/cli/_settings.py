@@ -33,8 +33,7 @@ from heatmover.analysis.parameters import (
     descriptions,
 )
 from heatmover.cohort import Cohort, read_cohort
-from heatmover.cohort.formats.choose import format_of
-from heatmover.cohort.read import check_measurement
+from heatmover.cohort.read import check_measurement, format_of
 from heatmover.errors import InvalidInputError, Sentence, argument
 from heatmover.report.folder import EVERY
 from heatmover.scale import InPieces, connected

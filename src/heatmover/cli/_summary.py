@@ -19,7 +19,7 @@ from heatmover.analysis.study import Study
 from heatmover.cli._settings import in_options
 from heatmover.cli._terminal import clean, fail, output
 from heatmover.cohort.candidates import Candidate, candidates
-from heatmover.cohort.formats.choose import format_of
+from heatmover.cohort.read import format_of
 from heatmover.measures import is_missing
 from heatmover.report.findings import BEFORE, cautions, term_rows
 from heatmover.report.folder import EVERY, listing

@@ -1,10 +1,10 @@
 """Cohorts: cells of many samples with variables of the samples, read from the files biologists have."""
 
-from heatmover.cohort.cohort import Cohort
+from heatmover.cohort.cohort import Cohort, Source
+from heatmover.cohort.formats.fcs import Logicle
 from heatmover.cohort.read import read_cohort
-from heatmover.cohort.source import Source
 
-__all__ = ["Cohort", "Source", "read_cohort"]
+__all__ = ["Cohort", "Logicle", "Source", "read_cohort"]
 
 
 def __dir__() -> list[str]:

@@ -13,9 +13,8 @@ import numpy as np
 
 from heatmover._words import readable
 from heatmover.cohort.formats.anndata import columns_of_cells, open_anndata
-from heatmover.cohort.formats.choose import KINDS, format_of
-from heatmover.cohort.formats.parquet import ParquetReader, unmeasured_columns
-from heatmover.cohort.formats.text import DelimitedReader, read_head
+from heatmover.cohort.formats.tables import DelimitedReader, ParquetReader, read_head, unmeasured_columns
+from heatmover.cohort.read import KINDS, format_of
 from heatmover.cohort.reader import Reader
 from heatmover.cohort.samples import factorize, number_pattern
 

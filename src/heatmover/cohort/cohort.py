@@ -1,12 +1,13 @@
-"""`Cohort`: cells of many samples, on disk until they are asked for."""
+"""`Cohort`: cells of many samples, on disk until they are asked for, their source, and shifts of batches."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +16,79 @@ from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, FloatArray, Int32, Int64
 from heatmover._validation import check_integer
 from heatmover._words import counted, quoted, readable
-from heatmover.cohort.annotation import check_annotation, read_annotation
-from heatmover.cohort.projection import Projection
-from heatmover.cohort.reader import Reader
-from heatmover.cohort.samples import check_variable
-from heatmover.cohort.source import Source
-from heatmover.cohort.values import all_finite, block_rows, look_through, refusal
+from heatmover.cohort.formats.fcs import fcs_files
+from heatmover.cohort.reader import Block, Reader, WrappedReader
+from heatmover.cohort.samples import check_annotation, check_variable, read_annotation
+from heatmover.cohort.values import Projection, all_finite, block_rows, look_through, refusal
 from heatmover.errors import InvalidInputError
 
-__all__ = ["Cohort"]
+__all__ = ["Cohort", "ShiftedReader", "Source", "shifted_cohort"]
+
+BLOCK_BYTES = 1 << 20
+
+
+@final
+@dataclass(frozen=True)
+class Source:
+    """The file or folder that a cohort was read from.
+
+    Attributes
+    ----------
+    path
+        As it was given; empty for an AnnData object in memory.
+    format
+        ``"h5ad"``, ``"zarr"``, ``"csv"``, ``"parquet"``, ``"fcs"`` or ``"AnnData"``.
+    sample_sheet
+        Path of the sample sheet; empty without one.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.csv"
+    >>> _ = path.write_bytes(b"sample,x,y")
+    >>> Source(str(path), "csv").checksum
+    'sha256:924c...'
+    """
+
+    path: str
+    format: str
+    sample_sheet: str = ""
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of the bytes, read in blocks at the first request.
+
+        Of one file it is what ``sha256sum`` prints; of a folder, or a file with a sample sheet, that of the names
+        and checksums of all files.
+        """
+        if not self.path:
+            return ""
+        files = list(self._files())
+        if files == [("", Path(self.path))]:
+            return f"sha256:{_digest(files[0][1])}"
+        lines = "".join(f"{_digest(path)}  {name}\n" for name, path in files)
+        return f"sha256:{hashlib.sha256(lines.encode('utf-8', 'surrogateescape')).hexdigest()}"
+
+    def _files(self) -> Iterator[tuple[str, Path]]:
+        top = Path(self.path)
+        if not top.is_dir():
+            yield "", top
+        elif self.format == "fcs":
+            # Other files in the folder, such as notes, are no part of the input.
+            yield from ((path.name, path) for path in fcs_files(top))
+        else:
+            found = sorted((path.relative_to(top).as_posix(), path) for path in top.rglob("*") if path.is_file())
+            yield from found
+        if self.sample_sheet:
+            yield "sample sheet", Path(self.sample_sheet)
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with readable(str(path), "file"), path.open("rb") as stream:
+        while block := stream.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 @final
@@ -238,3 +303,71 @@ class Cohort:
 
 def _changed(expected: str, found: str) -> InvalidInputError:
     return InvalidInputError(expected, found, "the file has changed since it was read")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ShiftedReader(WrappedReader):
+    """The points of another reader, each moved by the shift of its batch.
+
+    Attributes
+    ----------
+    projection
+        Makes points of the values.
+    names
+        Name of each dimension of the points.
+    batches
+        ``(n_rows,)``: batch of each row from ``first`` on; -1 stays where it is.
+    shifts
+        ``(n_batches, n_dimensions)``: taken off the points of each batch.
+    first
+        Row of the first batch.
+    """
+
+    projection: Projection
+    names: tuple[str, ...]
+    batches: npt.NDArray[np.int16]
+    shifts: Float64
+    first: int = 0
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Name of each column of the points."""
+        return self.names
+
+    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
+        """Yield the moved points of a range of cells."""
+        # The last row of the table is for cells that stay.
+        table = np.vstack([self.shifts, np.zeros((1, self.shifts.shape[1]))])
+        done = start - self.first
+        for block in self.inner.blocks(start, stop, size):
+            points = self.projection.apply(block)
+            rows = self.batches[done : done + len(points)]
+            yield np.ascontiguousarray(points - table[rows], dtype=points.dtype)
+            done += len(points)
+
+    def choose(self, features: tuple[str, ...]) -> Self:
+        """Return itself: the features are chosen before anything is moved."""
+        assert features == self.names
+        return self
+
+    def within(self, start: int, stop: int) -> ShiftedReader:
+        """Return a reader that knows the batches of a range of cells only, as a task on a cluster needs it."""
+        part = self.batches[start - self.first : stop - self.first]
+        return replace(self, batches=part, first=start)
+
+
+def shifted_cohort(cohort: Cohort, batches: npt.NDArray[np.int16], shifts: Float64) -> Cohort:
+    """Return a cohort whose points are moved by the shift of their sample's batch.
+
+    Parameters
+    ----------
+    cohort
+        As it was read.
+    batches
+        ``(n_samples,)``: batch of each sample; -1 stays where it is.
+    shifts
+        ``(n_batches, n_dimensions)``: taken off.
+    """
+    reader = ShiftedReader(cohort.reader, cohort.projection, cohort.features, batches[cohort.codes], shifts)
+    return replace(cohort, reader=reader, projection=Projection(explained=cohort.projection.explained))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, final
 
@@ -12,12 +12,23 @@ import numpy as np
 
 from heatmover._typing import Bool, Float64, Int32, Intp
 from heatmover._validation import import_extra
-from heatmover._words import counted, find, natural_order, quoted
-from heatmover.cohort.reader import Columns, Numbers
-from heatmover.errors import InvalidInputError
+from heatmover._words import counted, find, natural_order, naturally, quoted
+from heatmover.cohort.reader import Columns, Numbers, Reader, SubsetReader, WrappedReader
+from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import is_missing
 
-__all__ = ["Mixture", "SampleTable", "check_variable", "column_of", "from_text", "number_pattern", "table_of"]
+__all__ = [
+    "Mixture",
+    "SampleTable",
+    "check_annotation",
+    "check_variable",
+    "column_of",
+    "encode",
+    "from_text",
+    "number_pattern",
+    "read_annotation",
+    "table_of",
+]
 
 # Numbers as text. A leading zero makes a name of it: patient 007 is not patient 7.
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?inf(?:inity)?", re.IGNORECASE)
@@ -369,3 +380,62 @@ def table_of(names: Sequence[str], sample_key: str, variables: Mapping[str, Sequ
     index = pandas.Index(list(names), dtype=object, name=sample_key)
     columns = {name: column_of(values).set_axis(index) for name, values in variables.items()}
     return pandas.DataFrame(columns, index=index)
+
+
+def check_annotation(name: str, reader: Reader, varying: Mapping[str, int], constant: Iterable[str]) -> str:
+    """Return the name of a column that differs between the cells of a sample, or say why there is none."""
+    inner: Any = reader
+    while hasattr(inner, "inner"):  # below those that leave cells out
+        inner = inner.inner
+    if not hasattr(inner, "annotations"):
+        raise InvalidInputError(
+            f"{argument('cells')} to be a column of the cells",
+            f"{quoted(name)} and a {reader.kind}, which has none",
+            f"{argument('cells', 'auto')} makes clusters of the cells",
+        )
+    if name in set(constant):
+        raise InvalidInputError(
+            f"{argument('cells')} to be a column that differs between cells of a sample",
+            f"{quoted(name)}, which is the same in all cells of every sample",
+            "choose an annotation of cells, such as their types",
+        )
+    return find(name, list(varying), f"{argument('cells')} to be a column that differs between cells of a sample")
+
+
+def read_annotation(reader: Reader, name: str) -> tuple[Int32, tuple[str, ...]]:
+    """Return the value of each cell in a column, as `encode` does."""
+    if isinstance(reader, WrappedReader):
+        codes, names = read_annotation(reader.inner, name)
+        return codes[reader.kept] if isinstance(reader, SubsetReader) else codes, names
+    return encode(_blocks(reader, name))
+
+
+def _blocks(reader: Any, name: str) -> Iterator[Any]:
+    # Only this column is read, not all annotations that the file has.
+    narrow = replace(reader, annotations=(name,))
+    yield from (columns[name] for _, columns, _ in narrow.label_blocks())
+
+
+def encode(blocks: Iterable[Any]) -> tuple[Int32, tuple[str, ...]]:
+    """Return values as positions among their names, -1 where one is missing, and the names in natural order.
+
+    Parameters
+    ----------
+    blocks
+        Consecutive values in forms that pandas can factorize: arrays, Categoricals, Series.
+    """
+    places: dict[str, int] = {}
+    parts = [np.empty(0, dtype=np.int32)]
+    for block in blocks:
+        codes, uniques = factorize(block)
+        # Categories without cells are not among the values, and must not become names.
+        seen = np.unique(codes[codes >= 0]).tolist()
+        place = np.full(len(uniques) + 1, -1, dtype=np.int32)
+        for code in seen:
+            text = spell(uniques[code])
+            place[code] = places.setdefault(text, len(places)) if text.strip() else -1
+        parts.append(place[codes])
+    names = tuple(naturally(places))
+    order = np.full(len(names) + 1, -1, dtype=np.int32)  # the last is for missing values, coded -1
+    order[[places[name] for name in names]] = np.arange(len(names), dtype=np.int32)
+    return order[np.concatenate(parts)], names

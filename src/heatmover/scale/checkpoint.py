@@ -22,7 +22,7 @@ from heatmover._files import lock_file, try_lock
 from heatmover._validation import import_extra
 from heatmover._words import quoted_path, readable
 from heatmover.cohort import Cohort
-from heatmover.cohort.shifted import ShiftedReader
+from heatmover.cohort.cohort import ShiftedReader
 from heatmover.errors import InvalidInputError, argument
 
 __all__ = [

@@ -17,11 +17,11 @@ from heatmover._progress import Progress
 from heatmover._typing import Float64, FloatArray, Int32, Int64, Intp
 from heatmover._words import counted, quoted_path, readable
 from heatmover.cohort import Cohort
-from heatmover.cohort.formats.text import from_the_top
-from heatmover.cohort.hashes import cell_hashes
-from heatmover.cohort.projection import Projection
+from heatmover.cohort.cohort import ShiftedReader
+from heatmover.cohort.draw import cell_hashes
+from heatmover.cohort.formats.tables import from_the_top
 from heatmover.cohort.reader import Block, Columns, Numbers, Reader, SubsetReader, place_of, spans
-from heatmover.cohort.shifted import ShiftedReader
+from heatmover.cohort.values import Projection
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import InvalidInputError, argument, in_python
 from heatmover.graphs.search.assign import CenterSearch

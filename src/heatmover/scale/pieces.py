@@ -26,7 +26,7 @@ from heatmover.analysis.landmarking import LANDMARKS, LandmarkAgreement, landmar
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.units import Units, calibrated, check_units
 from heatmover.cohort import Cohort
-from heatmover.cohort.equal import EqualDraw, check_equal_cells, draw_bytes
+from heatmover.cohort.draw import EqualDraw, check_equal_cells, draw_bytes
 from heatmover.embedding import DiffusionEMD, pairwise_distances
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Graph, Landmarks
@@ -302,7 +302,7 @@ class Request:
         kept
             Samples to compare.
         equal_cells
-            As `heatmover.cohort.equal.check_equal_cells` returns it; with False nothing is drawn.
+            As `heatmover.cohort.draw.check_equal_cells` returns it; with False nothing is drawn.
         """
         need, budget = draw_bytes(self.cohort), check_memory(self.pieces.memory)
         if equal_cells is not False and need > budget:

@@ -10,7 +10,7 @@ from heatmover._progress import Progress
 from heatmover._words import readable
 from heatmover.cohort import Cohort
 from heatmover.cohort import read_cohort as read_whole_cohort
-from heatmover.cohort.formats.text import from_the_top
+from heatmover.cohort.formats.tables import from_the_top
 from heatmover.cohort.reader import Reader, spans
 from heatmover.cohort.values import STAGE, Looked, look_at_range, look_through, put_together
 from heatmover.scale.chunks import MOST_CELLS, absolute

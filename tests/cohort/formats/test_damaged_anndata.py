@@ -159,7 +159,7 @@ def test_values_that_are_not_all_there(part, damaged):
 
 def test_a_sparse_matrix_in_obsm_is_checked_as_well(damaged):
     path = damaged(np.asarray, {"obsm/X_sparse/indptr": put(5, LARGE)})
-    refused(path, "X_sparse with 0 to 3 values", representation="X_sparse")
+    refused(path, "X_sparse with at most 3 values", representation="X_sparse")
     assert read_cohort(path, sample_key="sample", representation="X").n_cells == 60
 
 

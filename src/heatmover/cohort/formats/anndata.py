@@ -341,7 +341,7 @@ def _check_pointers(group: Any, key: str, n_lines: int, width: int) -> None:
             place = int(wrong[0])
             raise _damaged(
                 key,
-                f"0 to {width:,} values, one for each place, between two pointers",
+                f"at most {counted(width, 'value')}, one for each place, between two pointers",
                 f"{int(lengths[place]):,} after pointer {start + place} in indptr",
             )
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from heatmover.cohort import read_cohort
-from heatmover.cohort.annotation import encode
+from heatmover.cohort.samples import encode
 from heatmover.errors import InvalidInputError
 
 

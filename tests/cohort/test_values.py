@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatmover.cohort import projection as _projection
-from heatmover.cohort.projection import Moments, Projection, principal_components
+from heatmover.cohort import values as _values
+from heatmover.cohort.values import Moments, Projection, principal_components
 
 FORMS = {"dense": np.asarray, "sparse": sp.csr_array}
 
@@ -83,7 +83,7 @@ def components(values, count, form, scale=None):
 @pytest.mark.parametrize("most", [500, 20], ids=["exact", "iterated"])
 @pytest.mark.parametrize("standard", [False, True])
 def test_components_span_what_the_singular_vectors_span(form, most, standard, monkeypatch):
-    monkeypatch.setattr(_projection, "MOST_EXACT_COLUMNS", most)
+    monkeypatch.setattr(_values, "MOST_EXACT_COLUMNS", most)
     values = spectrum(300, 60)
     scale = values.std(axis=0) if standard else np.ones(60)
     found = components(values, 5, form, scale)
