@@ -71,7 +71,6 @@ LONGEST = (
     "test_manifold.py",
     "report/test_page.py",
     "scale/test_reading.py",
-    "diffusion/test_coarsening.py",
     "embedding/test_estimator.py",
 )
 
@@ -216,7 +215,7 @@ def measures(affinity_name):
 @pytest.fixture
 def eager_threads(monkeypatch):
     """Threads share every step of a recurrence, however short it is."""
-    monkeypatch.setattr("heatmover.diffusion.recurrence.PRODUCTS_PER_THREAD", 1)
+    monkeypatch.setattr("heatmover.diffusion.chebyshev.PRODUCTS_PER_THREAD", 1)
 
 
 class Killed(BaseException):

@@ -14,7 +14,7 @@ import heatmover as hm
 from heatmover._readonly import ReadOnlyArrays
 from heatmover.analysis.cell_types import annotate, contrast_cells
 from heatmover.analysis.study import study_comparison
-from heatmover.diffusion.skeleton import interpolative_decomposition
+from heatmover.diffusion.interpolative import cut_skeleton
 from heatmover.statistics import Design, permanova_design
 from heatmover.statistics.permutations import TestResult
 
@@ -40,7 +40,7 @@ def values():
         data, measures, whole, comparison, explanation, explanation.by(branch), groups,
         study_comparison(whole, {"condition": condition}, cells={"branch": branch}, n_permutations=19),
         hm.barycenter(whole.model, measures, n_iterations=20, tol=0.9),
-        interpolative_decomposition(np.vander(np.arange(9.0)), rank=3),
+        cut_skeleton(np.vander(np.arange(9.0)), rank=3),
         hm.uncertainty(whole.model, measures, n_bootstrap=5),
         hm.calibrate(whole.model, measures, points=data.points, n_pairs=28),
         hm.compare(data.points, data.labels, equal_cells=20),

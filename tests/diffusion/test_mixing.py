@@ -5,9 +5,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from heatmover.diffusion import mixing
-from heatmover.diffusion.mixing import choose_mixed_scale
+from heatmover.diffusion import scales as mixing
 from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.scales import choose_mixed_scale
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 

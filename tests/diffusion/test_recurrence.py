@@ -9,9 +9,8 @@ from numba.core.errors import TypingError
 from numpy.polynomial import chebyshev
 
 import heatmover._compiled.recurrence as compiled
-from heatmover.diffusion.base import aligned_zeros
-from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.recurrence import Recurrence, in_columns
+from heatmover.diffusion.chebyshev import Recurrence, in_columns
+from heatmover.diffusion.operator import DiffusionOperator, aligned_zeros
 from heatmover.graphs import Graph
 
 
@@ -158,7 +157,7 @@ def test_steps_in_one_call_or_in_many_change_no_bit(cloud, dtype, products, monk
     block = block_of(cloud, 5).astype(dtype)
     coefficients = [np.linspace(1, 2, length) for length in (1, 2, 9, 24)]
     at_once = list(Recurrence(cloud, dtype).polynomials(block.copy(), coefficients))
-    monkeypatch.setattr("heatmover.diffusion.recurrence.PRODUCTS_PER_CALL", products)
+    monkeypatch.setattr("heatmover.diffusion.chebyshev.PRODUCTS_PER_CALL", products)
     for one, other in zip(at_once, Recurrence(cloud, dtype).polynomials(block.copy(), coefficients), strict=True):
         np.testing.assert_array_equal(one, other)
 

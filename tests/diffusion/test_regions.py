@@ -10,7 +10,7 @@ from scipy.linalg import block_diag
 
 import heatmover.diffusion.operator as operator_module
 from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.regions import nested_regions
+from heatmover.embedding.definition import nested_regions
 from heatmover.graphs import Graph
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy.linalg import block_diag
 
 from heatmover.diffusion import spectral
+from heatmover.diffusion.lowrank import threshold
 from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.rank import threshold
 from heatmover.diffusion.spectral import leading_eigenpairs, spectral_factors
 from heatmover.graphs import Graph
 

@@ -9,9 +9,8 @@ from heatmover.diffusion.chebyshev import ChebyshevDiffuser
 from heatmover.diffusion.exact import ExactDiffuser
 from heatmover.diffusion.lowrank import LowRankDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.regions import nested_regions
 from heatmover.diffusion.spectral import spectral_factors
-from heatmover.embedding.definition import NORMS, Layout, combination, embed
+from heatmover.embedding.definition import NORMS, Layout, combination, embed, nested_regions
 from heatmover.embedding.table import FeatureTable
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph

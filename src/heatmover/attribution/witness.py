@@ -26,7 +26,7 @@ from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, Int64, Intp
 from heatmover._validation import as_array, check_option, check_threads, import_extra
 from heatmover._words import counted, find
-from heatmover.diffusion.base import LANES
+from heatmover.diffusion.operator import LANES
 from heatmover.embedding.definition import Layout
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError

@@ -21,9 +21,8 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from heatmover._typing import Float64
-from heatmover.diffusion.chebyshev import power_coefficients
+from heatmover.diffusion.chebyshev import WIDEST_BLOCK, power_coefficients
 from heatmover.diffusion.operator import csr_structure
-from heatmover.diffusion.recurrence import WIDEST_BLOCK
 
 __all__ = ["Expansion", "SparsityPattern", "powers"]
 

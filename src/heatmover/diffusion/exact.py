@@ -10,9 +10,8 @@ from typing import final
 import numpy as np
 
 from heatmover._typing import Float64, Intp
-from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.chebyshev import rounding
-from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.operator import Block, Diffuser, DiffusionOperator
 from heatmover.errors import InvalidInputError
 from heatmover.storage import Record
 

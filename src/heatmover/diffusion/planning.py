@@ -14,20 +14,16 @@ from typing import final
 import numpy as np
 
 from heatmover._words import counted
-from heatmover.diffusion.base import LANES
 from heatmover.diffusion.chebyshev import power_coefficients, rounding
-from heatmover.diffusion.coarsening import may_coarsen
 from heatmover.diffusion.interpolative import interpolative_factors
-from heatmover.diffusion.lowrank import ROUNDING_STEPS, Factor
-from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.rank import DensityOfStates, density_of_states, threshold
+from heatmover.diffusion.lowrank import ROUNDING_STEPS, DensityOfStates, Factor, density_of_states, threshold
+from heatmover.diffusion.operator import LANES, DiffusionOperator
 from heatmover.diffusion.spectral import (
     BELOW,
     FIRST_GROWTH,
     OVERSAMPLING,
     TESTS,
     TESTS_OF_POWERS,
-    coarse_growth,
     second_growth,
     spectral_factors,
 )
@@ -52,10 +48,8 @@ TRIALS = 3
 # A product in the filter costs so much of one in a polynomial, which is also added to the sums of all scales: 1.7 and 2
 # products of a filter on 40,000 and 10,000 points.
 FILTERED = 0.55
-# The coarser graphs, per column.
-COARSE_START = 11.0
-# Orthogonalisation and Rayleigh-Ritz of a block, per squared column and pass.
-ORTHOGONALISATION = 0.11
+# Orthogonalisation and Rayleigh-Ritz of a block, per squared column and pass; two passes are the usual number.
+ORTHOGONALISATION, PASSES = 0.11, 2
 # A product with a test vector: in float64, and few at a time.
 TESTED = 1.65
 
@@ -126,11 +120,8 @@ class Workload:
         theta, lowest = threshold(first, self.tol / BELOW), self.operator.lowest
         per_degree = np.arccosh((2 - lowest - theta) / (theta - lowest))
         block = OVERSAMPLING * rank + LANES
-        if may_coarsen(self.operator.n_points, block):
-            growth, passes, start = coarse_growth(self.tol), 1, COARSE_START
-        else:
-            growth, passes, start = FIRST_GROWTH + second_growth(self.operator.n_points), 2, 0.0
-        basis = block * (FILTERED * growth / per_degree + start) + passes * ORTHOGONALISATION * block**2
+        growth = FIRST_GROWTH + second_growth(self.operator.n_points)
+        basis = block * FILTERED * growth / per_degree + PASSES * ORTHOGONALISATION * block**2
         tests = TESTED * (TESTS + TESTS_OF_POWERS) * self.degree(first, self.tol / 2**10)
         density = max(self.operator.symmetric.nnz / self.operator.n_points, 1.0)
         fine = self.degree(first - 1) * self._precision_cost(first - 1) + 4 * rank / density

@@ -38,14 +38,9 @@ import numpy.typing as npt
 
 from heatmover._threads import by_one_blas_thread, in_threads, one_blas_thread
 from heatmover._typing import Float64
-from heatmover.diffusion.base import LANES, Block, aligned_zeros
-from heatmover.diffusion.chebyshev import power_coefficients
-from heatmover.diffusion.coarsening import DENSE, STIFFER, hierarchy
-from heatmover.diffusion.lowrank import COARSEST_FACTOR, Factor, deflated_power
-from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.rank import threshold
-from heatmover.diffusion.recurrence import WIDEST_BLOCK, Recurrence
-from heatmover.diffusion.skeleton import spectral_norm_from_sketch
+from heatmover.diffusion.chebyshev import WIDEST_BLOCK, Recurrence, power_coefficients
+from heatmover.diffusion.lowrank import COARSEST_FACTOR, Factor, deflated_power, spectral_norm_from_sketch, threshold
+from heatmover.diffusion.operator import LANES, Block, DiffusionOperator, aligned_zeros
 
 __all__ = ["Ritz", "leading_eigenpairs", "spectral_factors"]
 
@@ -65,14 +60,6 @@ BELOW = 30.0
 # with 14 that of 100,000.
 FIRST_GROWTH = 9.0
 GROWTH = 9.2  # and half of the logarithm of n_points
-# Growth of the first pass over vectors from coarser graphs, which are apart too, at tol 1e-3, and at most. On swiss
-# rolls of 100,000 and 10,000 points, six and ten scales: 8 left a bound of 8e-4 on the first, 9 of 3e-4 and 8e-4, 10 of
-# 4e-4 on the second. What leaves the basis falls like exp(-growth): on the second, 9 left 3e-4 at tol 1e-4 and at 1e-5,
-# and 12 left 4e-5 and 2e-5.
-COARSE_GROWTH = 9.5
-MOST_GROWTH = 14.0
-# A threshold of a coarse graph is at least this: filters for lower ones tell nothing apart.
-LOWEST_THRESHOLD = 0.3
 # Below this tol the whole filter runs in float64.
 SINGLE_TOL = 1e-5
 # Two passes reach the bound in most cases; a guess of the rank that was far too small takes one more per doubling.
@@ -160,15 +147,14 @@ def spectral_factors(
     if two_sided:
         return None
     dtype: type[np.floating[Any]] = np.float32 if tol >= SINGLE_TOL else np.float64
-    start = _coarse_start(operator, width, theta, rng, n_threads) if width <= most else None
-    fresh = start is None
-    block: Block = (_random_block(operator, width, rng) if start is None else start).astype(dtype, copy=False)
-    worst = np.inf
+    if width > most:
+        return None
+    block: Block = _random_block(operator, width, rng).astype(dtype, copy=False)
+    fresh, worst = True, np.inf
     for _ in range(PASSES):
         if block.shape[1] > most:
             return None
-        growth = FIRST_GROWTH if fresh else second_growth(operator.n_points) if start is None else coarse_growth(tol)
-        start = None
+        growth = FIRST_GROWTH if fresh else second_growth(operator.n_points)
         ritz = leading_eigenpairs(operator, block, theta, growth=growth, n_threads=n_threads)
         block = ritz.vectors
         if ritz.values.size and ritz.values[-1] > theta:
@@ -188,44 +174,6 @@ def spectral_factors(
                 dtype = np.float64
         block = block.astype(dtype, copy=False)
     return None
-
-
-def _coarse_start(
-    operator: DiffusionOperator, width: int, theta: float, rng: np.random.Generator, n_threads: int
-) -> Block | None:
-    """Return approximate eigenvectors above ``theta`` from coarser graphs, ``(n_points, width)``, or None."""
-    levels = hierarchy(operator, width, theta)
-    if not levels:
-        return None
-    vectors = _coarsest(levels[-1].operator, width, _threshold_at(len(levels), theta), rng, n_threads)
-    for depth in range(len(levels) - 1, 0, -1):
-        block, finer = levels[depth].prolong(vectors.astype(np.float32)), levels[depth - 1].operator
-        vectors = leading_eigenpairs(finer, block, _threshold_at(depth, theta), n_threads=n_threads).vectors
-    return levels[0].prolong(vectors.astype(np.float32))
-
-
-def _coarsest(
-    operator: DiffusionOperator, width: int, theta: float, rng: np.random.Generator, n_threads: int
-) -> Float64:
-    if operator.n_points <= DENSE:
-        pairs = _all_eigenpairs(operator)
-        return pairs.vectors[:, np.argsort(-pairs.values, kind="stable")[:width]]
-    block = _random_block(operator, width, rng)
-    for growth in (FIRST_GROWTH, second_growth(operator.n_points)):
-        block = leading_eigenpairs(operator, block, theta, growth=growth, n_threads=n_threads).vectors.astype(
-            np.float32
-        )
-    return block.astype(np.float64)
-
-
-def _threshold_at(depth: int, theta: float) -> float:
-    """Return what corresponds to ``theta`` on a graph that was coarsened ``depth`` times."""
-    return max(1 - STIFFER**depth * (1 - theta), LOWEST_THRESHOLD)
-
-
-def coarse_growth(tol: float) -> float:
-    """Return the growth of the first pass over vectors from coarser graphs."""
-    return float(np.clip(COARSE_GROWTH + np.log(1e-3 / tol), COARSE_GROWTH, MOST_GROWTH))
 
 
 def second_growth(n_points: int) -> float:

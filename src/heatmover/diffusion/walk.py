@@ -15,8 +15,7 @@ from typing import final
 import numpy as np
 
 from heatmover._typing import Float64
-from heatmover.diffusion.base import Block, Diffuser
-from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.operator import Block, Diffuser, DiffusionOperator
 from heatmover.storage import Record
 
 __all__ = ["LONGEST", "WalkDiffuser"]

@@ -13,24 +13,23 @@ import numpy.typing as npt
 from heatmover._progress import SILENT, Progress
 from heatmover._validation import check_matrix
 from heatmover._words import counted
-from heatmover.diffusion.base import Block, Diffuser
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser, check_single, rounding
 from heatmover.diffusion.exact import ExactDiffuser, solver_rounding
 from heatmover.diffusion.interpolative import nested_skeletons, prescribed_ranks
-from heatmover.diffusion.lowrank import Factor, LowRankDiffuser
-from heatmover.diffusion.mixing import choose_mixed_scale
-from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.lowrank import DensityOfStates, Factor, LowRankDiffuser
+from heatmover.diffusion.operator import Block, Diffuser, DiffusionOperator
 from heatmover.diffusion.planning import DiffusionPlan, Workload, plan_diffusion
-from heatmover.diffusion.rank import DensityOfStates
-from heatmover.diffusion.regions import Regions, nested_regions, sampled_points
-from heatmover.diffusion.scales import COARSEST, ScaleChoice, choose_max_scale, finest_scale
+from heatmover.diffusion.scales import COARSEST, ScaleChoice, choose_max_scale, choose_mixed_scale, finest_scale
 from heatmover.diffusion.walk import LONGEST, WalkDiffuser
 from heatmover.embedding.definition import (
     Layout,
+    Regions,
     combination,
     embed,
     embed_transposed,
     measures_within,
+    nested_regions,
+    sampled_points,
     sampled_scales,
     scale_weights,
 )

@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from heatmover._typing import Float64
-from heatmover.diffusion.base import Block, Diffuser
+from heatmover.diffusion.operator import Block, Diffuser
 from heatmover.graphs import Graph
 from heatmover.storage import Record
 

@@ -24,10 +24,9 @@ import scipy.sparse as sp
 from heatmover._progress import SILENT, Progress
 from heatmover._threads import in_threads
 from heatmover._typing import Intp
-from heatmover.diffusion.base import Block, Diffuser
-from heatmover.diffusion.recurrence import WIDEST_BLOCK
-from heatmover.diffusion.regions import Regions
-from heatmover.embedding.definition import Layout
+from heatmover.diffusion.chebyshev import WIDEST_BLOCK
+from heatmover.diffusion.operator import Block, Diffuser
+from heatmover.embedding.definition import Layout, Regions
 from heatmover.errors import InvalidInputError
 from heatmover.storage import Record
 from heatmover.storage.record import matrix_record
