@@ -63,7 +63,7 @@ def test_mixed_types_and_devices(loss, points):
 
 def test_mixed_devices(loss, points):
     # The meta device holds no values; only the check of devices can look at it.
-    from heatmover.differentiable._checks import check_together
+    from heatmover.differentiable._loss import check_together
 
     with pytest.raises(InvalidInputError, match=r"one device.*first in cpu and second in meta"):
         check_together(first=even(40), second=even(40, device="meta"))

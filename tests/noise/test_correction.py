@@ -8,6 +8,7 @@ from scipy.stats import spearmanr
 
 from heatmover.noise.correction import (
     STANDS_OUT,
+    Sketch,
     correction_of,
     even_distances,
     exchangeable,
@@ -15,7 +16,6 @@ from heatmover.noise.correction import (
     mean_deviation,
     variance_between,
 )
-from heatmover.noise.sketch import Sketch
 
 N_PROBES = 300
 

@@ -9,8 +9,8 @@ from scipy.special import ndtri
 from scipy.stats import ncx2
 
 import heatmover as hm
-from heatmover.noise.intervals import Law, _noise_replicates, _replicates, _skewness
-from heatmover.noise.sketch import Sketch
+from heatmover.noise.assessment import Law, _noise_replicates, _replicates, _skewness
+from heatmover.noise.correction import Sketch
 
 N_PROBES = 128
 

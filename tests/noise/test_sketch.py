@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 import heatmover as hm
 from heatmover.noise import check_cells
-from heatmover.noise.sketch import deal, sketch_samples
+from heatmover.noise.correction import deal, sketch_samples
 
 
 def test_cells_are_dealt_into_parts_and_halves():

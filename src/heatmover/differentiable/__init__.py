@@ -6,8 +6,7 @@ from heatmover._validation import import_extra
 
 import_extra("torch", package="torch", extra="torch")
 
-from heatmover.differentiable._functional import diffusion_emd, embed  # noqa: E402
-from heatmover.differentiable._loss import DiffusionEMDLoss  # noqa: E402
+from heatmover.differentiable._loss import DiffusionEMDLoss, diffusion_emd, embed  # noqa: E402
 
 __all__ = ["DiffusionEMDLoss", "diffusion_emd", "embed"]
 

@@ -1,4 +1,4 @@
-"""`DiffusionEMDLoss`: the distance as a module, with gradients of masses, of points and of new points."""
+"""The distance for PyTorch: `embed` and `diffusion_emd` of a fitted model, and `DiffusionEMDLoss`, a module."""
 
 from __future__ import annotations
 
@@ -8,19 +8,176 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.neighbors import NearestNeighbors
+from sklearn.utils.validation import check_is_fitted
+from torch.autograd.function import once_differentiable
 
 from heatmover._typing import FloatArray
 from heatmover._validation import check_matrix, check_number, check_threads
-from heatmover.differentiable._checks import check_masses, check_points, check_together
-from heatmover.differentiable._positions import operator_at
-from heatmover.differentiable._powers import Expansion, SparsityPattern, powers
+from heatmover.differentiable._powers import Expansion, SparsityPattern, operator_at, powers
 from heatmover.diffusion.chebyshev import check_single
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.embedding.estimator import DiffusionEMD, warn_of_near_cuts
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
+from heatmover.measures import MASS_TOLERANCE
 
-__all__ = ["DiffusionEMDLoss"]
+__all__ = ["DiffusionEMDLoss", "diffusion_emd", "embed"]
+
+
+def check_tensor(name: str, values: object) -> None:
+    """Raise unless this is a tensor of float32 or float64."""
+    if not isinstance(values, torch.Tensor):
+        raise InvalidInputError(f"{name} to be a torch.Tensor", type(values).__name__, "use torch.as_tensor")
+    if values.dtype not in (torch.float32, torch.float64):
+        advice = "integers have no gradient: call .float() or .double()"
+        if values.dtype.is_floating_point:
+            advice = "half precision cannot hold masses of many points: call .float()"
+        raise InvalidInputError(f"{name} of type float32 or float64", str(values.dtype), advice)
+
+
+def check_together(**tensors: torch.Tensor) -> None:
+    """Raise unless all tensors have the same type and lie on the same device."""
+    for what, advice in (("dtype", "call .to(dtype) on one of them"), ("device", "call .to(device) on one of them")):
+        values = {name: getattr(tensor, what) for name, tensor in tensors.items()}
+        if len(set(values.values())) > 1:
+            words = " and ".join(f"{name} in {value}" for name, value in values.items())
+            raise InvalidInputError(f"all tensors of one {what}", words, advice)
+
+
+def check_masses(name: str, masses: Any, n_points: int, *, normalize: bool) -> torch.Tensor:
+    """Return masses ``(n_points,)`` or ``(n_pairs, n_points)``, normalised if asked for, or raise."""
+    check_tensor(name, masses)
+    if masses.ndim not in (1, 2) or masses.shape[-1] != n_points or masses.numel() == 0:
+        raise InvalidInputError(
+            f"{name} of shape ({n_points},) or (n_pairs, {n_points})",
+            f"shape {tuple(masses.shape)}",
+            "rows are measures, columns are points of the graph",
+        )
+    values = masses.detach()
+    total = values.sum(dim=-1)
+    if not torch.isfinite(total).all():
+        raise InvalidInputError(f"{name} without NaN or infinity", "a sum that is not finite")
+    lacking = float(values.clamp(max=0).sum(dim=-1).min())
+    if lacking < -MASS_TOLERANCE:
+        raise InvalidInputError(
+            f"non-negative {name}",
+            f"a total of {lacking:.3g} below zero",
+            "a step along the gradient leaves the simplex: optimise logits and pass torch.softmax(logits, -1)",
+        )
+    if normalize:
+        return _normalized(name, masses, total)
+    off = float((total - 1).abs().max())
+    if off > MASS_TOLERANCE:
+        raise InvalidInputError(
+            f"{name} that sum to one",
+            f"a sum that is off by {off:.3g}",
+            "pass torch.softmax(logits, -1), or set normalize=True to divide by the sum",
+        )
+    return masses
+
+
+def _normalized(name: str, masses: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    if float(total.min()) <= 0:
+        raise InvalidInputError(f"{name} with mass in every row", f"a sum of {float(total.min()):.3g}")
+    return masses / masses.sum(dim=-1, keepdim=True)
+
+
+def check_points(name: str, points: Any, *, n_points: int | None = None, n_dimensions: int | None = None) -> None:
+    """Raise unless this is a tensor of finite positions ``(..., n_points, n_dimensions)``."""
+    check_tensor(name, points)
+    rows, columns = n_points or "n_points", n_dimensions or "n_dimensions"
+    wrong = points.ndim < 2 or points.numel() == 0
+    wrong = wrong or (n_points is not None and (points.ndim != 2 or points.shape[0] != n_points))
+    if wrong or (n_dimensions is not None and points.shape[-1] != n_dimensions):
+        raise InvalidInputError(f"{name} of shape ({rows}, {columns})", f"shape {tuple(points.shape)}")
+    bad = ~torch.isfinite(points.detach()).all(dim=-1)
+    if bad.any():
+        first = bad.nonzero()[0].tolist()[-1]
+        raise InvalidInputError(f"finite {name}", f"{int(bad.sum())} that are not (first: point {first})")
+
+
+def embed(masses: torch.Tensor, model: DiffusionEMD) -> torch.Tensor:
+    """Embed measures with a fitted model, differentiably: `DiffusionEMD.transform` for tensors.
+
+    Parameters
+    ----------
+    masses
+        ``(n_measures, n_points)``, float32 or float64, rows that sum to one (to 1e-4) unless the model normalises.
+    model
+        A fitted `DiffusionEMD`, with any method, full or compact.
+
+    Returns
+    -------
+    Tensor
+        ``(n_measures, n_features)``, of the type and on the device of ``masses``; computed on the CPU in the model's
+        own precision (``DiffusionEMD(dtype="float64")`` if that matters).
+
+    Examples
+    --------
+    >>> import torch
+    >>> import heatmover as hm
+    >>> from heatmover.differentiable import embed
+    >>> model = hm.DiffusionEMD(hm.Graph.from_grid((30,)), max_scale=5).fit()
+    >>> masses = torch.full((2, 30), 1 / 30, requires_grad=True)
+    >>> embedding = embed(masses, model)
+    >>> embedding.sum().backward()
+    >>> tuple(embedding.shape) == (2, model.n_scales_ * 30), tuple(masses.grad.shape)
+    (True, (2, 30))
+    """
+    check_is_fitted(model)
+    rows = check_masses("masses", masses, model.n_features_in_, normalize=model.normalize)
+    return _Embedding.apply(torch.atleast_2d(rows), model)
+
+
+def diffusion_emd(first: torch.Tensor, second: torch.Tensor, model: DiffusionEMD) -> torch.Tensor:
+    """Return the Diffusion Earth Mover's Distance between measures, differentiable in their masses.
+
+    Parameters
+    ----------
+    first, second
+        Masses ``(n_points,)`` or ``(n_pairs, n_points)``, float32 or float64, rows that sum to one (to 1e-4) unless
+        the model normalises. One measure and many are compared with each of the many.
+    model
+        A fitted `DiffusionEMD`, with any method, full or compact.
+
+    Returns
+    -------
+    Tensor
+        ``()`` or ``(n_pairs,)``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import heatmover as hm
+    >>> from heatmover.differentiable import diffusion_emd
+    >>> model = hm.DiffusionEMD(hm.Graph.from_grid((30,)), max_scale=5, dtype="float64").fit()
+    >>> logits = torch.zeros(30, dtype=torch.float64, requires_grad=True)
+    >>> target = torch.eye(30, dtype=torch.float64)[15]
+    >>> diffusion_emd(torch.softmax(logits, 0), target, model).backward()
+    >>> int(logits.grad.argmin())  # mass is wanted at the target
+    15
+    """
+    check_is_fitted(model)
+    one = check_masses("first", first, model.n_features_in_, normalize=model.normalize)
+    other = check_masses("second", second, model.n_features_in_, normalize=model.normalize)
+    check_together(first=one, second=other)
+    difference = one - other
+    return _Embedding.apply(torch.atleast_2d(difference), model).abs().sum(dim=1).reshape(difference.shape[:-1])
+
+
+class _Embedding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Any, model: DiffusionEMD) -> Any:
+        ctx.model, ctx.like = model, (rows.device, rows.dtype)
+        masses = np.ascontiguousarray(rows.detach().cpu().numpy())
+        values = model.prepared_.embed(model.graph_.gather(masses), n_threads=check_threads(model.n_jobs))
+        return torch.from_numpy(values).to(*ctx.like)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, None]:
+        return torch.from_numpy(ctx.model.apply_transpose(gradient.cpu().numpy())).to(*ctx.like), None
+
 
 # New points enter by a kernel half as wide as the graph's, over ENTRY_NODES times as many nodes as the graph has
 # neighbors. Weights fall to zero at the last node, or the loss would jump where another node takes its place: the

@@ -4,10 +4,13 @@ With y_k = sum_j c_kj T_j(X) x and gradients g_k on the y_k, the adjoint of the 
 run from the last term to the first with sources: b_j = sum_k c_kj g_k + 2 X b_{j+1} - b_{j+2} (Clenshaw). It needs no
 T_j, and b_0 is the gradient on x. The gradient on X is b_1 T_0^T + 2 sum_j b_{j+1} T_j^T, which does need them: they
 are found again from the last two, because T_{j-1} = 2 X T_j - T_{j+1} runs backwards as well as forwards.
+
+`operator_at` is S as a function of the points, on a fixed support: Gaussian kernel and both normalizations.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,8 +26,9 @@ from torch.autograd.function import once_differentiable
 from heatmover._typing import Float64
 from heatmover.diffusion.chebyshev import WIDEST_BLOCK, power_coefficients
 from heatmover.diffusion.operator import csr_structure
+from heatmover.errors import GraphWarning
 
-__all__ = ["Expansion", "SparsityPattern", "powers"]
+__all__ = ["Expansion", "SparsityPattern", "operator_at", "powers"]
 
 # Below this many entries of S a step is not handed to threads. Estimated (2 ns an entry, 0.1 ms a handover), untuned.
 SHARED_ABOVE = 200_000
@@ -235,3 +239,65 @@ def _backward(
             )  # fmt: skip
             current, other = other, current
     return np.ascontiguousarray(current[:, top.shape[1] :]), on_data
+
+
+def operator_at(points: torch.Tensor, support: SparsityPattern, width: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return S and d at the given points, in float64; gradients flow to the points.
+
+    Parameters
+    ----------
+    points
+        ``(n_points, n_dimensions)``, float64, on the CPU.
+    support
+        Who is a neighbour of whom, itself included.
+    width
+        Of the kernel ``exp(-d^2 / width^2)``.
+
+    Returns
+    -------
+    data, degree
+        Entries of S ``(n_entries,)`` and d ``(n_points,)``.
+    """
+    return _Operator.apply(points, support, width)  # type: ignore[no-any-return]
+
+
+class _Operator(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, points: Any, support: SparsityPattern, width: float) -> tuple[Any, Any]:
+        from heatmover._compiled.adjoint import gaussian, normalized
+
+        places = np.ascontiguousarray(points.detach().numpy())
+        affinity, density = np.empty(support.indices.size), np.empty(support.n_points)
+        with support.in_threads() as run:
+            run(gaussian, support.indptr, support.indices, places, width, affinity, density)
+        _warn_of_lost_points(support, density)
+        data, degree = np.empty_like(affinity), np.empty_like(density)
+        normalized(support.indptr, support.indices, affinity, density, data, degree)
+        ctx.support, ctx.width = support, width
+        ctx.arrays = (places, affinity, density, degree) if points.requires_grad else None
+        return torch.from_numpy(data), torch.from_numpy(degree)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, on_data: Any, on_degree: Any) -> tuple[Any, ...]:
+        from heatmover._compiled.adjoint import moves
+
+        places, affinity, density, degree = ctx.arrays
+        result = np.zeros_like(places)
+        # Copies, because the kernel overwrites them and they belong to the caller.
+        upstream = on_data.numpy().copy(), on_degree.numpy().copy()
+        pattern = ctx.support.indptr, ctx.support.indices
+        moves(*pattern, places, ctx.width, affinity, density, degree, *upstream, result)
+        return torch.from_numpy(result), None, None
+
+
+def _warn_of_lost_points(support: SparsityPattern, density: Any) -> None:
+    """Name the points whose affinities to all their neighbours are lost in the rounding of that to themselves."""
+    lost = support.order[(np.diff(support.indptr) > 1) & (density == 1)]
+    if lost.size:
+        warnings.warn(
+            f"Expected every point near one of its neighbours, found {lost.size} that left them all (first: point "
+            f"{lost.min()}); such a point keeps its mass and its gradient is zero. Call rebuild(points).",
+            GraphWarning,
+            stacklevel=2,
+        )

@@ -1,7 +1,7 @@
 """Shortlists: likely neighbours from a graph of faiss over sums of columns, which a search then compares in full.
 
-Sums of columns that rise and fall together keep most of an L1 distance (`heatmover.embedding.sketch`): 64 of them take
-the place of thousands of features. faiss links every row of sums to near ones (HNSW), and a search walks along these
+Sums of columns that rise and fall together keep most of an L1 distance (`heatmover.embedding.neighbors`): 64 of them
+replace thousands of features. faiss links every row of sums to near ones (HNSW), and a search walks along these
 links. How long it walks is measured when the graph is built: rows that are not in it yet are searched for, as new
 samples will be, until 99 % of their true neighbours are found.
 """
@@ -28,7 +28,7 @@ from heatmover._threads import in_threads
 from heatmover._typing import Float64, FloatArray, Int64
 from heatmover._validation import import_extra
 from heatmover.embedding.distances import pairwise_distances
-from heatmover.embedding.sketch import Groups, learn_groups, sum_of_groups
+from heatmover.embedding.neighbors import Groups, learn_groups, sum_of_groups
 from heatmover.errors import InvalidInputError
 from heatmover.index.rows import Rows, without
 from heatmover.storage import Samples, sealed, unsealed, writing

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from heatmover.embedding import neighbors, sketch
+from heatmover.embedding import neighbors
 from heatmover.embedding.distances import check_rows, pairwise_distances
-from heatmover.embedding.neighbors import nearest
-from heatmover.embedding.sketch import Groups, choose_groups, learn_groups, nearest_by_groups, sum_of_groups
+from heatmover.embedding.neighbors import Groups, choose_groups, learn_groups, nearest, nearest_by_groups, sum_of_groups
 from heatmover.errors import InvalidInputError
 
 
@@ -104,14 +103,14 @@ def test_rows_far_from_zero_and_near_each_other():
 def test_where_nothing_can_be_left_out_all_are_compared(monkeypatch):
     rows = np.random.default_rng(0).normal(size=(60, 40))
     compared = []
-    whole = sketch._Search._in_tiles
-    monkeypatch.setattr(sketch._Search, "_in_tiles", lambda self, block: compared.append(block) or whole(self, block))
+    whole = neighbors._Search._in_tiles
+    monkeypatch.setattr(neighbors._Search, "_in_tiles", lambda self, block: compared.append(block) or whole(self, block))
     assert_found(rows, 2)
     assert compared
 
 
 def test_bounds_are_held_for_as_many_rows_as_memory_allows(monkeypatch):
-    monkeypatch.setattr(sketch, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(neighbors, "BLOCK_BYTES", 1000)
     assert_found(smooth_rows(60), 2)
 
 
@@ -129,8 +128,8 @@ def test_values_that_bounds_cannot_hold_are_left_to_the_full_search(bad):
 def for_any_work(monkeypatch):
     """Look for groups however small the input."""
     monkeypatch.setattr(neighbors, "FEWEST_PAIRS", 1)
-    monkeypatch.setattr(sketch, "SUM_COST", 0)
-    monkeypatch.setattr(sketch, "PASS_COST", 0)
+    monkeypatch.setattr(neighbors, "SUM_COST", 0)
+    monkeypatch.setattr(neighbors, "PASS_COST", 0)
 
 
 @pytest.mark.usefixtures("for_any_work")
