@@ -26,6 +26,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
@@ -37,7 +38,6 @@ from heatmover._words import counted
 from heatmover.diffusion.scales import finest_scale
 from heatmover.embedding import DiffusionEMD, pairwise_distances
 from heatmover.embedding.definition import block_weights, scale_weights
-from heatmover.embedding.estimator import unfitted_copy
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument, in_python
 from heatmover.graphs import Graph
 from heatmover.graphs.metrics import ALIASES, METRICS
@@ -328,7 +328,7 @@ def calibrate(
     masses = _check_masses(mu, base, graph)
     costs = _check_ground(ground, points, masses.shape[1])
     if not _is_fitted(base):
-        base = unfitted_copy(base).fit(masses)
+        base = clone(base).fit(masses)
     fewest = max(FEWEST, 2 * base.n_scales_)
     if check_integer("n_pairs", n_pairs, minimum=1) < fewest:
         raise InvalidInputError(
@@ -694,7 +694,7 @@ def _blocks(
     """Return the first of these largest scales that can be computed, and the L1 norm of every block of every pair."""
     settings = {"n_scales": None, "compress": False if base.compress_ is None else base.compress_}
     for top in tops:
-        wide: DiffusionEMD = unfitted_copy(base).set_params(
+        wide: DiffusionEMD = clone(base).set_params(
             graph=base.graph_, max_scale=top, weights=np.ones(top + 1), **settings
         )
         try:
@@ -838,7 +838,7 @@ def _fitted_model(base: DiffusionEMD, fit: _Fit, masses: sp.csr_array) -> Diffus
     # A scale between others that weighs nothing would be a block of zeros, of which nobody can tell noise from signal.
     weights = np.where(weights > 0, weights, NEXT_TO_NOTHING * weights.max())
     settings: dict[str, Any] = {"graph": base.graph_, "max_scale": top, "n_scales": None}
-    model: DiffusionEMD = unfitted_copy(base).set_params(**settings, weights=tuple(weights[positive[0] :].tolist()))
+    model: DiffusionEMD = clone(base).set_params(**settings, weights=tuple(weights[positive[0] :].tolist()))
     with warnings.catch_warnings():
         _ignore_known()
         return model.fit(masses)

@@ -104,7 +104,9 @@ def test_where_nothing_can_be_left_out_all_are_compared(monkeypatch):
     rows = np.random.default_rng(0).normal(size=(60, 40))
     compared = []
     whole = neighbors._Search._in_tiles
-    monkeypatch.setattr(neighbors._Search, "_in_tiles", lambda self, block: compared.append(block) or whole(self, block))
+    monkeypatch.setattr(
+        neighbors._Search, "_in_tiles", lambda self, block: compared.append(block) or whole(self, block)
+    )
     assert_found(rows, 2)
     assert compared
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from sklearn.base import clone
 
 from heatmover._handed import handed
 from heatmover._progress import SILENT, Progress
@@ -40,7 +41,7 @@ from heatmover.cohort.draw import (
     smallest,
 )
 from heatmover.embedding.distances import pairwise_distances
-from heatmover.embedding.estimator import DiffusionEMD, unfitted_copy
+from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Diagnosis, Graph, Landmarks
 from heatmover.manifold import classical_scaling
@@ -657,7 +658,7 @@ def check_model(model: object, *, random_state: int | None, n_jobs: int | None) 
         raise InvalidInputError("model to be a DiffusionEMD", type(model).__name__)
     if model.graph is not None:
         raise InvalidInputError("model without a graph", repr(model.graph), "pass the graph in place of the points")
-    copy: DiffusionEMD = unfitted_copy(model)
+    copy: DiffusionEMD = clone(model)
     if n_jobs is not None:
         copy.set_params(n_jobs=n_jobs)
     copy.check_parameters()

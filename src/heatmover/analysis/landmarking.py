@@ -9,13 +9,14 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from sklearn.base import clone
 
 from heatmover._progress import Progress
 from heatmover._typing import Float64, Int64
 from heatmover._validation import check_integer, check_random_state
 from heatmover._words import counted
 from heatmover.embedding.distances import pairwise_distances
-from heatmover.embedding.estimator import DiffusionEMD, unfitted_copy
+from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
 from heatmover.graphs import Graph, Landmarks
 from heatmover.graphs.distinct import distinct_points, draw_by_mass, gather_masses
@@ -256,5 +257,5 @@ def _distances(graph: Graph, measures: Measures, settings: DiffusionEMD) -> Floa
     with warnings.catch_warnings():  # of a graph that nobody asked for
         warnings.simplefilter("ignore", GraphWarning)
         warnings.simplefilter("ignore", EmbeddingWarning)
-        embedding = unfitted_copy(settings).set_params(graph=graph).fit_transform(measures)
+        embedding = clone(settings).set_params(graph=graph).fit_transform(measures)
     return np.asarray(pairwise_distances(embedding, n_jobs=settings.n_jobs), dtype=np.float64)

@@ -43,7 +43,9 @@ __all__ = [
     "Regions",
     "block_weights",
     "combination",
+    "diffused",
     "embed",
+    "embed_densities",
     "embed_transposed",
     "measures_within",
     "nested_regions",
@@ -336,6 +338,22 @@ def embed(
 
     diffuser, blocks = _divided(diffuser, rows.shape[0], n_threads)
     in_threads(fill, blocks, n_threads)
+    return embedding
+
+
+def diffused(diffuser: Diffuser, rows: Any, scales: range, *, n_threads: int) -> Block:
+    """Return the densities of all measures ``(n_measures, n_points)``, ``(n_scales, n_points, n_measures)``."""
+    diffuser, blocks = _divided(diffuser, rows.shape[0], n_threads)
+    parts = in_threads(lambda block: np.stack(list(diffuser.diffuse(_columns(rows[block]), scales))), blocks, n_threads)
+    return np.concatenate(parts, axis=2)
+
+
+def embed_densities(densities: Block, layout: Layout, *, dtype: npt.DTypeLike) -> FloatArray:
+    """Return what `embed` does, bit-identical, from the densities at the scales 0, 1, ...; see `diffused`."""
+    embedding = np.zeros((densities.shape[2], layout.n_features), dtype=dtype)
+    fill_block = _fill_points if layout.regions is None else _fill_regions
+    fill_block((densities[scale] for scale in layout.scales), layout, embedding)
+    _check_held(embedding)
     return embedding
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import numbers
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import wraps
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from joblib import hash as content_hash  # type: ignore[import-untyped]
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_memory as check_joblib_memory
 
 from heatmover._files import plain
 from heatmover._typing import FloatArray
@@ -29,25 +32,18 @@ from heatmover._validation import (
     check_threads,
 )
 from heatmover._words import counted
-from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.operator import Diffuser, DiffusionOperator
 from heatmover.diffusion.planning import METHODS
-from heatmover.embedding.definition import NORMS
+from heatmover.embedding.definition import NORMS, diffused, embed_densities
 from heatmover.embedding.distances import l1_distances
 from heatmover.embedding.preparation import (
     LARGEST_EMBEDDING,
-    Groundwork,
     ModelParameters,
     Preparation,
-    lay_groundwork,
+    PreparedDiffusion,
     lay_out,
+    prepare_diffusion,
     skeleton_tolerance,
-)
-from heatmover.embedding.reuse import (
-    DEFAULT_MEMORY,
-    RememberingDiffuser,
-    SharedDiffusion,
-    digest,
-    digest_of_record,
 )
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, Sentence, argument, in_python
 from heatmover.graphs import Graph
@@ -56,10 +52,13 @@ from heatmover.measures import Measures, check_measures
 from heatmover.storage import Record, Store
 from heatmover.storage.record import texts_record
 
-__all__ = ["MODEL_SCHEMA", "MODEL_VERSION", "DiffusionEMD", "unfitted_copy", "warn_of_near_cuts"]
+__all__ = ["MODEL_SCHEMA", "MODEL_VERSION", "DiffusionEMD", "warn_of_near_cuts"]
 
 # Of the records of fitted models; `docs/atlas_format.md` describes them.
 MODEL_SCHEMA, MODEL_VERSION = "heatmover-model", 1
+
+# Parameters of a stored model, but for its graph and for where this computer keeps densities.
+NOT_STORED = {"graph", "memory"}
 
 DENSITIES = ("adjoint", "function")
 COMPRESSIONS = ("regions", "centres")
@@ -148,6 +147,10 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     random_state
         Seed of the sample of points that ``max_scale="auto"`` looks at, of the basis of the coarse scales and of the
         regions.
+    memory
+        Folder or `joblib.Memory`, as of a scikit-learn pipeline, that keeps what does not depend on ``alpha``, ``norm``,
+        ``n_scales`` and ``weights``: a search over these prepares and diffuses only once. Results are bit-identical with
+        and without it. None: nothing is kept.
 
     Attributes
     ----------
@@ -215,6 +218,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         n_jobs: int | None = None,
         random_state: int | None = 0,
         weights: npt.ArrayLike | None = None,
+        memory: Any = None,
     ) -> None:
         self.graph = graph
         self.method = method
@@ -231,6 +235,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.weights = weights
+        self.memory = memory
 
     @classmethod
     def from_paper(
@@ -339,92 +344,20 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             asked["weights"] = tuple(np.asarray(self.weights, dtype=np.float64).tolist())
         self.graph_ = Graph.from_grid((rows.shape[1],)) if self.graph is None else self.graph
         settings, n_threads = ModelParameters(**asked), check_threads(self.n_jobs)
-        rng = check_random_state(self.random_state)
-        known = self._known(rows)
-        operator = known("operator", lambda: DiffusionOperator.from_graph(self.graph_))
-        _warn_of_components(operator, rows)
-        _warn_of_alternation(operator, rows)
-
-        def groundwork() -> Groundwork:
-            n_measures = None if X is None else rows.shape[0]
-            return lay_groundwork(operator, rows, settings, n_measures=n_measures, rng=rng, n_threads=n_threads)
-
-        # Only a seed says which numbers are drawn; a generator is the user's own, and goes on.
-        seeded = isinstance(self.random_state, int | np.integer)
-        key = ("groundwork", X is None, settings.of_diffusion, self.random_state)
-        ground = known(key, groundwork) if seeded else groundwork()
-        prepared = lay_out(ground, settings, n_threads=n_threads, rng=None if seeded else rng)
-        scale = prepared.choice.max_scale
-        _warn_of_graph(known(("near cuts", scale), lambda: near_cuts(self.graph_, operator, rows, scale)))
+        # Only a seed says which numbers are drawn; the diffusion of a generator cannot be kept.
+        kept = self.memory is not None and isinstance(self.random_state, int | np.integer)
+        key = (self.graph_.node_affinity, rows, X is None, settings.of_diffusion, self.random_state)
+        self._diffusion_key = _content(*key) if kept else None
+        prepare = _kept(self.memory if kept else None, _prepare_diffusion)
+        n_measures, rng = None if X is None else rows.shape[0], check_random_state(self.random_state)
+        diffusion, near_cut = prepare(self._diffusion_key, self.graph_, rows, settings, n_measures, rng, n_threads)
+        _warn_of_components(diffusion.operator, rows)
+        _warn_of_alternation(diffusion.operator, rows)
+        prepared = lay_out(diffusion, settings, n_threads=n_threads)
+        _warn_of_graph(near_cut)
         _warn_of_compression(prepared)
         self._take(prepared)
-        self._diffusion_name = self._name_diffusion()
         return self
-
-    def _known(self, rows: Any) -> Callable[[Any, Callable[[], Any]], Any]:
-        """Return a function that computes what fits of this graph and these measures need, or finds it."""
-        shared = self._shared_diffusion()
-        if shared is None:
-            return lambda _, compute: compute()
-        graph, measures = self._name_graph(shared), digest([rows])
-
-        def known(key: Any, compute: Callable[[], Any]) -> Any:
-            # The operator is that of any measures.
-            return shared.computed((graph, key) if key == "operator" else (graph, measures, key), compute)
-
-        return known
-
-    def _shared_diffusion(self) -> SharedDiffusion | None:
-        return getattr(self, "_shared", None)
-
-    def _name_graph(self, shared: SharedDiffusion) -> object:
-        """Return what tells the graph from others; a row of bins is its length."""
-        return self.graph_.n_points if self.graph is None else shared.name_of(self.graph_)
-
-    def _name_diffusion(self) -> tuple[object, bytes, bool] | None:
-        """Return what tells the way in which measures are diffused from others, if anything is to be shared."""
-        shared, prepared = self._shared_diffusion(), self.prepared_
-        if shared is None:
-            return None
-        return self._name_graph(shared), digest_of_record(prepared.diffuser.to_record()), prepared.adjoint
-
-    def reuse_diffusion(self, memory: int | float | str | None = DEFAULT_MEMORY) -> Self:
-        """Let the fits of this estimator and of its clones share what they have in common.
-
-        Scales, the way to diffuse and the densities of measures do not depend on ``alpha``, ``norm``, ``n_scales`` and
-        ``weights``: a search over these needs them only once. Clones made by scikit-learn share them without being
-        asked, so that `GridSearchCV` and `cross_val_score` do; call this to choose the memory, or to fit one estimator
-        several times. Results have the same bits with and without. Threads share, other processes do not.
-
-        Parameters
-        ----------
-        memory
-            What may be kept, in bytes or as ``"2 GB"``; what was not used for longest goes first. Measures whose
-            densities take more than this are diffused as if nothing was shared. None: share nothing, not even among
-            clones.
-
-        Returns
-        -------
-        DiffusionEMD
-            Itself. What was kept before is forgotten.
-
-        Examples
-        --------
-        >>> import heatmover as hm
-        >>> data = hm.datasets.ring(8, points_per_measure=25)
-        >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10)).reuse_diffusion("100 MB")
-        >>> [model.set_params(alpha=alpha).fit_transform(data.measures()).shape[0] for alpha in (0.3, 0.4, 0.5)]
-        [8, 8, 8]
-        """
-        self._shared = None if memory is None else SharedDiffusion(check_memory(memory))
-        return self
-
-    def __sklearn_clone__(self) -> Self:
-        if not hasattr(self, "_shared"):
-            self.reuse_diffusion()
-        clone: Self = super().__sklearn_clone__()
-        clone._shared = self._shared
-        return clone
 
     def distance(self, mu: Any, nu: Any) -> float:
         """Return the Diffusion Earth Mover's Distance between two measures.
@@ -573,7 +506,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
                 type(self.random_state).__name__,
                 "set_params(random_state=0) changes nothing that was fitted",
             )
-        parameters = {name: plain(value) for name, value in self.get_params().items() if name != "graph"}
+        parameters = {name: plain(value) for name, value in self.get_params().items() if name not in NOT_STORED}
         values = {"parameters": parameters, "own_grid": self.graph is None, "n_features_in": int(self.n_features_in_)}
         names = getattr(self, "feature_names_in_", None)
         parts = {"graph": self.graph_.to_record(), "prepared": self.prepared_.to_record()}
@@ -583,7 +516,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     def from_record(cls, record: Record) -> Self:
         """Return the fitted model of a record, or raise if it is none."""
         graph, parameters = Graph.from_record(record.part("graph")), record.mapping("parameters")
-        expected = set(cls().get_params()) - {"graph"}
+        expected = set(cls().get_params()) - NOT_STORED
         if set(parameters) != expected:
             raise InvalidInputError(
                 f"the {len(expected)} parameters of a stored model",
@@ -691,11 +624,14 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         return tags
 
     def _embed(self, rows: Any) -> FloatArray:
-        prepared, shared, name = self.prepared_, self._shared_diffusion(), getattr(self, "_diffusion_name", None)
-        size = rows.shape[0] * len(prepared.layout.scales) * prepared.layout.n_points * prepared.precision.itemsize
-        if shared is not None and name is not None and size <= shared.memory:
-            prepared = replace(prepared, diffuser=RememberingDiffuser(prepared.diffuser, shared, name))
-        return prepared.embed(rows, n_threads=check_threads(self.n_jobs))
+        prepared, n_threads = self.prepared_, check_threads(self.n_jobs)
+        key = getattr(self, "_diffusion_key", None)
+        if key is None or self.memory is None or prepared.table is not None:
+            return prepared.embed(rows, n_threads=n_threads)
+        diffuse = _kept(self.memory, _densities)
+        scales = range(prepared.choice.max_scale + 1)
+        densities = diffuse(_content(key, rows), prepared.diffuser, rows, scales, n_threads)
+        return embed_densities(densities, prepared.layout, dtype=prepared.precision)
 
     def _blocks(self, matrices: Iterable[Any], width: int) -> Iterator[FloatArray]:
         for matrix in matrices:
@@ -746,6 +682,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             raise InvalidInputError("normalize to be True or False", repr(self.normalize))
         check_threads(self.n_jobs)
         check_random_state(self.random_state)
+        if not (self.memory is None or isinstance(self.memory, str | os.PathLike) or hasattr(self.memory, "cache")):
+            raise InvalidInputError("memory to be a folder, a joblib.Memory or None", repr(self.memory))
 
     def _check_rows(self, X: Any, *, reset: bool) -> Any:
         if isinstance(X, Measures):
@@ -778,16 +716,37 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         return self.graph.gather(np.full((1, self.graph.n_points), 1 / self.graph.n_points))
 
 
-def unfitted_copy(model: DiffusionEMD) -> DiffusionEMD:
-    """Return an estimator with the same parameters that, unlike a clone, shares no diffusion with its model.
+def _kept(memory: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose results a memory of joblib keeps, by its first argument, the key."""
+    _, *ignored = inspect.signature(function).parameters
+    kept: Callable[..., Any] = check_joblib_memory(memory).cache(function, ignore=ignored)
+    return kept
 
-    Examples
-    --------
-    >>> unfitted_copy(DiffusionEMD(alpha=0.4)).alpha
-    0.4
-    """
-    copy: DiffusionEMD = BaseEstimator.__sklearn_clone__(model)
-    return copy
+
+def _content(*values: Any) -> str:
+    """Return a hash of values; of a sparse matrix its arrays, for it also remembers what was asked of it."""
+    arrays = [[x.data, x.indices, x.indptr] if sp.issparse(x) else x for x in values]
+    return str(content_hash(arrays))
+
+
+def _prepare_diffusion(
+    key: str | None,  # noqa: ARG001
+    graph: Graph,
+    rows: Any,
+    settings: ModelParameters,
+    n_measures: int | None,
+    rng: np.random.Generator,
+    n_threads: int,
+) -> tuple[PreparedDiffusion, str]:
+    """Return what is prepared once for all weights, and what `near_cuts` says; ``key`` names it in a memory."""
+    operator = DiffusionOperator.from_graph(graph)
+    diffusion = prepare_diffusion(operator, rows, settings, n_measures=n_measures, rng=rng, n_threads=n_threads)
+    return diffusion, near_cuts(graph, operator, rows, diffusion.choice.max_scale)
+
+
+def _densities(key: str, diffuser: Diffuser, rows: Any, scales: range, n_threads: int) -> FloatArray:  # noqa: ARG001
+    """Return the densities of all measures at all scales; ``key`` names them in a memory."""
+    return diffused(diffuser, rows, scales, n_threads=n_threads)
 
 
 def _refuse_contradictions(parameters: dict[str, Any], asked: dict[str, object]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -41,15 +40,15 @@ __all__ = [
     "DEFAULT_DELTA",
     "LARGEST_EMBEDDING",
     "Compression",
-    "Groundwork",
     "ModelParameters",
     "Preparation",
+    "PreparedDiffusion",
     "centres_of_scales",
     "choose_compression",
     "fewest_regions",
-    "lay_groundwork",
     "lay_out",
     "prepare",
+    "prepare_diffusion",
     "regions_of_scales",
     "skeleton_tolerance",
 ]
@@ -235,8 +234,8 @@ class Preparation:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Groundwork:
-    """What of a preparation depends neither on the number of scales nor on their weights, and is paid for only once.
+class PreparedDiffusion:
+    """The part of a preparation that depends neither on the number of scales nor on their weights.
 
     Attributes
     ----------
@@ -292,11 +291,11 @@ def prepare(
     rng, n_threads
         For all random choices; to use.
     """
-    ground = lay_groundwork(operator, rows, settings, n_measures=n_measures, rng=rng, n_threads=n_threads)
-    return lay_out(ground, settings, rng=rng, n_threads=n_threads)
+    diffusion = prepare_diffusion(operator, rows, settings, n_measures=n_measures, rng=rng, n_threads=n_threads)
+    return lay_out(diffusion, settings, n_threads=n_threads)
 
 
-def lay_groundwork(
+def prepare_diffusion(
     operator: DiffusionOperator,
     rows: Any,
     settings: ModelParameters,
@@ -304,7 +303,7 @@ def lay_groundwork(
     n_measures: int | None,
     rng: np.random.Generator,
     n_threads: int,
-) -> Groundwork:
+) -> PreparedDiffusion:
     """Do what is the same for all parameters with the same ``settings.of_diffusion``; arguments as in `prepare`."""
     _check_method(operator, settings.method)
     chosen = "walk" if operator.is_uneven else settings.method
@@ -321,38 +320,34 @@ def lay_groundwork(
     _check_tolerance(operator, plan.method, settings.tol, coarsest)
     precision = _choose_precision(work, plan, settings, coarsest)
     diffuser = _diffuser(work, plan, precision, adjoint=settings.adjoint)
-    return Groundwork(operator, choice, plan, skeletons, precision, diffuser, n_measures, rng)
+    return PreparedDiffusion(operator, choice, plan, skeletons, precision, diffuser, n_measures, rng)
 
 
-def lay_out(
-    ground: Groundwork, settings: ModelParameters, *, n_threads: int, rng: np.random.Generator | None = None
-) -> Preparation:
+def lay_out(diffusion: PreparedDiffusion, settings: ModelParameters, *, n_threads: int) -> Preparation:
     """Decide what is compared: the scales that are kept, their weights, the columns and the table.
 
     Parameters
     ----------
-    ground
-        From `lay_groundwork`. Nothing of it changes, so that it serves any number of times, to the same bits.
+    diffusion
+        From `prepare_diffusion`; nothing of it changes but the state of its generator.
     settings, n_threads
         As in `prepare`.
-    rng
-        For the regions. None: a copy of that of the groundwork.
     """
-    n_measures, operator, plan = ground.n_measures, ground.operator, ground.plan
-    work = _workload(operator, settings, n_measures, deepcopy(ground.rng) if rng is None else rng, n_threads)
-    scales = _kept_scales(ground.choice.max_scale, settings)
+    n_measures, operator, plan = diffusion.n_measures, diffusion.operator, diffusion.plan
+    work = _workload(operator, settings, n_measures, diffusion.rng, n_threads)
+    scales = _kept_scales(diffusion.choice.max_scale, settings)
     shape = (n_measures or MANY, len(scales), operator.n_points)
-    compression = choose_compression(settings.compress, shape, ground.precision.itemsize)
-    layout = _layout(work, plan, scales, settings, compression.delta, ground.skeletons)
+    compression = choose_compression(settings.compress, shape, diffusion.precision.itemsize)
+    layout = _layout(work, plan, scales, settings, compression.delta, diffusion.skeletons)
     return Preparation(
-        ground.choice,
+        diffusion.choice,
         plan.method,
         plan.reason,
         compression,
         layout,
-        ground.precision,
-        ground.diffuser,
-        _table(work, plan, layout, settings, ground.precision, n_measures),
+        diffusion.precision,
+        diffusion.diffuser,
+        _table(work, plan, layout, settings, diffusion.precision, n_measures),
         settings.adjoint,
     )
 
