@@ -12,7 +12,7 @@ from heatmover.analysis.batches import align_batches
 from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError
 from heatmover.scale import InPieces
-from heatmover.scale.checkpoint import describe_input
+from heatmover.scale.pieces import describe_input
 from heatmover.statistics.tests import separate
 
 KINDS = np.array([[0.0, 0.0, 0.0], [1.6, 0.0, 0.0], [0.0, 1.8, 0.4]])

@@ -166,7 +166,7 @@ def test_cohorts_in_pieces(cells, tmp_path, name):
         (tmp_path / folder).mkdir()
         options = {"representation": ["a", "b", "c"], "sample_key": "sample", "standardize": True}
         cohort = read_cohort(write(frame, tmp_path / folder / name), **options)
-        found.append(compare_cohort(cohort, landmarks=33, n_neighbors=10, passes=1))
+        found.append(compare_cohort(cohort, landmarks=33, n_neighbors=10))
     one, two = found
     np.testing.assert_array_equal(one.landmarks.centers, two.landmarks.centers)
     np.testing.assert_array_equal(one.distances, two.distances)
@@ -175,7 +175,7 @@ def test_cohorts_in_pieces(cells, tmp_path, name):
 
 def test_draws_from_many_cells(monkeypatch, tmp_path, cells):
     """With fewer cells looked at than there are."""
-    monkeypatch.setattr("heatmover.scale.chunks.PER_LANDMARK", 10)
+    monkeypatch.setattr("heatmover.scale.landmarks.PER_LANDMARK", 10)
     monkeypatch.setattr("heatmover.scale.landmarks.AGREEMENT_POINTS", 300)
     found = []
     for frame, name in zip(cells[:2], ("a.parquet", "b.parquet"), strict=True):

@@ -7,7 +7,7 @@ import pytest
 
 import heatmover as hm
 from heatmover.cohort import read_cohort
-from heatmover.scale import chunks
+from heatmover.scale import landmarks
 
 
 def write_cells(path, data, group_rows):
@@ -53,10 +53,10 @@ def small_pieces(monkeypatch):
     """Return a function that sets the cells of a piece and of a block, as if the cohort were large."""
 
     def cut(piece_rows, block_rows=256):
-        monkeypatch.setattr(chunks, "MOST_CELLS", piece_rows)
-        monkeypatch.setattr(chunks, "LEAST_CELLS", 1)
-        monkeypatch.setattr(chunks, "PIECES", 1)
-        monkeypatch.setattr(chunks, "MOST_ROWS", block_rows)
-        monkeypatch.setattr(chunks, "LEAST_ROWS", min(block_rows, 16))
+        monkeypatch.setattr(landmarks, "MOST_CELLS", piece_rows)
+        monkeypatch.setattr(landmarks, "LEAST_CELLS", 1)
+        monkeypatch.setattr(landmarks, "PIECES", 1)
+        monkeypatch.setattr(landmarks, "MOST_ROWS", block_rows)
+        monkeypatch.setattr(landmarks, "LEAST_ROWS", min(block_rows, 16))
 
     return cut

@@ -13,8 +13,8 @@ import pytest
 import heatmover as hm
 from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError
-from heatmover.scale import checkpoint, compare_cohort, landmarks
-from heatmover.scale.checkpoint import open_checkpoint
+from heatmover.scale import compare_cohort, landmarks, pieces, stages
+from heatmover.scale.stages import open_checkpoint
 
 MANIFEST = {"heatmover": {"version": "1"}, "input": {"cells": 10}, "settings": {"landmarks": 5}}
 LANDMARKS = 60
@@ -27,10 +27,10 @@ def opened(path, manifest=MANIFEST, *, resume=False, need=0):
 def test_what_was_saved_is_loaded_to_the_bit(tmp_path):
     arrays = {"a": np.array([[1.5, -0.0], [np.nan, 3]]), "empty": np.empty((0, 3), dtype=np.int32)}
     with opened(tmp_path / "store") as store:
-        store.save("stage/000000", arrays)
+        store.save("stage", 0, arrays)
     with opened(tmp_path / "store", resume=True) as store:
-        found = store.load("stage/000000")
-        assert store.load("stage/000001") is None
+        found = store.load("stage", 0)
+        assert store.load("stage", 1) is None
     assert {key: (array.dtype, array.shape, array.tobytes()) for key, array in found.items()} == {
         key: (array.dtype, array.shape, array.tobytes()) for key, array in arrays.items()
     }
@@ -38,15 +38,15 @@ def test_what_was_saved_is_loaded_to_the_bit(tmp_path):
 
 def test_a_torn_piece_counts_as_not_finished(tmp_path):
     with opened(tmp_path / "store") as store:
-        store.save("stage/000000", {"a": np.arange(1000)})
-        store.save("stage/000001", {"a": np.arange(1000)})
+        store.save("stage", 0, {"a": np.arange(1000)})
+        store.save("stage", 1, {"a": np.arange(1000)})
         chunk = next(path for path in (tmp_path / "store/stage/000000/a").rglob("*") if path.name == "0")
         chunk.write_bytes(chunk.read_bytes()[:-3])
         (tmp_path / "store/stage/000001/zarr.json").write_text("")
-        assert store.load("stage/000000") is None
-        assert store.load("stage/000001") is None
-        store.save("stage/000000", {"a": np.arange(3)})
-        assert store.load("stage/000000")["a"].tolist() == [0, 1, 2]
+        assert store.load("stage", 0) is None
+        assert store.load("stage", 1) is None
+        store.save("stage", 0, {"a": np.arange(3)})
+        assert store.load("stage", 0)["a"].tolist() == [0, 1, 2]
 
 
 def test_leftovers_of_a_killed_process_are_removed(tmp_path):
@@ -59,21 +59,21 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path):
 
 def test_no_space_left_is_told_and_nothing_earlier_is_lost(tmp_path, monkeypatch):
     with opened(tmp_path / "store") as store:
-        store.save("stage/000000", {"a": np.arange(3)})
-        write = checkpoint.write_group
+        store.save("stage", 0, {"a": np.arange(3)})
+        write = stages.write_group
 
         def full(place, arrays, attributes):
             write(place, {}, attributes)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         with monkeypatch.context() as patch:
-            patch.setattr(checkpoint, "write_group", full)
+            patch.setattr(stages, "write_group", full)
             with pytest.raises(InvalidInputError, match=r"space to write .*no space left .*resume=True"):
-                store.save("stage/000001", {"a": np.arange(3)})
-        assert store.load("stage/000001") is None
+                store.save("stage", 1, {"a": np.arange(3)})
+        assert store.load("stage", 1) is None
         assert not list((tmp_path / "store").glob(".unfinished*"))
     with opened(tmp_path / "store", resume=True) as store:
-        assert store.load("stage/000000")["a"].tolist() == [0, 1, 2]
+        assert store.load("stage", 0)["a"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,8 @@ def test_no_space_left_is_told_and_nothing_earlier_is_lost(tmp_path, monkeypatch
         ({"input": {"cells": 11}}, "input cells: 10 then, 11 now"),
         ({"settings": {"landmarks": 6}}, "settings landmarks: 5 then, 6 now"),
         ({"heatmover": {"version": "2"}}, "heatmover version: '1' then, '2' now"),
-        ({"settings": {"landmarks": 5, "passes": 1}}, "settings passes: None then, 1 now"),
+        ({"settings": {"landmarks": 5, "units": "geodesic"}}, "settings units: None then, 'geodesic' now"),
+        ({"settings": {}}, "settings landmarks: 5 then, None now"),
     ],
 )
 def test_what_changed_is_told(tmp_path, change, message):
@@ -101,8 +102,8 @@ def test_a_store_that_is_there_needs_resume(tmp_path):
 
 def test_resume_begins_a_store_that_is_not_there(tmp_path):
     with opened(tmp_path / "store", resume=True) as store:
-        store.save("a/0", {"a": np.ones(1)})
-    assert (tmp_path / "store/a/0/zarr.json").is_file()
+        store.save("a", 0, {"a": np.ones(1)})
+    assert (tmp_path / "store/a/000000/zarr.json").is_file()
 
 
 def test_a_store_of_another_layout_is_refused(tmp_path):
@@ -113,7 +114,7 @@ def test_a_store_of_another_layout_is_refused(tmp_path):
     metadata["attributes"]["heatmover"]["layout"] = 99
     path.write_text(json.dumps(metadata))
     with (
-        pytest.raises(InvalidInputError, match=r"of layout 2, found layout 99 .*another version of heatmover"),
+        pytest.raises(InvalidInputError, match=r"of layout 3, found layout 99 .*another version of heatmover"),
         opened(tmp_path / "store", resume=True),
     ):
         pass
@@ -140,7 +141,7 @@ def test_a_store_in_use_is_refused(tmp_path):
     with opened(tmp_path / "store") as store:
         with pytest.raises(InvalidInputError, match="no other process uses"), opened(tmp_path / "store", resume=True):
             pass
-        store.save("a/0", {"a": np.ones(1)})
+        store.save("a", 0, {"a": np.ones(1)})
 
 
 def test_too_little_space_or_no_folder_is_told_first(tmp_path):
@@ -179,7 +180,7 @@ class StopAt:
 
 
 def count_calls(monkeypatch, calls):
-    for name in ("draw_cells", "count_cells", "k_means"):
+    for name in ("draw_from_piece", "count_piece", "k_means"):
         original = getattr(landmarks, name)
 
         def counted(*args, original=original, name=name, **options):
@@ -239,70 +240,43 @@ def test_a_changed_input_or_setting_is_refused(file, cohort, tmp_path):
 
 def test_a_large_input_is_told_by_sizes_and_times(cohort, file, monkeypatch):
 
-    monkeypatch.setattr(checkpoint, "CHECKSUM_UP_TO", 0)
-    before = checkpoint.describe_input(cohort)["content"]
+    monkeypatch.setattr(pieces, "CHECKSUM_UP_TO", 0)
+    before = pieces.describe_input(cohort)["content"]
     assert before.startswith("sizes and times")
     os.utime(file, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns + 1))
-    assert checkpoint.describe_input(cohort)["content"] != before
+    assert pieces.describe_input(cohort)["content"] != before
 
 
 def two_stores(tmp_path):
     """Two stores of equal manifests, with two pieces each, no two of them alike."""
     for number, name in enumerate(("store", "other")):
         with opened(tmp_path / name) as store:
-            for piece in ("first/000000", "first/000001", "second/000000"):
-                store.save(piece, {"a": np.arange(3) + 10 * number + len(piece) + int(piece[-1])})
+            for place, piece in enumerate((("first", 0), ("first", 1), ("second", 0))):
+                store.save(*piece, {"a": np.arange(3) + 10 * number + place})
 
 
-@pytest.mark.parametrize(
-    "source", ["store/first/000001", "store/second/000000", "other/first/000000", "store/first/000000/a"]
-)
-@pytest.mark.parametrize("how", ["copy", "link"])
-def test_a_piece_that_belongs_elsewhere_counts_as_not_finished(tmp_path, source, how):
+@pytest.mark.parametrize("source", ["store/first/000001", "store/second/000000", "store/first/000000/a"])
+def test_a_piece_that_belongs_elsewhere_counts_as_not_finished(tmp_path, source):
     two_stores(tmp_path)
     source, place = tmp_path / source, tmp_path / "store/first/000000"
     shutil.copytree(source, tmp_path / "moved")
     shutil.rmtree(place)
-    place.symlink_to(tmp_path / "moved") if how == "link" else shutil.copytree(tmp_path / "moved", place)
+    shutil.copytree(tmp_path / "moved", place)
     with opened(tmp_path / "store", resume=True) as store:
-        assert store.load("first/000000") is None
-        assert store.load("first/000001" if "second" in str(source) else "second/000000") is not None
-        store.save("first/000000", {"a": np.arange(2)})
-        assert store.load("first/000000")["a"].tolist() == [0, 1]
-    assert (tmp_path / "moved").is_dir()  # what a link leads to is not ours to remove
-
-
-def test_a_manifest_of_another_run_brings_no_piece_back(tmp_path):
-    two_stores(tmp_path)
-    shutil.copy(tmp_path / "other/zarr.json", tmp_path / "store/zarr.json")
-    with opened(tmp_path / "store", resume=True) as store:
-        assert store.load("first/000000") is None
-        assert store.load("second/000000") is None
+        assert store.load("first", 0) is None
+        assert store.load(*(("first", 1) if "second" in str(source) else ("second", 0))) is not None
+        store.save("first", 0, {"a": np.arange(2)})
+        assert store.load("first", 0)["a"].tolist() == [0, 1]
 
 
 def test_pieces_of_another_run_are_found_though_all_of_them_moved(tmp_path):
     with opened(tmp_path / "other", MANIFEST | {"settings": {"landmarks": 6}}) as store:
-        store.save("first/000000", {"a": np.arange(3)})
+        store.save("first", 0, {"a": np.arange(3)})
     with opened(tmp_path / "store"):
         pass
     shutil.move(tmp_path / "other/first", tmp_path / "store/first")
     with opened(tmp_path / "store", resume=True) as store:
-        assert store.load("first/000000") is None
-
-
-@pytest.mark.parametrize("change", [{"settings": {"landmarks": 6}}, {"store": "0"}, {"input": {}}, {"settings": []}])
-def test_an_edited_manifest_is_refused(tmp_path, change):
-    two_stores(tmp_path)
-    path = tmp_path / "store/zarr.json"
-    metadata = json.loads(path.read_text())
-    metadata["attributes"]["heatmover"] |= change
-    path.write_text(json.dumps(metadata))
-    asked = MANIFEST | {kind: values for kind, values in change.items() if kind == "settings" and values}
-    with (
-        pytest.raises(InvalidInputError, match=r"a checkpoint as it was written, found .* changed or damaged"),
-        opened(tmp_path / "store", asked, resume=True),
-    ):
-        pass
+        assert store.load("first", 0) is None
 
 
 @pytest.mark.parametrize("text", ["null", "[]", "3", '"x"', "{}", '{"attributes": null}', "[" * 100_000, "\x00"])
@@ -311,8 +285,8 @@ def test_a_description_that_says_nothing_is_refused_or_computed_again(tmp_path, 
     (tmp_path / "store/first/000000/zarr.json").write_text(text)
     (tmp_path / "store/first/000001/a/zarr.json").write_text(text)
     with opened(tmp_path / "store", resume=True) as store:
-        assert store.load("first/000000") is None
-        assert store.load("first/000001") is None
+        assert store.load("first", 0) is None
+        assert store.load("first", 1) is None
     (tmp_path / "store/zarr.json").write_text(text)
     with (
         pytest.raises(InvalidInputError, match="a checkpoint of heatmover, found something else"),
@@ -326,14 +300,14 @@ def test_a_damaged_shape_does_not_ask_for_all_memory(tmp_path):
     path = tmp_path / "store/first/000000/a/zarr.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"shape": [10**15]}))
     with opened(tmp_path / "store", resume=True) as store:
-        assert store.load("first/000000") is None
+        assert store.load("first", 0) is None
 
 
 def test_any_byte_that_changes_is_noticed(tmp_path):
     """One value of one byte at a time, in every file of a piece and of the store."""
     rng = np.random.default_rng(0)
     with opened(tmp_path / "store") as store:
-        store.save("first/000000", {"a": np.arange(40.0), "b": np.zeros((2, 3), np.int32)})
+        store.save("first", 0, {"a": np.arange(40.0), "b": np.zeros((2, 3), np.int32)})
     files = [path for path in sorted((tmp_path / "store").rglob("*")) if path.is_file() and path.name != ".lock"]
     for number in range(40):
         path = files[number % len(files)]
@@ -344,7 +318,7 @@ def test_any_byte_that_changes_is_noticed(tmp_path):
         path.write_bytes(damaged)
         try:
             with opened(tmp_path / "store", resume=True) as store:
-                found = store.load("first/000000")
+                found = store.load("first", 0)
         except InvalidInputError:
             found = None
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -353,7 +327,7 @@ def test_any_byte_that_changes_is_noticed(tmp_path):
             assert found["b"].tobytes() == bytes(24)
         shutil.rmtree(tmp_path / "store")
         with opened(tmp_path / "store") as store:
-            store.save("first/000000", {"a": np.arange(40.0), "b": np.zeros((2, 3), np.int32)})
+            store.save("first", 0, {"a": np.arange(40.0), "b": np.zeros((2, 3), np.int32)})
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
@@ -371,32 +345,11 @@ def test_something_else_with_the_name_of_the_lock(tmp_path, kind):
     assert precious.read_text() == "precious"
 
 
-@pytest.mark.parametrize("kind", ["file", "link to a file", "stage is a file", "stage is a link"])
-def test_something_else_in_the_place_of_a_piece_is_replaced(tmp_path, kind):
-    two_stores(tmp_path)
-    place = tmp_path / "store/first/000000"
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious/000000").write_text("precious")
-    stage = place.parent
-    shutil.rmtree(stage if "stage" in kind else place)
-    {
-        "file": lambda: place.write_text("x"),
-        "link to a file": lambda: place.symlink_to(tmp_path / "precious/000000"),
-        "stage is a file": lambda: stage.write_text("x"),
-        "stage is a link": lambda: stage.symlink_to(tmp_path / "precious"),
-    }[kind]()
-    with opened(tmp_path / "store", resume=True) as store:
-        assert store.load("first/000000") is None
-        store.save("first/000000", {"a": np.arange(2)})
-        assert store.load("first/000000")["a"].tolist() == [0, 1]
-    assert (tmp_path / "precious/000000").read_text() == "precious"
-
-
 def test_a_store_of_which_only_the_folder_was_made_is_begun(tmp_path):
     (tmp_path / "store/.unfinished-1").mkdir(parents=True)
     (tmp_path / "store/.lock").touch()
     with opened(tmp_path / "store", resume=True) as store:
-        store.save("a/0", {"a": np.ones(1)})
+        store.save("a", 0, {"a": np.ones(1)})
     assert sorted(path.name for path in (tmp_path / "store").iterdir()) == [".lock", "a", "zarr.json"]
 
 

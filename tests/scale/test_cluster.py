@@ -16,9 +16,9 @@ import pytest
 
 from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError
-from heatmover.scale import compare_cohort, distances, execute, nearest, reading
+from heatmover.scale import compare_cohort, distances, nearest, stages
 from heatmover.scale import read_cohort as read_in_pieces
-from heatmover.scale.execute import Cluster, executor
+from heatmover.scale.stages import Cluster, executor
 
 LANDMARKS = 60
 
@@ -120,7 +120,7 @@ def test_tasks_that_fail_twice_are_tried_again(client, tmp_path):
     found = {}
     with executor(client, None) as where:
         tasks = {number: partial(fail_twice, folder=str(tmp_path), number=number) for number in range(4)}
-        where.run("hiccup", tasks, lambda number, result: found.update({number: int(result["number"][0])}), dict)
+        where.run("hiccup", tasks, lambda number, result: found.update({number: int(result["number"][0])}), None)
     assert found == {number: number for number in range(4)}
 
 
@@ -142,7 +142,7 @@ def test_a_slow_worker_does_not_hold_up_the_others(client, tmp_path):
     client.wait_for_workers(2)  # one was killed above, and a new one is on its way
     with executor(client, None) as where:
         tasks = {number: partial(slow_first, number=number, folder=str(tmp_path)) for number in range(6)}
-        where.run("slow", tasks, lambda number, _: order.append(number), dict)
+        where.run("slow", tasks, lambda number, _: order.append(number), None)
     assert sorted(order) == list(range(6))
     assert order.index(0) >= 3
 
@@ -153,7 +153,7 @@ def fail_always(_):
 
 def test_an_error_of_a_task_arrives_as_it_is(client):
     with executor(client, None) as where, pytest.raises(InvalidInputError, match="Expected cells, found none"):
-        where.run("fail", {0: fail_always}, lambda *_: None, dict)
+        where.run("fail", {0: fail_always}, lambda *_: None, None)
 
 
 def test_a_scheduler_that_goes_away_is_told_and_the_run_resumes(cohort, whole, tmp_path):
@@ -171,7 +171,7 @@ def test_a_scheduler_that_goes_away_is_told_and_the_run_resumes(cohort, whole, t
 
 
 def test_no_such_scheduler_is_told_before_the_work(cohort, monkeypatch):
-    monkeypatch.setattr(execute, "PATIENCE", 0.5)
+    monkeypatch.setattr(stages, "PATIENCE", 0.5)
     with pytest.raises(InvalidInputError, match=r"a Dask scheduler at 'tcp://127.0.0.1:1', found none that answers"):
         compare_cohort(cohort, client="tcp://127.0.0.1:1")
 
@@ -183,10 +183,10 @@ def test_an_address_that_is_none_is_told(cohort):
 
 def test_a_cluster_without_workers_is_told(monkeypatch):
     distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr(execute, "WORKERS_WITHIN", 0.1)
+    monkeypatch.setattr(stages, "WORKERS_WITHIN", 0.1)
     told = pytest.raises(InvalidInputError, match="workers on the Dask cluster")
     with cluster(0) as workers, distributed.Client(workers, set_as_default=False) as connected, told:
-        Cluster(connected).run("none", {0: fail_always}, lambda *_: None, dict)
+        Cluster(connected).run("none", {0: fail_always}, lambda *_: None, None)
 
 
 def test_workers_read_the_cells_that_were_drawn(cohort, client):
@@ -197,28 +197,13 @@ def test_workers_read_the_cells_that_were_drawn(cohort, client):
     np.testing.assert_array_equal(there.intervals.upper, here.intervals.upper)
 
 
-def test_a_look_that_cannot_wait_is_taken_by_the_workers(client, file, monkeypatch):
-    """This process may not look; the paths are those that it knows."""
-
-    def not_here(*_):
-        raise AssertionError("this process looked")
-
-    expected = read_cohort(file, sample_key="sample", standardize=True)
-    monkeypatch.setattr(reading, "MOST_CELLS", 300)
-    monkeypatch.setattr(reading, "look_through", not_here)
-    monkeypatch.chdir(file.parent)
-    found = read_in_pieces(file.name, client=client, sample_key="sample", standardize=True)
-    np.testing.assert_array_equal(found.projection.mean, expected.projection.mean)
-    np.testing.assert_array_equal(found.projection.scale, expected.projection.scale)
-
-
 def test_a_value_that_a_worker_refuses_is_told_as_reading_tells_it(client, data, write, tmp_path):
     points = data.points.copy()
     points[[5, 3000], 0] = np.nan
     path = write(tmp_path / "bad.parquet", SimpleNamespace(points=points, labels=data.labels), [60])
     with pytest.raises(InvalidInputError) as expected:
         read_cohort(path, sample_key="sample")
-    cohort = read_in_pieces(path, client=client, sample_key="sample")
+    cohort = read_in_pieces(path, sample_key="sample")
     with pytest.raises(InvalidInputError) as found:
         compare_cohort(cohort, landmarks=LANDMARKS, client=client, checkpoint=tmp_path / "run.zarr")
     assert str(found.value) == str(expected.value)

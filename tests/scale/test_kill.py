@@ -17,7 +17,7 @@ RUNS = """
 import gc, hashlib, json, os, signal, sys
 import pandas, pyarrow.parquet, sklearn.neighbors, zarr
 from heatmover.cohort import read_cohort
-from heatmover.scale import chunks, compare_cohort
+from heatmover.scale import compare_cohort, landmarks
 
 class Lines:
     def stage(self, name, total):
@@ -25,7 +25,7 @@ class Lines:
     def advance(self, steps=1):
         print("advance", flush=True)
 
-chunks.MOST_CELLS, chunks.LEAST_CELLS, chunks.PIECES = 250, 1, 1
+landmarks.MOST_CELLS, landmarks.LEAST_CELLS, landmarks.PIECES = 250, 1, 1
 cohort = read_cohort(sys.argv[1], sample_key="sample")
 
 def compare(place):

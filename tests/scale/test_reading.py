@@ -10,12 +10,9 @@ import pytest
 
 import heatmover as hm
 from heatmover import scale
-from heatmover._progress import SILENT
 from heatmover.cohort import Cohort, read_cohort
-from heatmover.cohort.values import look_through
 from heatmover.errors import InvalidInputError
-from heatmover.scale import landmarks, reading
-from heatmover.scale.execute import Threads
+from heatmover.scale import landmarks
 
 BAD = [3, 700, 701, 1999]
 
@@ -34,9 +31,8 @@ class Watch:
 
 
 @pytest.fixture(autouse=True)
-def pieces(small_pieces, monkeypatch):
+def pieces(small_pieces):
     small_pieces(250)
-    monkeypatch.setattr(reading, "MOST_CELLS", 300)
 
 
 @pytest.fixture
@@ -120,21 +116,21 @@ def test_a_mended_file_begins_the_checkpoint_that_the_bad_one_could_not(bad_file
     np.testing.assert_array_equal(again.distances, first.distances)
 
 
-def test_a_store_of_which_only_the_folder_was_made_begins_after_the_look(bad_file, tmp_path):
+def test_a_store_that_was_begun_for_a_file_with_bad_values_is_removed(bad_file, tmp_path):
     place = tmp_path / "run.zarr"
     place.mkdir()
     cohort = scale.read_cohort(bad_file, sample_key="sample")
     refusal(lambda: scale.compare_cohort(cohort, landmarks=60, checkpoint=place, resume=True))
-    assert list(place.iterdir()) == []
+    assert not place.exists()
 
 
-def test_cells_drawn_before_the_checkpoint_are_kept_in_it(file, tmp_path, monkeypatch):
+def test_cells_drawn_while_values_are_looked_at_are_kept(file, tmp_path, monkeypatch):
     """A run that ends after the draw does not draw again."""
     cohort = scale.read_cohort(file, sample_key="sample")
     options = {"landmarks": 60, "checkpoint": tmp_path / "run.zarr", "resume": True}
     expected = scale.compare_cohort(cohort, landmarks=60).distances
     scale.compare_cohort(cohort, **options)
-    monkeypatch.setattr(landmarks, "draw_cells", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(landmarks, "draw_from_piece", lambda *_, **__: 1 / 0)
     np.testing.assert_array_equal(scale.compare_cohort(cohort, **options).distances, expected)
 
 
@@ -145,18 +141,3 @@ def test_a_file_that_changes_after_the_first_pass_is_told_so(bad_file, monkeypat
     monkeypatch.setattr(Cohort, "checked", lambda self, *_: self)  # as if it had been mended meanwhile
     assert "changed" in refusal(lambda: scale.compare_cohort(cohort, landmarks=60))
     assert "changed" in refusal(cohort.points)
-
-
-@pytest.mark.parametrize("n_threads", [1, 3])
-def test_ranges_find_what_the_whole_does(bad_file, n_threads):
-    reader = scale.read_cohort(bad_file, sample_key="sample").reader
-    found = reading.look_on(Threads(n_threads), reader, 4000, SILENT)
-    expected = look_through(reader, 4000, SILENT)
-    assert (found.n_rows, found.n_bad, found.rows.tolist()) == (4000, 4, BAD)
-    np.testing.assert_array_equal(found.moments.mean, expected.moments.mean)
-    np.testing.assert_array_equal(found.moments.deviation, expected.moments.deviation)
-
-
-def test_too_few_cells_are_refused_in_ranges_too(file):
-    reader = scale.read_cohort(file, sample_key="sample").reader
-    assert "values of" in refusal(lambda: reading.look_on(Threads(2), reader, 4001, SILENT))

@@ -58,8 +58,9 @@ __all__ = [
     "check_all_pairs",
     "check_model",
     "compare",
+    "compare_embedded",
+    "fit_samples",
     "in_units",
-    "without_bias",
 ]
 
 BIASES = ("raw", "corrected")
@@ -464,7 +465,7 @@ def compare(
     progress
         Told of the stages "find neighbours", "choose scales", "diffuse measures" and "compare"; with landmarks first
         of "find landmarks" and later of "measure the agreement"; with units of "calibrate units" after the scales, with
-        ``bias`` or ``n_bootstrap`` last of "assess noise".
+        ``bias`` or ``n_bootstrap`` of "assess noise" before "compare".
 
     Returns
     -------
@@ -506,33 +507,127 @@ def compare(
         places, measures, landmarks, random_state=random_state, n_jobs=copy.n_jobs, progress=watcher
     )
     nodes, masses = (places, measures) if placed is None else (placed[0].centers, placed[1])
+    fitted = fit_samples(
+        nodes, masses, copy, n_neighbors=n_neighbors, units=units, random_state=random_state, progress=watcher
+    )
+    rows, n_threads = fitted.model.node_masses(masses), check_threads(fitted.model.n_jobs)
+    embedding = fitted.model.prepared_.embed(rows, n_threads=n_threads, progress=watcher)
+    agreement = None
+    if placed is not None:
+        watcher.stage("measure the agreement", 1)
+        agreement = landmark_agreement(
+            placed[0], places, measures, graph=fitted.graph, model=copy, random_state=random_state
+        )
+        watcher.advance()
+    sizes = np.diff(measures.masses.indptr).astype(np.int64)
+    result = compare_embedded(
+        fitted, masses, sizes, embedding, bias=bias, n_bootstrap=n_bootstrap, random_state=random_state,
+        progress=watcher,
+    )  # fmt: skip
+    marks = None if placed is None else placed[0]
+    return replace(result, landmarks=marks, landmark_agreement=agreement, drawn=drawn)
+
+
+class FittedSamples(NamedTuple):
+    """A model fitted on samples.
+
+    Attributes
+    ----------
+    graph
+        Over the nodes.
+    fitted
+        The model with scales and weights of its own.
+    model
+        The model that embeds: the calibrated one if units were asked for, else ``fitted``.
+    calibration
+        From the embedding to real units; None without units.
+    """
+
+    graph: Graph
+    fitted: DiffusionEMD
+    model: DiffusionEMD
+    calibration: Calibration | None
+
+
+def fit_samples(
+    nodes: Any,
+    measures: Measures,
+    settings: DiffusionEMD,
+    *,
+    n_neighbors: int,
+    units: Units,
+    random_state: int | None,
+    progress: Progress,
+) -> FittedSamples:
+    """Join nodes to a graph, choose the scales of a model on samples, and calibrate it if units are asked for.
+
+    Parameters
+    ----------
+    nodes
+        ``(n_points, n_dimensions)``: points or landmarks; or a `Graph` over them.
+    measures
+        The samples, ``(n_samples, n_points)``.
+    settings
+        Unfitted, from `check_model`; it is fitted here.
+    n_neighbors, units, random_state, progress
+        As in `compare`; the stages are "find neighbours", "choose scales" and "calibrate units".
+    """
     if isinstance(nodes, Graph):
         graph = nodes
     else:
-        watcher.stage("find neighbours", 1)
-        graph = Graph.from_points(nodes, n_neighbors=n_neighbors, random_state=random_state, n_jobs=copy.n_jobs)
-        watcher.advance()
-    watcher.stage("choose scales", 1)
-    fitted = copy.set_params(graph=graph).fit(masses)
-    watcher.advance()
-    calibration = None
-    if units is not None:
-        calibration = calibrated(fitted, masses, nodes, units, random_state=random_state, progress=watcher)
-        fitted = calibration.model
-    rows, n_threads = fitted.node_masses(masses), check_threads(fitted.n_jobs)
-    embedding = fitted.prepared_.embed(rows, n_threads=n_threads, progress=watcher)
-    watcher.stage("compare", 1)
-    distances = _distances(embedding, fitted)
-    watcher.advance()
-    sizes = np.diff(measures.masses.indptr).astype(np.int64)
-    result = Comparison(measures.names, sizes, distances, embedding, graph, fitted, masses, drawn=drawn)
-    if placed is not None:
-        watcher.stage("measure the agreement", 1)
-        agreement = landmark_agreement(placed[0], places, measures, graph=graph, model=copy, random_state=random_state)
-        watcher.advance()
-        result = replace(result, landmarks=placed[0], landmark_agreement=agreement)
-    result = without_bias(result, bias, n_bootstrap, random_state=random_state, progress=watcher)
-    return in_units(result, calibration)
+        progress.stage("find neighbours", 1)
+        graph = Graph.from_points(nodes, n_neighbors, random_state=random_state, n_jobs=settings.n_jobs)
+        progress.advance()
+    progress.stage("choose scales", 1)
+    fitted = settings.set_params(graph=graph).fit(measures)
+    progress.advance()
+    if units is None:
+        return FittedSamples(graph, fitted, fitted, None)
+    calibration = calibrated(fitted, measures, nodes, units, random_state=random_state, progress=progress)
+    return FittedSamples(graph, fitted, calibration.model, calibration)
+
+
+def compare_embedded(
+    fitted: FittedSamples,
+    measures: Measures,
+    sizes: Int64,
+    embedding: FloatArray,
+    *,
+    bias: str,
+    n_bootstrap: int,
+    random_state: int | None,
+    progress: Progress,
+) -> Comparison:
+    """Return the distances of embedded samples: without their noise if asked for, and in the unit of the calibration.
+
+    Parameters
+    ----------
+    fitted
+        The model that embedded them.
+    measures, sizes, embedding
+        The samples, the cells of each, and their rows.
+    bias, n_bootstrap, random_state, progress
+        As in `compare`; the stages are "assess noise" and "compare".
+    """
+    model, noise, raw = fitted.model, None, None
+    if bias == "corrected" or n_bootstrap:
+        progress.stage("assess noise", 1)
+        if n_bootstrap:  # intervals are about the distances as they are
+            raw = _distances(embedding, model)
+        noise = assess(
+            model, check_cells(model, measures, sizes), raw,
+            n_bootstrap=n_bootstrap, random_state=random_state, n_threads=check_threads(model.n_jobs),
+        )  # fmt: skip
+        if bias == "corrected":
+            embedding = noise.correct(embedding)
+        progress.advance()
+    progress.stage("compare", 1)
+    distances = raw if raw is not None and bias == "raw" else _distances(embedding, model)
+    progress.advance()
+    result = Comparison(
+        measures.names, sizes, distances, embedding, fitted.graph, model, measures, bias=bias, uncertainty=noise
+    )
+    return in_units(result, fitted.calibration)
 
 
 def _draw_equally(
@@ -570,35 +665,6 @@ def _draw_equally(
 def _own_order(graph: Graph) -> Float64:
     """Return the number of each point's node, ``(n_points,)``."""
     return np.arange(graph.n_points, dtype=np.float64) if graph.place is None else graph.place.astype(np.float64)
-
-
-def without_bias(
-    comparison: Comparison, bias: str, n_bootstrap: int, *, random_state: int | None, progress: Progress = SILENT
-) -> Comparison:
-    """Return a comparison with the noise of its samples assessed, and removed if ``bias="corrected"``.
-
-    Parameters
-    ----------
-    comparison
-        As it is, with its noise and without units.
-    bias, n_bootstrap, random_state, progress
-        As in `compare`; with ``bias="raw"`` and no replicates nothing is done.
-    """
-    if bias == "raw" and not n_bootstrap:
-        return comparison
-    progress.stage("assess noise", 1)
-    model = comparison.model
-    n_threads = check_threads(model.n_jobs)
-    counts = check_cells(model, comparison.measures, comparison.sizes)
-    found = assess(
-        model, counts, comparison.distances, n_bootstrap=n_bootstrap, random_state=random_state, n_threads=n_threads
-    )
-    result = replace(comparison, uncertainty=found, bias=bias)
-    if bias == "corrected":
-        embedding = found.correct(comparison.embedding)
-        result = replace(result, embedding=embedding, distances=_distances(embedding, model))
-    progress.advance()
-    return result
 
 
 def in_units(comparison: Comparison, calibration: Calibration | None) -> Comparison:

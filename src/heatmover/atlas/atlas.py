@@ -27,9 +27,9 @@ from heatmover._validation import (
     sample_columns,
 )
 from heatmover._words import counted, listed, quoted, quoted_path
-from heatmover.analysis.comparison import check_model
+from heatmover.analysis.comparison import check_model, fit_samples
 from heatmover.analysis.landmarking import place_landmarks
-from heatmover.analysis.units import Units, calibrated, check_units
+from heatmover.analysis.units import Units, check_units
 from heatmover.atlas.coverage import SUPPORT, CellDraw, Support, hold_out, support_bytes
 from heatmover.atlas.features import Features, Ranges, check_names, check_unmoved, code_labels, raw_blocks
 from heatmover.atlas.mapped import Mapped, Reference
@@ -469,23 +469,18 @@ def build_atlas(
         nodes, counts = _count_in_pieces(given, landmarks, pieces, n_neighbors, random_state, progress)
     known = given.look(draw)
     measures = measures_from_weights(counts, names=names)
-    progress.stage("find neighbours", 1)
-    graph = nodes.graph(n_neighbors, random_state=random_state, n_jobs=copy.n_jobs)
-    progress.advance()
-    progress.stage("choose scales", 1)
-    fitted = copy.set_params(graph=graph).fit(measures)
-    progress.advance()
-    curve = None
-    if units is not None:
-        calibration = calibrated(fitted, measures, nodes.centers, units, random_state=random_state, progress=progress)
-        fitted, curve = calibration.model, calibration.curve
+    fitted = fit_samples(
+        nodes.centers, measures, copy, n_neighbors=n_neighbors, units=units, random_state=random_state,
+        progress=progress,
+    )  # fmt: skip
+    curve = None if fitted.calibration is None else fitted.calibration.curve
     progress.stage("hold samples out", 1)
     support = hold_out(*draw.cells(), len(names), copy.n_jobs)
     if support is not None and codes.size <= SUPPORT and "every_point" in nodes.how:
         support = support.at(nodes.centers)
     progress.advance()
-    embedding = fitted.transform(measures)
-    return Atlas(names, counts, embedding, values, fitted, nodes, known, support, curve, units)
+    embedding = fitted.model.transform(measures)
+    return Atlas(names, counts, embedding, values, fitted.model, nodes, known, support, curve, units)
 
 
 @final
@@ -571,8 +566,8 @@ def _count_in_pieces(
             f"{budget / 1e6:,.0f} MB", "allow more",
         )  # fmt: skip
     request = Request(given.source, pieces, landmarks, n_neighbors, random_state, progress)
-    with cells_counted(request) as (_, _, found):
-        return found.landmarks, found.counts.astype(np.float64)
+    with cells_counted(request) as counted_cells:
+        return counted_cells.histograms.landmarks, counted_cells.histograms.counts.astype(np.float64)
 
 
 def _of_table(table: Any) -> dict[str, list[Any]]:

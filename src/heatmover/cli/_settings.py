@@ -208,7 +208,7 @@ class Reading:
         # What compares in pieces looks at every value itself.
         read = read_cohort
         if isinstance(comparer, InPieces):
-            read = partial(read_in_pieces, client=comparer.client, memory=comparer.memory)
+            read = partial(read_in_pieces, memory=comparer.memory)
         return read(named.pop("path"), **named, required=list(required), random_state=seed, progress=progress)
 
     def _representation(self) -> str | tuple[str, ...] | None:

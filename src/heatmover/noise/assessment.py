@@ -279,7 +279,8 @@ class Uncertainty(ReadOnlyArrays):
     correction
         Where samples go without their noise.
     distances
-        ``(n_samples, n_samples)``: as they are, with their noise.
+        ``(n_samples, n_samples)``: as they are, with their noise; None if nobody needed them, for no intervals were
+        asked for.
     test_distances
         ``(n_samples, n_samples)``: for permutation tests, of samples that all vary alike, in the L2 norm of the
         operator. The L1 norm tells the spikes of few cells from the many smaller ones of more cells even if both have
@@ -317,7 +318,7 @@ class Uncertainty(ReadOnlyArrays):
     sizes: Int64
     noise: Float64
     correction: Correction
-    distances: Float64
+    distances: Float64 | None
     test_distances: Float64
     lower: Float64 | None
     upper: Float64 | None
@@ -541,7 +542,7 @@ def uncertainty(
 def assess(
     model: DiffusionEMD,
     counts: sp.csr_array,
-    distances: Float64,
+    distances: Float64 | None,
     *,
     n_bootstrap: int,
     confidence: float = 0.95,
@@ -557,7 +558,7 @@ def assess(
     counts
         Cells of each sample at each node, ``(n_samples, n_nodes)``, from `check_cells`.
     distances
-        Between the samples, ``(n_samples, n_samples)``.
+        Between the samples, ``(n_samples, n_samples)``; only a bootstrap needs them.
     n_bootstrap, confidence, random_state
         As in `uncertainty`.
     n_threads
@@ -570,6 +571,7 @@ def assess(
     bounds: tuple[Float64 | None, Float64 | None] = (None, None)
     correction, even = correction_of(sketch, noise[:-1]), even_distances(sketch, noise[:-1])
     if n_bootstrap:
+        assert distances is not None
         bounds = intervals(sketch, distances, n_bootstrap, confidence, rng)
     return Uncertainty(
         sizes, np.ascontiguousarray(noise[:-1].T), correction, distances,

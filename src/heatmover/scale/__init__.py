@@ -1,8 +1,7 @@
-"""Cohorts larger than memory, and past one machine: the pipeline through landmarks as dask graphs over chunks."""
+"""Cohorts larger than memory, in threads or on a Dask cluster: landmarks approximate the cells, read piece by piece."""
 
-from heatmover.scale.execute import connected
-from heatmover.scale.pieces import InPieces, compare_cohort, histograms, study_cohort
-from heatmover.scale.reading import read_cohort
+from heatmover.scale.pieces import InPieces, compare_cohort, histograms, read_cohort
+from heatmover.scale.stages import connected
 from heatmover.scale.tiles import distances, embed, nearest
 
 __all__ = [
@@ -14,7 +13,6 @@ __all__ = [
     "histograms",
     "nearest",
     "read_cohort",
-    "study_cohort",
 ]
 
 

@@ -1,13 +1,14 @@
-"""Samples compared in pieces: landmarks stand for cells that do not fit into memory."""
+"""Samples compared out of core: landmarks approximate cells that do not fit into memory."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal, final
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 
@@ -16,118 +17,86 @@ from heatmover._progress import SILENT, Progress
 from heatmover._typing import FloatArray, Intp
 from heatmover._validation import check_integer, check_memory, check_option, check_threads, check_truth
 from heatmover._version import __version__
-from heatmover._words import counted
-from heatmover.analysis import study
+from heatmover._words import counted, readable
 from heatmover.analysis.cautions import MOST_CELLS, look_at
 from heatmover.analysis.cell_types import Annotation
 from heatmover.analysis.comparers import Compared, draw_equally
-from heatmover.analysis.comparison import BIASES, Comparison, check_all_pairs, check_model, in_units, without_bias
-from heatmover.analysis.landmarking import LANDMARKS, LandmarkAgreement, landmark_agreement
-from heatmover.analysis.parameters import StudyParameters
-from heatmover.analysis.units import Units, calibrated, check_units
-from heatmover.cohort import Cohort
-from heatmover.cohort.draw import EqualDraw, check_equal_cells, draw_bytes
-from heatmover.embedding import DiffusionEMD, pairwise_distances
-from heatmover.errors import InvalidInputError, argument
-from heatmover.graphs import Graph, Landmarks
-from heatmover.measures import Measures, measures_from_weights
-from heatmover.scale.checkpoint import (
-    Arrays,
-    NoCheckpoint,
-    check_place,
-    describe_input,
-    digest,
-    is_begun,
-    open_checkpoint,
+from heatmover.analysis.comparison import (
+    BIASES,
+    Comparison,
+    check_all_pairs,
+    check_model,
+    compare_embedded,
+    fit_samples,
 )
-from heatmover.scale.chunks import AGREEMENT_POINTS, Plan, make_plan, seekable
-from heatmover.scale.execute import Executor, Stages, executor
-from heatmover.scale.landmarks import DRAWING, Draw, Histogrammed, count, draw, find_centers, gather
-from heatmover.scale.tiles import SAMPLES_AT_ONCE, embedding_tasks, same
+from heatmover.analysis.landmarking import LANDMARKS, landmark_agreement
+from heatmover.analysis.parameters import StudyParameters
+from heatmover.analysis.units import Units, check_units
+from heatmover.cohort import Cohort
+from heatmover.cohort import read_cohort as read_whole_cohort
+from heatmover.cohort.draw import EqualDraw, check_equal_cells, draw_bytes
+from heatmover.cohort.cohort import ShiftedReader
+from heatmover.cohort.values import look_through
+from heatmover.embedding import DiffusionEMD
+from heatmover.errors import InvalidInputError, argument
+from heatmover.graphs import Landmarks
+from heatmover.measures import Measures, measures_from_weights
+from heatmover.scale.landmarks import (
+    AGREEMENT_POINTS,
+    CellsDrawn,
+    Histograms,
+    count_cells,
+    draw_cells,
+    find_centers,
+    make_budget,
+    seekable,
+)
+from heatmover.scale.stages import Arrays, Checkpoint, Nothing, Stages, check_place, executor, open_checkpoint
+from heatmover.scale.tiles import SAMPLES_AT_ONCE, embedding_tasks
 
-__all__ = ["InPieces", "Request", "cells_counted", "compare_cohort", "compare_samples", "histograms", "study_cohort"]
+__all__ = ["InPieces", "Request", "cells_counted", "compare_cohort", "describe_input", "histograms", "read_cohort"]
 
 # Fewer cells per landmark than this leave nothing to save.
 CELLS_PER_LANDMARK = 10
+# Up to so many bytes the whole input is read for its checksum, some seconds. Beyond, sizes and times of change tell
+# whether it is the same: a copy of a larger file then counts as another one.
+CHECKSUM_UP_TO = 8_000_000_000
 
 
-def compare_samples(request: Request, kept: Intp, found: Histogrammed, drawn: Draw, stages: Stages) -> Comparison:
-    """Compare samples by their histograms.
+def read_cohort(path: str | os.PathLike[str] | Any, **how: Any) -> Cohort:
+    r"""Read the cells of many samples, to compare them out of core: no pass over the file only looks at the values.
+
+    `compare_cohort` and the other functions of `heatmover.scale` look at every value while they draw cells, and then
+    raise what `heatmover.read_cohort` raises. A NaN is reported after the first pass over the cells, not before.
+    ``standardize``, ``n_components`` and ``on_missing="drop"`` need all values first, and take a pass of their own. So
+    does a table of text.
 
     Parameters
     ----------
-    request
-        What was asked for, with a model.
-    kept
-        Which samples of its cohort to compare.
-    found, drawn
-        Histograms over landmarks; cells that tell how well the landmarks stand for all of them.
-    stages
-        Runs what is left to do.
+    path
+        As in `heatmover.read_cohort`.
+    **how
+        Options of `heatmover.read_cohort` by their names.
+
+    Returns
+    -------
+    Cohort
+        Whatever reads its values looks at them.
+
+    Examples
+    --------
+    >>> import anndata, numpy as np, pandas as pd
+    >>> values = np.array([[0.0], [1.0], [np.nan], [3.0]])
+    >>> cells = anndata.AnnData(values, obs=pd.DataFrame({"sample": list("aabb")}, index=list("wxyz")))
+    >>> cohort = read_cohort(cells, sample_key="sample")
+    >>> cohort.unchecked
+    True
+    >>> cohort.points()
+    Traceback (most recent call last):
+        ...
+    heatmover.errors.InvalidInputError: Expected features without NaN or infinity, found 1 such value in 1 cell ...
     """
-    assert request.model is not None
-    cohort, model, seed, progress = request.cohort, request.model, request.seed, stages.progress
-    measures = measures_from_weights(found.counts[kept].astype(np.float64), names=[cohort.names[i] for i in kept])
-    progress.stage("find neighbours", 1)
-    graph = found.landmarks.graph(request.n_neighbors, random_state=seed, n_jobs=model.n_jobs)
-    progress.advance()
-    progress.stage("choose scales", 1)
-    fitted = own = model.set_params(graph=graph).fit(measures)
-    progress.advance()
-    calibration = None
-    if request.units is not None:
-        centers = found.landmarks.centers
-        calibration = calibrated(own, measures, centers, request.units, random_state=seed, progress=progress)
-        fitted = calibration.model
-    embedding = _embed(fitted, measures, stages)
-
-    def distances() -> Arrays:
-        return {"distances": np.asarray(pairwise_distances(embedding, n_jobs=fitted.n_jobs), dtype=np.float64)}
-
-    apart = stages.once("compare", distances)["distances"]
-    agreement = _agreement(found, drawn, graph, own, stages, seed)
-    result = Comparison(
-        measures.names, cohort.sizes[kept], apart, embedding, graph, fitted, measures, found.landmarks, agreement,
-        drawn=request.drawn,
-    )  # fmt: skip
-    result = without_bias(result, request.bias, request.n_bootstrap, random_state=seed, progress=progress)
-    return in_units(result, calibration)
-
-
-def _embed(fitted: DiffusionEMD, measures: Measures, stages: Stages) -> FloatArray:
-    """Embed the samples, a few per task."""
-    prepared = fitted.prepared_
-    result = np.empty((len(measures), prepared.layout.n_features), dtype=prepared.precision)
-
-    def fold(number: int, part: Arrays) -> None:
-        start = number * SAMPLES_AT_ONCE
-        result[start : start + len(part["embedding"])] = part["embedding"]
-
-    tasks, weights = embedding_tasks(fitted, measures)
-    stages.each("diffuse measures", tasks, weights, fold, partial(same, prepared))
-    return result
-
-
-def _agreement(
-    found: Histogrammed, drawn: Draw, graph: Graph, fitted: DiffusionEMD, stages: Stages, seed: int
-) -> LandmarkAgreement:
-    def make() -> Arrays:
-        samples = np.flatnonzero(np.diff(drawn.agreement.counts.indptr))
-        agreement = landmark_agreement(
-            found.landmarks, drawn.agreement.points, measures_from_weights(drawn.agreement.counts[samples]),
-            n_points=AGREEMENT_POINTS, graph=graph, model=fitted, random_state=seed,
-        )  # fmt: skip
-        figures = [
-            agreement.spearman,
-            agreement.unexplained,
-            agreement.n_points,
-            agreement.n_samples,
-            agreement.n_landmarks,
-        ]
-        return {"figures": np.array(figures, dtype=np.float64)}
-
-    spearman, unexplained, *numbers = stages.once("measure the agreement", make)["figures"].tolist()
-    return LandmarkAgreement(spearman, unexplained, *(int(number) for number in numbers))
+    return read_whole_cohort(path, look_later=look_through, **how)
 
 
 @final
@@ -149,29 +118,24 @@ class InPieces:
         Path of a zarr store that keeps everything finished; None keeps nothing.
     resume
         Go on with a checkpoint that is there; another input or setting is refused. If it is not there, begin it.
-    passes
-        Further moves of the landmarks, each over all cells. k-means looks at 50 cells per landmark; the rest
-        moves the landmarks hardly at all, and each pass takes as long as counting the cells does.
     n_jobs
         Threads of this process; None for all cores.
 
     Examples
     --------
     >>> InPieces(memory="2 GB").record()
-    {'how': 'in pieces', 'memory': '2 GB', 'passes': 0}
+    {'how': 'in pieces', 'memory': '2 GB'}
     """
 
     memory: int | float | str = "4 GB"
     client: Any = None
     checkpoint: str | os.PathLike[str] | None = None
     resume: bool = False
-    passes: int = 0
     n_jobs: int | None = None
 
     def __post_init__(self) -> None:
         check_memory(self.memory)
         check_truth("resume", self.resume)
-        check_integer("passes", self.passes, minimum=0)
         check_threads(self.n_jobs)
 
     def check(self, parameters: StudyParameters) -> None:
@@ -203,19 +167,20 @@ class InPieces:
         )  # fmt: skip
         request, kept = request.equally(kept, parameters.equal_cells)
         annotation = request.annotation
-        with cells_counted(request) as (stages, drawn, found):
-            comparison = compare_samples(request, kept, found, drawn, stages)
-            some = slice(None, None, -(-len(drawn.landmarks.points) // MOST_CELLS))
-            look = look_at(drawn.landmarks.points[some], drawn.landmarks.copies[some])
+        with cells_counted(request) as cells:
+            comparison = _compare(request, kept, cells)
+        some = slice(None, None, -(-len(cells.drawn.points) // MOST_CELLS))
+        look = look_at(cells.drawn.points[some], cells.drawn.copies[some])
         if annotation is None:
             return Compared(comparison, look=look)
-        annotation, cells = found.by_type(annotation, kept)
+        annotation, masses = cells.histograms.by_type(annotation, kept)
         # A cell has the values of its landmark; its own would take another pass.
-        return Compared(comparison, annotation, cells, found.landmarks.centers[cells.nodes], cohort.features, look)
+        values = cells.histograms.landmarks.centers[masses.nodes]
+        return Compared(comparison, annotation, masses, values, cohort.features, look)
 
     def record(self) -> Mapping[str, Any]:
         """Return how it compares, as plain values for JSON; where it runs and what it keeps changes no number."""
-        return {"how": "in pieces", "memory": self.memory, "passes": self.passes}
+        return {"how": "in pieces", "memory": self.memory}
 
 
 @final
@@ -324,7 +289,6 @@ class Request:
         """Return what the result depends on; the number of threads and the budget are not among it."""
         settings: dict[str, Any] = {
             "landmarks": self.n_landmarks,
-            "passes": self.pieces.passes,
             "n_neighbors": self.n_neighbors,
             "random_state": self.seed,
             "min_cells": self.min_cells,
@@ -344,13 +308,22 @@ class Request:
         }
 
 
+class CellsCounted(NamedTuple):
+    """Cells drawn and counted, and what runs further stages."""
+
+    stages: Stages
+    drawn: CellsDrawn
+    for_agreement: CellsDrawn
+    histograms: Histograms
+
+
 @contextmanager
-def cells_counted(request: Request) -> Iterator[tuple[Stages, Draw, Histogrammed]]:
-    """Give what runs further stages, the cells drawn, and the histograms over landmarks."""
+def cells_counted(request: Request) -> Iterator[CellsCounted]:
+    """Give the cells drawn, the histograms over landmarks, and what runs further stages."""
     cohort, pieces, seed = request.cohort, request.pieces, request.seed
     n_threads = check_threads(pieces.n_jobs)
     with executor(pieces.client, n_threads) as where:
-        plan = make_plan(
+        budget = make_budget(
             cohort,
             request.n_landmarks,
             request.n_neighbors,
@@ -358,52 +331,133 @@ def cells_counted(request: Request) -> Iterator[tuple[Stages, Draw, Histogrammed
             n_workers=where.n_workers,
             n_types=request.n_types,
         )
-        early = _draw_unchecked(request, plan, where)
         manifest = {} if pieces.checkpoint is None else request.manifest()
-        with open_checkpoint(pieces.checkpoint, manifest, resume=pieces.resume, need=plan.checkpoint_bytes) as store:
+        with open_checkpoint(pieces.checkpoint, manifest, resume=pieces.resume) as store:
             stages = Stages(where, store, request.progress)
-            stages.keep(DRAWING, early)
-            with seekable(cohort, store.folder, request.progress, block_rows=plan.block_rows) as cells:
-                drawn = gather(early or draw(cells, plan, stages, seed), len(cohort.names))
-                centers = find_centers(
-                    drawn.landmarks, cells, plan, stages, passes=pieces.passes, seed=seed, n_threads=n_threads
-                )  # fmt: skip
+            with seekable(cohort, store.folder, request.progress, block_rows=budget.block_rows) as cells:
+                with _refused_as_read(cohort, store, request.progress):
+                    drawn, for_agreement = draw_cells(cells, budget, stages, seed)
+                centers = find_centers(drawn, budget, stages, seed=seed, n_threads=n_threads)
                 types = None if request.annotation is None else request.annotation.codes
-                found = count(centers, drawn.landmarks, cells, plan, stages, n_threads, types)
-            yield stages, drawn, found
-
-
-def _draw_unchecked(request: Request, plan: Plan, where: Executor) -> dict[int, Arrays]:
-    """Draw the cells of a cohort at whose values nobody has looked yet; nothing if a checkpoint shows that one has.
-
-    A checkpoint begins when all values are known to be finite: one of a file that is refused would stand in the way of
-    the file that was mended.
-    """
-    pieces, cohort = request.pieces, request.cohort
-    if not cohort.unchecked or is_begun(pieces.checkpoint, resume=pieces.resume, need=plan.checkpoint_bytes):
-        return {}
-    with _refused_as_read(cohort, request.progress):
-        return draw(cohort, plan, Stages(where, NoCheckpoint(), request.progress), request.seed)
+                counts = count_cells(centers, drawn, cells, budget, stages, n_threads, types)
+            yield CellsCounted(stages, drawn, for_agreement, counts)
 
 
 @contextmanager
-def _refused_as_read(cohort: Cohort, progress: Progress) -> Iterator[None]:
-    """Say of a file what `read_cohort` would have said, which knows all of its values and not one piece."""
+def _refused_as_read(cohort: Cohort, store: Checkpoint | Nothing, progress: Progress) -> Iterator[None]:
+    """Raise for an unchecked file what `heatmover.read_cohort` would have raised, and leave no checkpoint.
+
+    A checkpoint of a file that is rejected would be in the way of the file that was fixed.
+    """
     try:
         yield
     except InvalidInputError:
-        try:
-            cohort.checked(progress)
-        except InvalidInputError as error:
-            raise error from None
+        if cohort.unchecked:
+            try:
+                cohort.checked(progress)
+            except InvalidInputError as error:
+                store.discard()
+                raise error from None
         raise
+
+
+def _compare(request: Request, kept: Intp, cells: CellsCounted) -> Comparison:
+    """Compare samples by their histograms: those of ``kept``."""
+    assert request.model is not None
+    cohort, stages, marks = request.cohort, cells.stages, cells.histograms.landmarks
+    names = [cohort.names[i] for i in kept]
+    measures = measures_from_weights(cells.histograms.counts[kept].astype(np.float64), names=names)
+    fitted = fit_samples(
+        marks.centers, measures, request.model, n_neighbors=request.n_neighbors, units=request.units,
+        random_state=request.seed, progress=stages.progress,
+    )  # fmt: skip
+    embedding = _embed(fitted.model, measures, stages)
+    stages.progress.stage("measure the agreement", 1)
+    samples = np.flatnonzero(np.diff(cells.for_agreement.counts.indptr))
+    agreement = landmark_agreement(
+        marks, cells.for_agreement.points, measures_from_weights(cells.for_agreement.counts[samples]),
+        n_points=AGREEMENT_POINTS, graph=fitted.graph, model=fitted.fitted, random_state=request.seed,
+    )  # fmt: skip
+    stages.progress.advance()
+    result = compare_embedded(
+        fitted, measures, cohort.sizes[kept], embedding, bias=request.bias, n_bootstrap=request.n_bootstrap,
+        random_state=request.seed, progress=stages.progress,
+    )  # fmt: skip
+    return replace(result, landmarks=marks, landmark_agreement=agreement, drawn=request.drawn)
+
+
+def _embed(model: DiffusionEMD, measures: Measures, stages: Stages) -> FloatArray:
+    """Embed the samples, a few per task."""
+    prepared = model.prepared_
+    result = np.empty((len(measures), prepared.layout.n_features), dtype=prepared.precision)
+
+    def fold(number: int, part: Arrays) -> None:
+        start = number * SAMPLES_AT_ONCE
+        result[start : start + len(part["values"])] = part["values"]
+
+    stages.each("diffuse measures", *embedding_tasks(model, measures), fold, prepared)
+    return result
+
+
+# --- what a checkpoint depends on ---
+
+
+def describe_input(cohort: Cohort) -> dict[str, Any]:
+    """Return what identifies the cells of a cohort, their samples and what is done to them, as plain values."""
+    return {
+        "cells": cohort.n_cells,
+        "features": list(cohort.features),
+        "samples": digest("\n".join(cohort.names).encode()),
+        "labels": digest(np.ascontiguousarray(cohort.codes).data),
+        "projection": _projection(cohort),
+        "content": _content(cohort),
+        **({"measured": cohort.measured} if cohort.measured else {}),
+    }
+
+
+def digest(data: Any) -> str:
+    """Return the SHA-256 of some bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _projection(cohort: Cohort) -> str:
+    projection = cohort.projection
+    total = hashlib.sha256()
+    for part in (projection.mean, projection.scale, projection.components):
+        total.update(b"none" if part is None else np.ascontiguousarray(part).data)
+    reader: Any = cohort.reader
+    while reader is not None:
+        if isinstance(reader, ShiftedReader):
+            # What was moved is made of other values: those of the file, and how these became points.
+            total.update(_projection(replace(cohort, reader=reader.inner, projection=reader.projection)).encode())
+            for moved in (reader.batches, reader.shifts):
+                total.update(np.ascontiguousarray(moved).data)
+            break
+        reader = getattr(reader, "inner", None)
+    return total.hexdigest()
+
+
+def _content(cohort: Cohort) -> str:
+    source = cohort.source
+    if not source.path:  # an object in memory
+        total = hashlib.sha256()
+        for points, _ in cohort.chunks():
+            total.update(np.ascontiguousarray(points).data)
+        return f"sha256:{total.hexdigest()}"
+    top = Path(source.path)
+    with readable(source.path, cohort.reader.kind):
+        paths = [path for path in (sorted(top.rglob("*")) if top.is_dir() else [top]) if path.is_file()]
+        found = [(path.relative_to(top).as_posix(), path.stat()) for path in paths]
+        if sum(status.st_size for _, status in found) <= CHECKSUM_UP_TO:
+            return source.checksum
+    lines = "\n".join(f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in found)
+    return f"sizes and times, sha256:{digest(lines.encode('utf-8', 'surrogateescape'))}"
 
 
 def compare_cohort(
     cohort: Cohort,
     *,
     landmarks: int | Literal["auto"] = "auto",
-    passes: int = 0,
     memory: int | float | str = "4 GB",
     client: Any = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -431,7 +485,7 @@ def compare_cohort(
         a cluster every worker must see its files under the same path.
     landmarks
         How many; ``"auto"``: 4,000, or a tenth of the cells if these are few.
-    passes, memory, client, checkpoint, resume, n_jobs
+    memory, client, checkpoint, resume, n_jobs
         As in `InPieces`.
     min_cells
         Leave out samples with fewer cells from the comparison.
@@ -466,7 +520,7 @@ def compare_cohort(
     check_units(units)
     settings = check_model(model, random_state=random_state, n_jobs=n_jobs)
     pieces = InPieces(
-        memory=memory, client=client, checkpoint=checkpoint, resume=resume, passes=passes, n_jobs=settings.n_jobs
+        memory=memory, client=client, checkpoint=checkpoint, resume=resume, n_jobs=settings.n_jobs
     )  # fmt: skip
     watcher = SILENT if progress is None else progress
     request = Request(
@@ -480,64 +534,14 @@ def compare_cohort(
         )
     check_all_pairs(len(kept), "histograms, embed and nearest of heatmover.scale find the nearest of each")
     request, kept = request.equally(kept, check_equal_cells(equal_cells))
-    with cells_counted(request) as (stages, drawn, found):
-        return compare_samples(request, kept, found, drawn, stages)
-
-
-def study_cohort(
-    cohort: Cohort,
-    parameters: StudyParameters | None = None,
-    *,
-    memory: int | float | str = "4 GB",
-    client: Any = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    passes: int = 0,
-    n_jobs: int | None = None,
-    progress: Progress = SILENT,
-    **changes: Any,
-) -> study.Study:
-    r"""Compare samples whose cells do not fit into memory, and test what goes with the distances.
-
-    Parameters
-    ----------
-    cohort
-        From `heatmover.read_cohort`.
-    memory, client, checkpoint, resume, passes, n_jobs
-        As in `InPieces`.
-    parameters, progress, **changes
-        As in `heatmover.study_cohort`.
-
-    Returns
-    -------
-    Study
-        Give it to `heatmover.report`.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> import numpy as np
-    >>> from heatmover.cohort import read_cohort
-    >>> rng = np.random.default_rng(0)
-    >>> rows = [f"s{s},{'case' if s % 2 else 'control'},{x + 3 * (s % 2)},{y}"
-    ...         for s in range(8) for x, y in rng.normal(size=(100, 2))]
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.csv"
-    >>> _ = path.write_text("\n".join(["sample,condition,x,y", *rows]))
-    >>> result = study_cohort(read_cohort(path, sample_key="sample"), variables=["condition"], landmarks=100)
-    >>> result.findings[0].groups
-    {'case': 4, 'control': 4}
-    """
-    pieces = InPieces(
-        memory=memory, client=client, checkpoint=checkpoint, resume=resume, passes=passes, n_jobs=n_jobs
-    )  # fmt: skip
-    return study.study_cohort(cohort, parameters, comparer=pieces, progress=progress, **changes)
+    with cells_counted(request) as cells:
+        return _compare(request, kept, cells)
 
 
 def histograms(
     cohort: Cohort,
     *,
     landmarks: int | Literal["auto"] = "auto",
-    passes: int = 0,
     memory: int | float | str = "4 GB",
     client: Any = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -552,7 +556,7 @@ def histograms(
 
     Parameters
     ----------
-    cohort, landmarks, passes, memory, client, checkpoint, resume, random_state, n_jobs, progress
+    cohort, landmarks, memory, client, checkpoint, resume, random_state, n_jobs, progress
         As in `compare_cohort`.
 
     Returns
@@ -575,8 +579,9 @@ def histograms(
     Measures(3 measures on 40 points: s0, s1, s2)
     """
     pieces = InPieces(
-        memory=memory, client=client, checkpoint=checkpoint, resume=resume, passes=passes, n_jobs=n_jobs
+        memory=memory, client=client, checkpoint=checkpoint, resume=resume, n_jobs=n_jobs
     )  # fmt: skip
     watcher = SILENT if progress is None else progress
-    with cells_counted(Request(cohort, pieces, landmarks, 1, random_state, watcher)) as (_, _, found):
-        return found.landmarks, measures_from_weights(found.counts.astype(np.float64), names=cohort.names)
+    with cells_counted(Request(cohort, pieces, landmarks, 1, random_state, watcher)) as cells:
+        counts = cells.histograms.counts.astype(np.float64)
+        return cells.histograms.landmarks, measures_from_weights(counts, names=cohort.names)

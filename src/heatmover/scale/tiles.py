@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations_with_replacement
@@ -13,35 +12,21 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
-import numpy.typing as npt
 
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Float64, FloatArray, Int64
 from heatmover._validation import check_integer, check_matrix, check_memory, check_option, import_extra
 from heatmover._version import __version__
 from heatmover._words import counted, quoted_path, readable
-from heatmover.cohort.formats.anndata import missing_chunks, told
+from heatmover.cohort.reader import spans
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.embedding.preparation import Preparation
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import Measures
-from heatmover.scale.checkpoint import Arrays, Marks, NoCheckpoint, explain_full_disk, open_checkpoint
-from heatmover.scale.execute import Stages, Task, executor
+from heatmover.scale.stages import Arrays, Stages, Task, executor, explain_full_disk, open_checkpoint
 
-__all__ = [
-    "SAMPLES_AT_ONCE",
-    "Rows",
-    "Span",
-    "check_new",
-    "cut",
-    "distances",
-    "embed",
-    "embedding_tasks",
-    "nearest",
-    "open_array",
-    "tile_rows",
-]
+__all__ = ["SAMPLES_AT_ONCE", "EmbeddingRows", "distances", "embed", "embedding_tasks", "nearest", "tile_rows"]
 
 # Rows on each side of a tile, at most: wide enough that reading them is nothing beside comparing them.
 TILE_ROWS, LEAST_TILE_ROWS = 2048, 16
@@ -49,15 +34,14 @@ TILE_ROWS, LEAST_TILE_ROWS = 2048, 16
 # that a resumed run finds the same pieces.
 SAMPLES_AT_ONCE = 16
 
-
-Part = Callable[[], FloatArray]
 Span = tuple[int, int]
+Best = tuple[Float64, Int64]
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Rows of an embedding in a zarr array on disk, or in memory; what is sent to a worker reads or holds its own."""
+class EmbeddingRows:
+    """Rows of an embedding in memory, or in a zarr array on disk, which workers read themselves."""
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
@@ -65,74 +49,122 @@ class Rows:
     array: Any
 
     @classmethod
-    def of(cls, embedding: Any) -> Rows:
+    def of(cls, embedding: Any) -> EmbeddingRows:
         """Return the rows of an array, a zarr array, or the zarr array at a path."""
         path = ""
         if isinstance(embedding, str | os.PathLike):
             path = os.fspath(embedding)
             embedding = open_array(path)
         elif hasattr(embedding, "store_path"):
-            path = _local_path(embedding)
+            # The folder, which workers can open by themselves; nothing if the array is not in one.
+            root = getattr(embedding.store_path.store, "root", None)
+            path = "" if root is None else str(Path(root) / embedding.store_path.path)
         else:
             embedding = check_matrix("embedding", embedding)
-        if path:
-            with readable(path, "zarr array"):
-                for sentence in told(missing_chunks(embedding, "the embedding")):
-                    warnings.warn(sentence, UserWarning, stacklevel=4)
         if embedding.ndim != 2 or embedding.dtype.kind != "f" or min(embedding.shape) == 0:
             raise InvalidInputError(
                 "an embedding (n_samples, n_features) of floats", f"shape {embedding.shape} of type {embedding.dtype}"
             )
         return cls(tuple(embedding.shape), np.dtype(embedding.dtype), path, None if path else embedding)
 
-    def part(self, span: Span) -> Part:
-        """Return what reads the rows of a span."""
-        if self.path:
-            return partial(_read, self.path, span)
-        return partial(np.asarray, self.array[slice(*span)])
+    def read(self, span: Span) -> FloatArray:
+        """Return the rows of a span, or raise if they are not finite."""
+        if not self.path:
+            return np.asarray(self.array[slice(*span)])
+        with readable(self.path, "zarr array"):
+            rows = np.asarray(open_array(self.path)[slice(*span)])
+        if not np.isfinite(rows).all():
+            raise InvalidInputError(
+                "an embedding without NaN or infinity",
+                f"some in rows {span[0]} to {span[1] - 1} of {quoted_path(self.path)}",
+                f"if it was not finished, embed again with {argument('resume', True)}",
+            )
+        return rows
 
-    def checksum(self, spans: list[Span]) -> str:
-        """Return a checksum of all rows; it does not depend on the spans."""
+    def checksum(self, size: int) -> str:
+        """Return a checksum of all rows, which are read so many at a time."""
         digest = hashlib.sha256(f"{self.dtype.str} {self.shape}".encode())
-        for span in spans:
-            digest.update(np.ascontiguousarray(self.part(span)()).data)
+        for span in spans(0, self.shape[0], size):
+            digest.update(np.ascontiguousarray(self.read(span)).data)
         return f"sha256:{digest.hexdigest()}"
 
 
-def open_array(path: str) -> Any:
-    """Open a zarr array for reading, or raise if there is none."""
+def open_array(path: str, mode: Literal["r", "r+"] = "r") -> Any:
+    """Open a zarr array, or raise if there is none."""
     zarr = import_extra("zarr", package="zarr", extra="cohort")
     try:
-        return zarr.open_array(path, mode="r")
+        return zarr.open_array(path, mode=mode)
     except Exception as error:  # whatever zarr says of a description that is none
         raise InvalidInputError("the path of a zarr array", f"none at {quoted_path(path)}") from error
 
 
-def check_new(place: Path, *, resume: bool) -> bool:
-    """Return whether an array is to be made at a place, or raise if one is there that is not to be gone on with."""
-    if str(place) == ".":  # also what an empty path becomes
-        raise InvalidInputError("the path of an array", "the current folder")
-    if not os.path.lexists(place):
-        return True
-    if not resume:
-        raise InvalidInputError(
-            "an array that is not there yet", quoted_path(str(place)), f"{argument('resume', True)} goes on with it"
-        )
-    return False
+@final
+@dataclass(frozen=True, eq=False)
+class ArrayStore:
+    """Keeps the result of each task at its place of a zarr array, where NaN says that it is not finished.
+
+    Attributes
+    ----------
+    array
+        Open for writing.
+    places
+        Rows and columns of each task, by its number.
+    mirrored
+        Whether the result is also at columns and rows, transposed.
+    """
+
+    array: Any
+    places: Mapping[int, tuple[slice, slice]]
+    mirrored: bool = False
+
+    @classmethod
+    def open(cls, place: Path, shape: Span, chunks: Span, dtype: Any, about: dict[str, Any], *, resume: bool) -> Any:
+        """Return the array to write to, new or begun about the same things."""
+        zarr = import_extra("zarr", package="zarr", extra="cohort")
+        if str(place) == ".":  # also what an empty path becomes
+            raise InvalidInputError("the path of an array", "the current folder")
+        if not os.path.lexists(place):
+            with explain_full_disk(place):
+                return zarr.create_array(
+                    place, shape=shape, chunks=chunks, dtype=dtype, fill_value=np.nan, attributes=about,
+                    compressors=[zarr.codecs.Crc32cCodec()],
+                )  # fmt: skip
+        if not resume:
+            raise InvalidInputError(
+                "an array that is not there yet", quoted_path(str(place)), f"{argument('resume', True)} goes on with it"
+            )
+        begun = open_array(str(place), "r+")
+        stored = begun.attrs.asdict()
+        changed = [key for key, value in about.items() if stored.get(key) != value]
+        if changed or begun.shape != shape or not np.isnan(begun.fill_value):
+            raise InvalidInputError(
+                f"an array of the same {', '.join(changed) or 'shape'}", f"another at {quoted_path(str(place))}"
+            )
+        return begun
+
+    def load(self, stage: str, number: int) -> Arrays | None:  # noqa: ARG002
+        """Return a result that is there as a whole."""
+        rows, columns = self.places[number]
+        try:
+            values = np.asarray(self.array[rows, columns])
+            whole = not np.isnan(values).any()
+            if whole and self.mirrored:
+                whole = np.array_equal(values, self.array[columns, rows].T)
+        # What a library says of damaged files is of every kind.
+        except Exception:
+            return None
+        return {"values": values} if whole else None
+
+    def save(self, stage: str, number: int, arrays: Arrays) -> None:  # noqa: ARG002
+        """Write a result to its place."""
+        rows, columns = self.places[number]
+        with explain_full_disk(self.array.store_path):
+            self.array[rows, columns] = arrays["values"]
+            if self.mirrored:
+                self.array[columns, rows] = arrays["values"].T
 
 
-def _local_path(array: Any) -> str:
-    """Return the folder of a zarr array, which workers can open by themselves, or nothing if it has none."""
-    root = getattr(array.store_path.store, "root", None)
-    return "" if root is None else str(Path(root) / array.store_path.path)
-
-
-def _read(path: str, span: Span) -> FloatArray:
-    with readable(path, "zarr array"):
-        return np.asarray(open_array(path)[slice(*span)])
-
-
-def tile_rows(rows: Rows, memory: int, n_workers: int) -> int:
+def tile_rows(rows: EmbeddingRows, memory: int, n_workers: int) -> int:
     """Return how many rows a tile may have on each side."""
 
     def need(size: int) -> int:
@@ -147,11 +179,6 @@ def tile_rows(rows: Rows, memory: int, n_workers: int) -> int:
             f"{memory / 1e6:,.0f} MB",
         )
     return size
-
-
-def cut(n_rows: int, size: int) -> list[Span]:
-    """Return the borders of tiles."""
-    return [(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
 
 
 def embed(
@@ -196,64 +223,36 @@ def embed(
     True
     """
     tasks, weights = embedding_tasks(model, measures)
-    place, watcher = Path(out), SILENT if progress is None else progress
-    about = {"heatmover": __version__, "made from": _digest(model, measures)}
-    target, marks = _embedding_target(place, model, measures, about, resume), Marks(place, about)
-
-    def write(number: int, result: Arrays) -> None:
-        start = number * SAMPLES_AT_ONCE
-        with explain_full_disk(place):
-            target[start : start + len(result["embedding"])] = result["embedding"]
-            marks.set(number, [result["embedding"]])
-
-    def read(number: int) -> list[npt.NDArray[Any]]:
-        start = number * SAMPLES_AT_ONCE
-        return [np.asarray(target[start : start + weights[number]])]
-
-    left = {number: task for number, task in tasks.items() if not marks.fits(number, partial(read, number))}
+    shape = (len(measures), model.prepared_.layout.n_features)
+    about = {"heatmover": __version__, "model and measures": _digest(model, measures)}
+    chunks = (SAMPLES_AT_ONCE, shape[1])
+    target = ArrayStore.open(Path(out), shape, chunks, model.prepared_.precision, about, resume=resume)
+    places = {
+        number: (slice(start, start + weights[number]), slice(None))
+        for number, start in enumerate(range(0, shape[0], SAMPLES_AT_ONCE))
+    }
     with executor(client, n_jobs) as where:
-        stages = Stages(where, NoCheckpoint(), watcher)
-        stages.each("diffuse measures", left, weights, write, partial(same, model.prepared_))
-    return open_array(str(place))
+        stages = Stages(where, ArrayStore(target, places), SILENT if progress is None else progress)
+        stages.each("diffuse measures", tasks, weights, _keep_nothing, model.prepared_)
+    return open_array(os.fspath(out))
 
 
-def embedding_tasks(model: DiffusionEMD, measures: Measures) -> tuple[dict[int, Task[Arrays]], dict[int, int]]:
+def embedding_tasks(model: DiffusionEMD, measures: Measures) -> tuple[dict[int, Task[Preparation]], dict[int, int]]:
     """Return tasks that embed some samples each, and how many."""
     rows = model.node_masses(measures)
     starts = range(0, rows.shape[0], SAMPLES_AT_ONCE)
-    tasks: dict[int, Task[Arrays]] = {
+    tasks: dict[int, Task[Preparation]] = {
         number: partial(_embed_rows, rows=rows[start : start + SAMPLES_AT_ONCE]) for number, start in enumerate(starts)
     }
     return tasks, {number: min(SAMPLES_AT_ONCE, rows.shape[0] - start) for number, start in enumerate(starts)}
 
 
-def same(prepared: Preparation) -> Preparation:
-    """Return what is given: all tasks share it."""
-    return prepared
-
-
 def _embed_rows(prepared: Preparation, rows: Any) -> Arrays:
-    return {"embedding": prepared.embed(rows, n_threads=1, progress=SILENT)}
+    return {"values": prepared.embed(rows, n_threads=1, progress=SILENT)}
 
 
-def _embedding_target(place: Path, model: DiffusionEMD, measures: Measures, about: dict[str, Any], resume: bool) -> Any:
-    """Return the array to write to, new or begun with the same model and measures."""
-    zarr = import_extra("zarr", package="zarr", extra="cohort")
-    shape = (len(measures), model.prepared_.layout.n_features)
-    if check_new(place, resume=resume):
-        with explain_full_disk(place):
-            return zarr.create_array(
-                place, shape=shape, chunks=(SAMPLES_AT_ONCE, shape[1]), dtype=model.prepared_.precision,
-                compressors=None, attributes=about, config={"write_empty_chunks": True},
-            )  # fmt: skip
-    begun = open_array(str(place))
-    stored, layout = begun.attrs.asdict(), (begun.shape, begun.chunks, begun.dtype)
-    expected = (shape, (SAMPLES_AT_ONCE, shape[1]), model.prepared_.precision)
-    if layout != expected or any(stored.get(key) != value for key, value in about.items()):
-        raise InvalidInputError(
-            "an array begun with the same model and measures", f"another at {quoted_path(str(place))}"
-        )
-    return zarr.open_array(place, mode="r+", config={"write_empty_chunks": True})
+def _keep_nothing(number: int, arrays: Arrays) -> None:
+    """Forget a result, which is in its array."""
 
 
 def _digest(model: DiffusionEMD, measures: Measures) -> str:
@@ -262,9 +261,6 @@ def _digest(model: DiffusionEMD, measures: Measures) -> str:
         for array in (matrix.data, matrix.indices, matrix.indptr):
             digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-Best = tuple[Float64, Int64]
 
 
 def distances(
@@ -308,83 +304,37 @@ def distances(
            [1., 2., 0.]], dtype=float32)
     """
     check_option("dtype", dtype, ("float32", "float64"))
-    rows, place, watcher = Rows.of(embedding), Path(out), SILENT if progress is None else progress
+    rows, watcher = EmbeddingRows.of(embedding), SILENT if progress is None else progress
+    n_rows = rows.shape[0]
     with executor(client, n_jobs) as where:
         size = tile_rows(rows, check_memory(memory), where.n_workers)
-        about = {"heatmover": __version__, "embedding": rows.checksum(cut(rows.shape[0], size)), "dtype": dtype}
-        target, size = _target(place, rows, about, size, resume)
-        spans, marks = cut(rows.shape[0], size), Marks(place, {**about, "rows": size})
-
-        def write(number: int, result: Arrays) -> None:
-            i, j = pairs[number]
-            with explain_full_disk(place):
-                target[slice(*spans[i]), slice(*spans[j])] = result["tile"]
-                if i != j:
-                    target[slice(*spans[j]), slice(*spans[i])] = result["tile"].T
-                marks.set(number, [result["tile"], result["tile"].T])
-
-        def read(number: int) -> list[npt.NDArray[Any]]:
-            first, second = (slice(*spans[k]) for k in pairs[number])
-            return [np.asarray(target[first, second]), np.asarray(target[second, first])]
-
-        pairs = list(combinations_with_replacement(range(len(spans)), 2))
-        left = {
-            number: partial(_tile, left=rows.part(spans[i]), right=None if i == j else rows.part(spans[j]), dtype=dtype)
-            for number, (i, j) in enumerate(pairs)
-            if not marks.fits(number, partial(read, number))
-        }
-        watcher.stage("compare", len(pairs))
-        watcher.advance(len(pairs) - len(left))
-        Stages(where, NoCheckpoint(), _Continued(watcher)).each("compare", left, dict.fromkeys(left, 1), write)
+        about = {"heatmover": __version__, "embedding": rows.checksum(size), "dtype": dtype}
+        chunks = (min(size, n_rows), min(size, n_rows))
+        target = ArrayStore.open(Path(out), (n_rows, n_rows), chunks, dtype, about, resume=resume)
+        # Of an array that was begun with another budget, its own.
+        pairs = _pairs(n_rows, int(target.chunks[0]))
+        places = {number: (slice(*first), slice(*second)) for number, (first, second) in pairs.items()}
+        tasks = {number: partial(_tile, pair=pair, dtype=dtype) for number, pair in pairs.items()}
+        stages = Stages(where, ArrayStore(target, places, mirrored=True), watcher)
+        stages.each("compare", tasks, dict.fromkeys(tasks, 1), _keep_nothing, rows)
     target.attrs["complete"] = True
-    return open_array(str(place))
+    return open_array(os.fspath(out))
 
 
-@final
-class _Continued:
-    """Progress of a stage that has begun already."""
-
-    def __init__(self, inner: Progress) -> None:
-        self._inner = inner
-
-    def stage(self, name: str, total: int) -> None:
-        """Ignore it."""
-
-    def advance(self, steps: int = 1) -> None:
-        """Pass it on."""
-        self._inner.advance(steps)
+def _pairs(n_rows: int, size: int) -> dict[int, tuple[Span, Span]]:
+    """Return the rows on both sides of each tile, every pair once, by its number."""
+    return dict(enumerate(combinations_with_replacement(spans(0, n_rows, size), 2)))
 
 
-def _tile(_: None, left: Part, right: Part | None, dtype: str) -> Arrays:
-    return {"tile": _between(left, right).astype(dtype, copy=False)}
+def _between(rows: EmbeddingRows, pair: tuple[Span, Span]) -> Float64:
+    """Return the distances between two spans of rows."""
+    first, second = pair
+    right = None if first == second else rows.read(second)
+    return np.asarray(pairwise_distances(rows.read(first), right, n_jobs=1))
 
 
-def _between(left: Part, right: Part | None) -> Float64:
-    return np.asarray(pairwise_distances(left(), None if right is None else right(), n_jobs=1))
-
-
-def _target(place: Path, rows: Rows, about: dict[str, Any], size: int, resume: bool) -> tuple[Any, int]:
-    """Return the array to write to, new or begun, and the rows of its tiles."""
-    zarr = import_extra("zarr", package="zarr", extra="cohort")
-    n_rows, dtype = rows.shape[0], about["dtype"]
-    if not check_new(place, resume=resume):
-        found = open_array(str(place))
-        stored = found.attrs.asdict()
-        changed = [key for key, value in about.items() if stored.get(key) != value]
-        if (found.shape, found.dtype) != ((n_rows, n_rows), dtype):
-            changed.append("shape")
-        if changed:
-            raise InvalidInputError(
-                f"an array of the same {', '.join(changed)}", f"another at {quoted_path(str(place))}"
-            )
-        begun = zarr.open_array(place, mode="r+", config={"write_empty_chunks": True})
-        return begun, int(begun.chunks[0])
-    with explain_full_disk(place):
-        array = zarr.create_array(
-            place, shape=(n_rows, n_rows), chunks=(min(size, n_rows),) * 2, dtype=dtype, compressors=None,
-            attributes=about | {"complete": False}, config={"write_empty_chunks": True},
-        )  # fmt: skip
-    return array, int(array.chunks[0])
+def _tile(rows: EmbeddingRows, pair: tuple[Span, Span], dtype: str) -> Arrays:
+    return {"values": _between(rows, pair).astype(dtype, copy=False)}
 
 
 def nearest(
@@ -419,50 +369,40 @@ def nearest(
     >>> nearest(np.array([[0.0, 0.0], [1.0, 2.0], [1.0, 0.0]]), k=1)
     (array([[1.], [2.], [1.]]), array([[2], [2], [0]]))
     """
-    rows, count = Rows.of(embedding), check_integer("k", k, minimum=1)
+    rows, count = EmbeddingRows.of(embedding), check_integer("k", k, minimum=1)
     if count >= rows.shape[0]:
         raise InvalidInputError(f"k of at most {rows.shape[0] - 1}", f"k={count} with {counted(rows.shape[0], 'row')}")
     best = _nothing_yet(rows.shape[0], count)
     with executor(client, n_jobs) as where:
-        spans = cut(rows.shape[0], size := tile_rows(rows, check_memory(memory), where.n_workers))
-        pairs = list(combinations_with_replacement(range(len(spans)), 2))
-        tasks = {
-            number: partial(
-                _nearest_between,
-                left=rows.part(spans[i]),
-                right=None if i == j else rows.part(spans[j]),
-                starts=(spans[i][0], spans[j][0]),
-                k=count,
-            )
-            for number, (i, j) in enumerate(pairs)
-        }
+        size = tile_rows(rows, check_memory(memory), where.n_workers)
+        pairs = _pairs(rows.shape[0], size)
+        tasks = {number: partial(_nearest_between, pair=pair, k=count) for number, pair in pairs.items()}
 
         def fold(number: int, result: Arrays) -> None:
-            for side, place in zip(("left", "right"), dict.fromkeys(pairs[number]), strict=False):
-                _merge(best, slice(*spans[place]), (result[f"{side} distances"], result[f"{side} indices"]))
+            for side, span in zip(("left", "right"), dict.fromkeys(pairs[number]), strict=False):
+                _merge(best, slice(*span), (result[f"{side} distances"], result[f"{side} indices"]))
 
-        manifest = {} if checkpoint is None else {
+        manifest: dict[str, dict[str, Any]] = {} if checkpoint is None else {
             "heatmover": {"version": __version__},
-            "input": {"embedding": rows.checksum(spans)},
+            "input": {"embedding": rows.checksum(size)},
             "settings": {"k": count, "tile rows": size},
         }  # fmt: skip
-        need = len(pairs) * size * count * 32
-        with open_checkpoint(checkpoint, manifest, resume=resume, need=need) as store:
+        with open_checkpoint(checkpoint, manifest, resume=resume) as store:
             stages = Stages(where, store, SILENT if progress is None else progress)
-            stages.each("compare", tasks, dict.fromkeys(tasks, 1), fold)
+            stages.each("compare", tasks, dict.fromkeys(tasks, 1), fold, rows)
     return best
 
 
-def _nearest_between(_: None, left: Part, right: Part | None, starts: tuple[int, int], k: int) -> Arrays:
+def _nearest_between(rows: EmbeddingRows, pair: tuple[Span, Span], k: int) -> Arrays:
     """Return the k nearest rows on the right of each on the left, and the other way round."""
-    tile = _between(left, right)
-    if right is None:
-        np.fill_diagonal(tile, np.inf)  # a row is not its own neighbour
-    sides = {"left": (tile, starts[1])} if right is None else {"left": (tile, starts[1]), "right": (tile.T, starts[0])}
-    found: Arrays = {}
-    for side, (candidates, first) in sides.items():
-        found[f"{side} distances"], found[f"{side} indices"] = _smallest(candidates, first, k)
-    return found
+    apart, (first, second) = _between(rows, pair), pair
+    result: Arrays = {}
+    if first == second:
+        np.fill_diagonal(apart, np.inf)  # a row is not its own neighbor
+    else:
+        result["right distances"], result["right indices"] = _smallest(apart.T, first[0], k)
+    result["left distances"], result["left indices"] = _smallest(apart, second[0], k)
+    return result
 
 
 def _smallest(tile: Float64, first: int, k: int) -> Best:
