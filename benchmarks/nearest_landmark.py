@@ -22,9 +22,7 @@ import numpy as np
 from cohort22m import N_TYPES, cells_of_sample
 from provenance import PACKAGES, add_record, usable_cores, write_table
 
-from heatmover.graphs.search.assign import CenterSearch
-from heatmover.graphs.search.kmeans import k_means
-from heatmover.graphs.search.leaves import Leaves
+from heatmover.graphs.centers import CenterSearch, Leaves, k_means
 
 DIMENSIONS, LANDMARKS = (8, 14, 30, 50), (1_000, 4_000, 27_000)
 # Pairs of a cell and a landmark in one run.

@@ -65,10 +65,10 @@ def without_self(found: np.ndarray, rows: np.ndarray) -> Answer:
 
 
 def heatmover_search(points: Points, threads: int) -> Search:
-    from heatmover.graphs.search.choose import k_nearest
+    from heatmover.graphs.neighbors import k_nearest
 
     def search(_: np.ndarray, setting: int) -> Answer:
-        algorithm = "cells" if setting else "auto"
+        algorithm = "approximate" if setting else "auto"
         support = k_nearest(points, K, algorithm=algorithm, rng=np.random.default_rng(0), n_threads=threads)
         return support.distances.indices[support.distances.indptr[:-1, None] + np.arange(K)]
 

@@ -39,7 +39,7 @@ hm.pairwise_distances(embedding); hm.nearest(embedding, 3)
 if {everything}:
     embedding = hm.DiffusionEMD(graph, tol=1e-6).fit_transform(hm.measures_from_labels(np.arange(300) % 9))
     hm.pairwise_distances(embedding); hm.nearest(embedding, 3)
-    hm.Graph.from_points(points, neighbors="cells")
+    hm.Graph.from_points(points, neighbors="approximate")
 print(time.perf_counter() - start)
 """
 

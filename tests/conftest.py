@@ -54,7 +54,7 @@ LONGEST = (
     "cli/test_compare.py",
     "pl/test_pl.py",
     "scale/test_compare.py",
-    "graphs/search/test_choose.py",
+    "graphs/test_neighbors.py",
     "test_barycenters.py",
     "index/test_shortlist_cache.py",
     "cohort/formats/test_damaged_anndata.py",

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from heatmover.embedding.reuse import RememberingDiffuser, SharedDiffusion, digest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
@@ -18,7 +19,6 @@ from heatmover.diffusion.exact import ExactDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.diffusion.walk import WalkDiffuser
 from heatmover.embedding import estimator
-from heatmover.embedding.reuse import RememberingDiffuser, SharedDiffusion, digest
 from heatmover.errors import InvalidInputError
 
 DATA = hm.datasets.ring(12, points_per_measure=20, random_state=0)

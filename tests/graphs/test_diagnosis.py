@@ -153,7 +153,7 @@ def test_low_recall_is_mentioned(recall, warned):
 def test_recall_comes_from_the_construction():
     graph = Graph(Graph.from_grid((9,)).affinity, {"recall": 0.5})
     assert (
-        "components first, or make the graph with Graph.from_points(points, neighbors='blocked')."
+        "components first, or make the graph with Graph.from_points(points, neighbors='exact')."
         in graph.diagnose().advice[0]
     )
 

@@ -40,7 +40,7 @@ def test_points_in_any_form(form):
     assert_same_graph(Graph.from_points(form(points), 7), Graph.from_points(points, 7))
 
 
-@pytest.mark.parametrize("neighbors", ["tree", "groups", "blocked", "cells"])
+@pytest.mark.parametrize("neighbors", ["tree", "exact", "approximate"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int16, np.uint8, bool])
 def test_points_of_any_type_are_computed_in_full(dtype, neighbors):
     """Squares of differences of 200 overflow in float16, int16 and uint8."""
@@ -73,11 +73,11 @@ def test_construction_says_how():
         "n_copies": 0,
     }
     assert graph.construction["bandwidth"] > 0
-    box = Graph.from_points(random_points(), 7, "box", neighbors="blocked").construction
+    box = Graph.from_points(random_points(), 7, "box", neighbors="exact").construction
     assert (box["kernel"], box["bandwidth"], box["neighbors"], box["reason"]) == (
         "box",
         None,
-        "blocked",
+        "exact",
         "as asked for",
     )
     radius = Graph.from_points(random_points(), radius=0.5).construction
@@ -86,10 +86,10 @@ def test_construction_says_how():
 
 def test_same_seed_same_bits():
     points = random_points(600, 20)
-    one, again, other = (Graph.from_points(points, 7, random_state=s, neighbors="cells") for s in (3, 3, 4))
+    one, again, other = (Graph.from_points(points, 7, random_state=s, neighbors="approximate") for s in (3, 3, 4))
     assert_same_graph(one, again)
     assert one.construction == again.construction
-    generator = Graph.from_points(points, 7, random_state=np.random.default_rng(3), neighbors="cells")
+    generator = Graph.from_points(points, 7, random_state=np.random.default_rng(3), neighbors="approximate")
     assert_same_graph(one, generator)
     assert other.construction["recall"] > 0.9
 
@@ -222,7 +222,7 @@ def test_fewer_points_than_neighbours(n_points, n_neighbors, words):
         ({"radius": np.inf}, "radius to be finite"),
         ({"radius": "x"}, "radius to be a number"),
         ({"radius": True}, "radius to be a number"),
-        ({"neighbors": "exact"}, "neighbors to be one of 'auto', 'tree', 'groups', 'blocked', 'cells'"),
+        ({"neighbors": "descent"}, "neighbors to be one of 'auto', 'tree', 'exact', 'approximate'"),
         ({"neighbors": "exact", "radius": 1.0}, "neighbors to be one of"),
         ({"kernel": "gausian", "radius": 1.0}, "kernel to be one of"),
     ],
@@ -496,7 +496,7 @@ def test_repr(graph, text):
     assert repr(graph) == text
 
 
-@pytest.mark.parametrize("algorithm", ["tree", "groups", "blocked", "cells"])
+@pytest.mark.parametrize("algorithm", ["tree", "exact", "approximate"])
 def test_threads_do_not_change_the_graph(algorithm):
     points = np.random.default_rng(4).normal(size=(1500, 4))
     one, three = (Graph.from_points(points, 12, neighbors=algorithm, n_jobs=n).affinity for n in (1, 3))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph, Landmarks
-from heatmover.graphs.search import assign
+from heatmover.graphs import centers as module
 from heatmover.measures import measures_from_labels
 
 
@@ -45,7 +45,7 @@ def test_iterations_lower_the_distortion():
 
 @pytest.mark.parametrize("n_dimensions", [2, 12])
 def test_a_seed_gives_the_same_landmarks_on_any_number_of_threads(n_dimensions, monkeypatch):
-    monkeypatch.setattr(assign, "BLOCK", 100)
+    monkeypatch.setattr(module, "BLOCK", 100)
     points = gaussian(3000, n_dimensions)
     found = [Landmarks.from_points(points, 200, n_jobs=n, random_state=3) for n in (1, 2, 5)]
     for other in found[1:]:

@@ -72,7 +72,7 @@ def test_points_of_one_direction_are_one_node():
 
 def test_the_same_graph_in_any_unit_and_by_any_search():
     points = points_for("cosine", 1_500)
-    graphs = [Graph.from_points(points, 10, metric="cosine", neighbors=way) for way in ("tree", "groups", "blocked")]
+    graphs = [Graph.from_points(points, 10, metric="cosine", neighbors=way) for way in ("tree", "exact")]
     graphs.append(Graph.from_points(points * 1e100, 10, metric="cosine"))
     for other in graphs[1:]:
         assert abs(graphs[0].affinity - other.affinity).max() < 1e-12
@@ -93,7 +93,7 @@ def test_the_usual_other_names_of_a_metric():
         ([[52.0, 13.0], [48.0, 2.0], [41.0, 12.0]], {"metric": "haversine"}, "np.radians"),
         ([[0.3], [0.1], [0.2]], {"metric": "mahalanobis"}, "Graph.from_distances"),
         ([[0.3], [0.1], [0.2]], {"metric": None}, "metric to be one of"),
-        ([[0.3], [0.1], [0.2]], {"metric": "manhattan", "neighbors": "cells"}, "neighbors='tree'"),
+        ([[0.3], [0.1], [0.2]], {"metric": "manhattan", "neighbors": "approximate"}, "neighbors='tree'"),
     ],
 )
 def test_what_has_no_meaning_under_a_metric_is_refused(points, options, message):

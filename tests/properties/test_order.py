@@ -19,9 +19,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::heatmover.GraphWarning", "ignor
 
 BUILDERS = {
     "tree": {"neighbors": "tree"},
-    "groups": {"neighbors": "groups"},
-    "blocked": {"neighbors": "blocked"},
-    "cells": {"neighbors": "cells"},
+    "exact": {"neighbors": "exact"},
+    "approximate": {"neighbors": "approximate"},
     "adaptive": {"kernel": "adaptive"},
     "box": {"kernel": "box"},
     "radius": {"radius": 1.3},

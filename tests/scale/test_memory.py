@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import heatmover as hm
 from heatmover.cohort import read_cohort
-from heatmover.graphs.search.assign import CenterSearch
+from heatmover.graphs.centers import CenterSearch
 from heatmover.scale import compare_cohort
 
 def peak():

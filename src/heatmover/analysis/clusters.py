@@ -15,8 +15,7 @@ from heatmover.analysis.parameters import StudyParameters
 from heatmover.cohort import Cohort
 from heatmover.cohort.draw import draw_cells
 from heatmover.errors import InvalidInputError, argument
-from heatmover.graphs.search.assign import CenterSearch
-from heatmover.graphs.search.lloyd import move_centers
+from heatmover.graphs.centers import CenterSearch, move_centers
 
 __all__ = ["cluster_cells", "cluster_note", "clusters_wanted"]
 

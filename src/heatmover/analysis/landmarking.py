@@ -19,9 +19,9 @@ from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
 from heatmover.graphs import Graph, Landmarks
+from heatmover.graphs.centers import ITERATIONS
 from heatmover.graphs.distinct import distinct_points, draw_by_mass, gather_masses
 from heatmover.graphs.landmarks import find_landmarks
-from heatmover.graphs.search.kmeans import ITERATIONS
 from heatmover.measures import Measures, measures_from_labels, measures_from_weights
 from heatmover.metrics import spearman
 

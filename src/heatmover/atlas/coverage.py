@@ -38,8 +38,8 @@ from heatmover.atlas.strangeness import (
 )
 from heatmover.cohort.draw import cell_hashes
 from heatmover.errors import InvalidInputError
+from heatmover.graphs.centers import CenterSearch
 from heatmover.graphs.distinct import distinct_points
-from heatmover.graphs.search.assign import CenterSearch
 from heatmover.storage import Record
 
 __all__ = ["LEVEL", "RANKED", "SUPPORT", "CellDraw", "Coverage", "Support", "find_support", "hold_out", "support_bytes"]

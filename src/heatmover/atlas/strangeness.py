@@ -27,7 +27,7 @@ from heatmover._typing import Bool, Float64, FloatArray, Int64, IntArray, Intp
 from heatmover.cohort.draw import cell_hashes
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
-from heatmover.graphs.search.assign import CenterSearch
+from heatmover.graphs.centers import CenterSearch
 from heatmover.storage import Record
 
 __all__ = [

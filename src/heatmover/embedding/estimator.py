@@ -148,9 +148,9 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         Seed of the sample of points that ``max_scale="auto"`` looks at, of the basis of the coarse scales and of the
         regions.
     memory
-        Folder or `joblib.Memory`, as of a scikit-learn pipeline, that keeps what does not depend on ``alpha``, ``norm``,
-        ``n_scales`` and ``weights``: a search over these prepares and diffuses only once. Results are bit-identical with
-        and without it. None: nothing is kept.
+        Folder or `joblib.Memory`, as of a scikit-learn pipeline, that keeps what does not depend on ``alpha``,
+        ``norm``, ``n_scales`` and ``weights``: a search over these prepares and diffuses only once. Results are
+        bit-identical with and without it. None: nothing is kept.
 
     Attributes
     ----------

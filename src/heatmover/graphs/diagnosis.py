@@ -190,7 +190,7 @@ def _advice(
         lines.append(
             f"The approximate search found {recall:.0%} of the true neighbours. Reduce the points to a few dozen "
             "principal components first"
-            + in_python(", or make the graph with Graph.from_points(points, neighbors='blocked')")
+            + in_python(", or make the graph with Graph.from_points(points, neighbors='exact')")
             + "."
         )
     return lines

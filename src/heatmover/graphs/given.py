@@ -11,8 +11,8 @@ from heatmover._typing import Float64, Int64, Intp
 from heatmover._validation import check_finite, check_integer, check_matrix, check_real, check_sparse
 from heatmover._words import counted, verb
 from heatmover.errors import InvalidInputError, argument
-from heatmover.graphs.search.cells import TIE
-from heatmover.graphs.search.choose import Neighbors, Search, middle_of_rows
+from heatmover.graphs.neighbors import Neighbors, Search, middle_of_rows
+from heatmover.graphs.partition import TIE
 
 __all__ = ["given_neighbors"]
 

@@ -42,8 +42,8 @@ from heatmover.graphs.kernels import (
     narrow,
 )
 from heatmover.graphs.metrics import find_metric
+from heatmover.graphs.neighbors import SEARCHES, Neighbors, k_nearest, within_radius
 from heatmover.graphs.recognition import looks_like_distances
-from heatmover.graphs.search.choose import SEARCHES, Neighbors, k_nearest, within_radius
 from heatmover.graphs.spectrum import bipartite
 from heatmover.storage import Record
 from heatmover.storage.record import matrix_record
@@ -142,7 +142,7 @@ class Graph:
         random_state
             Seed of the sample that chooses the neighbour search, and of the approximate search.
         neighbors
-            ``"tree"``, ``"groups"`` or ``"blocked"`` (exact), ``"cells"`` (approximate), or
+            ``"tree"`` or ``"exact"`` (the true neighbors), ``"approximate"``, or
             ``"auto"``: exact where that is fast. The choice, its reason and the recall measured are in `construction`.
         radius
             Join all points within this distance instead of a fixed number of neighbours; ``n_neighbors`` and

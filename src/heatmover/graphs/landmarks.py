@@ -24,11 +24,10 @@ from heatmover._validation import (
 )
 from heatmover._words import counted
 from heatmover.errors import InvalidInputError
+from heatmover.graphs.centers import ITERATIONS, CenterSearch, k_means
 from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.graph import Graph, check_points
 from heatmover.graphs.kernels import Bandwidth, KernelName
-from heatmover.graphs.search.assign import CenterSearch
-from heatmover.graphs.search.kmeans import ITERATIONS, k_means
 from heatmover.measures import Measures, distinct_labels, measures_from_weights
 from heatmover.storage import Record
 

@@ -22,17 +22,16 @@ from heatmover._words import counted, quoted_path, readable
 from heatmover.analysis.cell_types import Annotation, CellMasses
 from heatmover.analysis.landmarking import LEAST_PER_SAMPLE, quota
 from heatmover.cohort import Cohort
-from heatmover.cohort.formats.tables import from_the_top
-from heatmover.cohort.draw import cell_hashes
-from heatmover.cohort.values import Projection
-from heatmover.cohort.reader import Block, Columns, SubsetReader, Numbers, Reader, place_of, spans
 from heatmover.cohort.cohort import ShiftedReader
+from heatmover.cohort.draw import cell_hashes
+from heatmover.cohort.formats.tables import from_the_top
+from heatmover.cohort.reader import Block, Columns, Numbers, Reader, SubsetReader, place_of, spans
+from heatmover.cohort.values import Projection
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import InvalidInputError, argument, in_python
 from heatmover.graphs import Landmarks
+from heatmover.graphs.centers import ITERATIONS, PER_LANDMARK, CenterSearch, k_means
 from heatmover.graphs.distinct import distinct_points
-from heatmover.graphs.search.assign import CenterSearch
-from heatmover.graphs.search.kmeans import ITERATIONS, PER_LANDMARK, k_means
 from heatmover.scale.stages import UNFINISHED, Arrays, Stages, Task, explain_full_disk
 
 __all__ = ["CellsDrawn", "Histograms", "count_cells", "draw_cells", "find_centers", "make_budget", "seekable"]
@@ -125,7 +124,7 @@ class Budget:
             # The points, those that k-means looks at, the columns on their way into sums, and nearest with squares.
             "find landmarks": 3 * drawn + 48 * self.n_drawn + searching,
             "count cells": working + searching + 40 * self.histogram_entries,
-            "compare samples": edges + 2 * self.embedding_bytes + 16 * self.n_samples**2 + 24 * self.histogram_entries,
+            "compare samples": edges + 2 * embedding + 16 * self.n_samples**2 + 24 * self.histogram_entries,
         }
 
     @property

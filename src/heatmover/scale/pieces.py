@@ -34,8 +34,8 @@ from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.units import Units, check_units
 from heatmover.cohort import Cohort
 from heatmover.cohort import read_cohort as read_whole_cohort
-from heatmover.cohort.draw import EqualDraw, check_equal_cells, draw_bytes
 from heatmover.cohort.cohort import ShiftedReader
+from heatmover.cohort.draw import EqualDraw, check_equal_cells, draw_bytes
 from heatmover.cohort.values import look_through
 from heatmover.embedding import DiffusionEMD
 from heatmover.errors import InvalidInputError, argument

@@ -1,16 +1,11 @@
-"""Nearest neighbours cell by cell: float32 squares of one point against all of a cell, then the best in float64."""
+"""Nearest neighbors part by part: float32 squares of one point against all of a part, then the best in float64."""
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import Any
 
 import numpy as np
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from heatmover._compiled.assign import WIDTH, Vectors, data_of
 from heatmover._compiled.jit import kernel
 from heatmover._typing import Float64, FloatArray, Int32, Int64
 
@@ -20,98 +15,22 @@ REORDER = {"contract", "reassoc", "nsz"}
 BEYOND = np.float32(3e38)
 # Of a float32.
 ROUNDING = 2.0**-24
-# Halvings of the interval in which the last neighbour's square lies; 290 ns for 128 candidates, of which 32 stay, where
+# Halvings of the interval in which the last neighbor's square lies; 290 ns for 128 candidates, of which 32 stay, where
 # a selection by exchanges took 1,400 ns.
 HALVINGS = 14
 # The interval need not be closed: so many more than wanted may stay.
 LOOSE = 4
 
 
-# Points that look at a cell together, and vectors of the cell at a time: 4 x 2 sums, two vectors of the cell, a value
-# of a point and a difference fill 12 of the 16 registers of AVX2.
-ROWS, VECTORS = 4, 2
-
-
-@intrinsic
-def tile_squares(_: Any, queries: Any, blocks: Any, begin: Any, sizes: Any, limits: Any, out: Any) -> Any:
-    """Write the squared distances of ROWS points from a cell; return which have one within their limit, as bits.
-
-    It is written in vectors, for the compiler does not keep the sums of a tile in registers: a loop over the cell for
-    each point, which loads and stores every sum for every fourth coordinate, reached a third of its speed.
-
-    Parameters
-    ----------
-    queries
-        The points, row after row.
-    blocks, begin
-        The cell begins at ``begin``, one coordinate a row.
-    sizes
-        ``(n_dimensions, size of the cell, stride of out)``; the size is a multiple of ``VECTORS * WIDTH``.
-    limits
-        ``(ROWS,)``.
-    out
-        ``(ROWS * stride,)``.
-    """
-    return types.int64(queries, blocks, begin, sizes, limits, out), _emit_squares
-
-
-def _emit_squares(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Emit the loops of `tile_squares`: over vectors of the cell, and within over dimensions."""
-    queries, blocks, limits, out = data_of(context, builder, signature, arguments, (0, 1, 4, 5))
-    n_dimensions, size, stride = cgutils.unpack_tuple(builder, arguments[3])
-    to = Vectors(builder)
-    block = builder.gep(blocks, [arguments[2]])
-    least = [cgutils.alloca_once(builder, to.type) for _ in range(ROWS)]
-    for lowest in least:
-        builder.store(to.constant(float("inf")), lowest)
-    with cgutils.for_range(builder, builder.udiv(size, to.number(WIDTH * VECTORS))) as lanes:
-        first = builder.mul(lanes.index, to.number(WIDTH * VECTORS))
-        firsts = [builder.add(first, to.number(WIDTH * v)) for v in range(VECTORS)]
-        sums = [[cgutils.alloca_once(builder, to.type) for _ in firsts] for _ in range(ROWS)]
-        for total in chain.from_iterable(sums):
-            builder.store(to.constant(0.0), total)
-        with cgutils.for_range(builder, n_dimensions) as dimensions:
-            column = builder.mul(dimensions.index, size)
-            members = [to.read(block, builder.add(column, j)) for j in firsts]
-            for p in range(ROWS):
-                row = builder.mul(n_dimensions, to.number(p))
-                value = to.spread(queries, builder.add(row, dimensions.index))
-                for v in range(VECTORS):
-                    step = builder.fsub(members[v], value)
-                    to.add_product(sums[p][v], step, step)
-        for p in range(ROWS):
-            for v, j in enumerate(firsts):
-                total, lowest = builder.load(sums[p][v]), builder.load(least[p])
-                to.write(total, out, builder.add(builder.mul(stride, to.number(p)), j))
-                builder.store(builder.select(builder.fcmp_ordered("<", total, lowest), total, lowest), least[p])
-    bits = to.number(0)
-    for p in range(ROWS):
-        limit = to.spread(limits, to.number(p))
-        within = builder.bitcast(builder.fcmp_ordered("<=", builder.load(least[p]), limit), to.ir.IntType(WIDTH))
-        found = builder.icmp_unsigned("!=", within, to.number(0, WIDTH))
-        bits = builder.or_(bits, builder.shl(builder.zext(found, bits.type), to.number(p)))
-    return bits
-
-
-@intrinsic
-def bits_within(_: Any, values: Any, place: Any, limit: Any) -> Any:
-    """Return which of WIDTH values from a place on are at most a limit, as bits."""
-    return types.int64(values, place, limit), _emit_bits
-
-
-def _emit_bits(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    (values,) = data_of(context, builder, signature, arguments, (0,))
-    to = Vectors(builder)
-    nothing = to.ir.Constant(to.type, to.ir.Undefined)
-    alone = builder.insert_element(nothing, arguments[2], to.number(0, 32))
-    limit = builder.shuffle_vector(alone, nothing, to.places(0, WIDTH, step=0))
-    bits = builder.bitcast(builder.fcmp_ordered("<=", to.read(values, arguments[1]), limit), to.ir.IntType(WIDTH))
-    return builder.zext(bits, to.ir.IntType(64))
+# Points that look at a part together.
+ROWS = 4
+# Values that are passed over together if none is near enough.
+WIDTH = 8
 
 
 # Loops below reach into long arrays by unsigned places, not by slices: a slice counts its uses, which costs more than a
 # short loop, and an index that might be negative keeps a loop from using vectors.
-ONE, FOUR = np.uint64(1), np.uint64(4)
+ONE, TWO, FOUR = np.uint64(1), np.uint64(2), np.uint64(4)
 
 
 @kernel(fastmath=REORDER)
@@ -141,64 +60,60 @@ def squares(query: FloatArray, block: FloatArray, begin: int, size: int, out: Fl
 
 
 @kernel()
-def nearest_of(points: Float64, centers: Float64, first: int, last: int, member: Int32) -> None:
-    """Write the nearest of ``centers`` (n_centers, n_dimensions) of the points ``first`` to ``last``."""
-    count, n_dimensions = centers.shape
-    block, out = np.empty(count * n_dimensions), np.empty(count)
-    for j in range(count):
-        for f in range(n_dimensions):
-            block[f * count + j] = centers[j, f]
-    for p in range(first, last):
-        squares(points[p], block, 0, count, out)
-        best = 0
-        least = out[0]
-        for j in range(count):
-            least = min(least, out[j])
-        while out[best] > least:
-            best += 1
-        member[p] = best
-
-
-@kernel()
-def centers_of(points: Float64, count: int, moves: int, member: Int32) -> Any:
-    """Return the centres ``(count, n_dimensions)`` of a short k-means, from points at even places as a start."""
-    n_points, n_dimensions = points.shape
-    centers = np.empty((count, n_dimensions))
-    for j in range(count):
-        for f in range(n_dimensions):  # a whole row at once would take two seconds to compile
-            centers[j, f] = points[j * n_points // count, f]
-    for _ in range(moves):
-        nearest_of(points, centers, 0, n_points, member)
-        sums, sizes = np.zeros((count, n_dimensions)), np.zeros(count, np.int64)
-        for p in range(n_points):
-            sizes[member[p]] += 1
-            for f in range(n_dimensions):
-                sums[member[p], f] += points[p, f]
-        for j in range(count):
-            if sizes[j] > 0:
-                for f in range(n_dimensions):
-                    centers[j, f] = sums[j, f] / sizes[j]
-    return centers
-
-
-@kernel()
-def fill_blocks(points: Float64, starts: Int64, places: Int64, middles: Float64, scale: float, blocks: Any) -> None:
-    """Write the cells' members relative to their middle, coordinate after coordinate, with infinity in between."""
-    n_dimensions = points.shape[1]
-    for cell in range(starts.size - 1):
-        size, count = places[cell + 1] - places[cell], starts[cell + 1] - starts[cell]
-        for f in range(n_dimensions):
-            row = blocks[n_dimensions * places[cell] + f * size : n_dimensions * places[cell] + (f + 1) * size]
-            row[:] = np.inf
-            for j in range(count):
-                row[j] = (points[starts[cell] + j, f] - middles[cell, f]) * scale
-
-
-@kernel()
 def _count(values: Any, begin: int, size: int, limit: Any) -> Any:
     hits, first = np.int32(0), np.uint64(begin)
     for j in range(np.uint64(size)):
         hits += np.int32(values[first + j] <= limit)
+    return hits
+
+
+@kernel(fastmath=REORDER)
+def tile_squares(queries: Any, blocks: Any, begin: int, sizes: Any, limits: Any, out: Any) -> Any:
+    """Write the squared distances of ROWS points from a part; return which have one within their limit, as bits.
+
+    Two points at a time, so that each member is read once for both.
+
+    Parameters
+    ----------
+    queries
+        The points, row after row.
+    blocks, begin
+        The part begins at ``begin``, one coordinate a row.
+    sizes
+        ``(n_dimensions, size of the part, stride of out)``.
+    limits
+        ``(ROWS,)``.
+    out
+        ``(ROWS * stride,)``.
+    """
+    size, hits = np.uint64(sizes[1]), 0
+    width, stride = np.uint64(sizes[0]), np.uint64(sizes[2])
+    for row in range(0, ROWS, 2):
+        a, b = np.uint64(row) * stride, np.uint64(row + 1) * stride
+        for j in range(size):
+            out[a + j], out[b + j] = 0, 0
+        first, here, there = np.uint64(begin), np.uint64(row) * width, np.uint64(row + 1) * width
+        for _ in range(sizes[0] // 2):
+            second = first + size
+            p, q, r, s = queries[here], queries[here + ONE], queries[there], queries[there + ONE]
+            for j in range(size):
+                x, y, z, w = (
+                    blocks[first + j] - p,
+                    blocks[second + j] - q,
+                    blocks[first + j] - r,
+                    blocks[second + j] - s,
+                )
+                out[a + j] += x * x + y * y
+                out[b + j] += z * z + w * w
+            first, here, there = second + size, here + TWO, there + TWO
+        if width % TWO:
+            p, r = queries[here], queries[there]
+            for j in range(size):
+                x, z = blocks[first + j] - p, blocks[first + j] - r
+                out[a + j] += x * x
+                out[b + j] += z * z
+        for i in range(row, row + 2):
+            hits |= np.int64(_count(out, i * sizes[2], sizes[1], limits[i]) > 0) << i
     return hits
 
 
@@ -212,7 +127,7 @@ def _append(
     """
     free = np.uint64(begin + count)
     for group in range(0, size, WIDTH):
-        if bits_within(values, place + group, limit) == 0:
+        if _count(values, place + group, WIDTH, limit) == 0:
             continue
         first = np.uint64(place + group)
         for j in range(np.uint64(WIDTH)):
@@ -266,10 +181,10 @@ def _trim(scores: Any, names: Int32, begin: int, count: int, width: int) -> Any:
 
 
 @kernel(fastmath=REORDER)
-def _relative(points: Float64, point: int, middles: Float64, cell: int, scale: float, queries: Any, row: int) -> Any:
-    """Write a point relative to the middle of a cell as a row of queries; return the square of its distance from it."""
+def _relative(points: Float64, point: int, middles: Float64, part: int, scale: float, queries: Any, row: int) -> Any:
+    """Write a point relative to the middle of a part as a row of queries; return the square of its distance from it."""
     total, begin = np.float32(0), np.uint64(row * points.shape[1])
-    here, there = np.uint64(point), np.uint64(cell)
+    here, there = np.uint64(point), np.uint64(part)
     for f in range(np.uint64(points.shape[1])):
         step = np.float32((points[here, f] - middles[there, f]) * scale)
         queries[begin + f] = step
@@ -280,58 +195,58 @@ def _relative(points: Float64, point: int, middles: Float64, cell: int, scale: f
 @kernel()
 def _widest(places: Int64) -> int:
     widest = 0
-    for cell in range(places.size - 1):
-        widest = max(widest, places[cell + 1] - places[cell])
+    for part in range(places.size - 1):
+        widest = max(widest, places[part + 1] - places[part])
     return widest
 
 
 @kernel()
 def search_everywhere(
     rows: Int64,
-    cells: tuple[Float64, Int32, Int64, Int64, Any, Float64, Float64],
+    parts: tuple[Float64, Int32, Int64, Int64, Any, Float64, Float64],
     scale: float,
     width: int,
     distances: Float64,
     indices: Int32,
 ) -> None:
-    """Write the nearest of the points ``rows``, places in the cells' order, after a look at every cell.
+    """Write the nearest of the points ``rows``, places in the parts' order, after a look at every part.
 
-    Parameters are those of `search_cells`; row i of the results belongs to ``rows[i]``. All rows have a list of their
+    Parameters are those of `search_parts`; row i of the results belongs to ``rows[i]``. All rows have a list of their
     own at once.
     """
-    points, order, starts, places, blocks, middles, _ = cells
+    points, order, starts, places, blocks, middles, _ = parts
     n_dimensions, widest = points.shape[1], _widest(places)
     squared, queries = np.empty(ROWS * widest, np.float32), np.empty(ROWS * n_dimensions, np.float32)
     limits, counts, tops = np.empty(ROWS, np.float32), np.zeros(rows.size, np.int64), np.full(rows.size, BEYOND)
     room = 2 * width + widest + 1
     scores, names = np.empty(rows.size * room, np.float32), np.empty(rows.size * room, np.int32)
     exact = np.empty(room)
-    for cell in range(places.size - 1):
-        size = places[cell + 1] - places[cell]
+    for part in range(places.size - 1):
+        size = places[part + 1] - places[part]
         for tile in range(0, rows.size, ROWS):
             for r in range(ROWS):
                 m = min(tile + r, rows.size - 1)
-                _relative(points, rows[m], middles, cell, scale, queries, r)
+                _relative(points, rows[m], middles, part, scale, queries, r)
                 limits[r] = tops[m]
             hits = tile_squares(
-                queries, blocks, n_dimensions * places[cell], (n_dimensions, size, widest), limits, squared
+                queries, blocks, n_dimensions * places[part], (n_dimensions, size, widest), limits, squared
             )
             for r in range(min(ROWS, rows.size - tile)):
                 m = tile + r
-                if starts[cell] <= rows[m] < starts[cell + 1]:
-                    squared[r * widest + rows[m] - starts[cell]] = np.inf
+                if starts[part] <= rows[m] < starts[part + 1]:
+                    squared[r * widest + rows[m] - starts[part]] = np.inf
                 if hits >> r & 1:
                     counts[m], tops[m] = _take(
-                        squared, r * widest, size, starts[cell], scores, names, m * room, counts[m], width, tops[m]
+                        squared, r * widest, size, starts[part], scores, names, m * room, counts[m], width, tops[m]
                     )
     for m in range(rows.size):
         _write(points, rows[m], order, names, m * room, counts[m], exact, m, distances, indices)
 
 
 @kernel()
-def search_cells(
+def search_parts(
     first: int,
-    cells: tuple[Float64, Int32, Int64, Int64, Any, Float64, Float64],
+    parts: tuple[Float64, Int32, Int64, Int64, Any, Float64, Float64],
     near: Int32,
     apart: Any,
     limits: tuple[float, int, Any, Any],
@@ -339,16 +254,16 @@ def search_cells(
     indices: Int32,
     seen: Any,
 ) -> None:
-    """Write the nearest of all members of some cells, ascending.
+    """Write the nearest of all members of some parts, ascending.
 
     Parameters
     ----------
     first
-        The first of the cells.
-    cells
-        Of `Cells`: points, order, starts, places, blocks, middles, radii.
+        The first of the parts.
+    parts
+        Of `Partition`: points, order, starts, places, blocks, middles, radii.
     near, apart
-        Cells around each of the cells, nearest first, ``(n_cells, n_near)``, without itself, and the distances of
+        Partition around each of the parts, nearest first, ``(n_cells, n_near)``, without itself, and the distances of
         their middles, in units of the blocks.
     limits
         Scale (blocks per coordinate), how many candidates to keep, share of the reach within which a border must lie,
@@ -358,7 +273,7 @@ def search_cells(
     seen
         ``(n_members, 2)``: candidates looked at; a distance beyond which all lie that are not among those kept.
     """
-    points, order, starts, places, blocks, middles, radii = cells
+    points, order, starts, places, blocks, middles, radii = parts
     scale, width, share, slack = limits
     n_dimensions, n_near, widest = points.shape[1], near.shape[1], _widest(places)
     queries, middle = np.empty(ROWS * n_dimensions, np.float32), np.empty(n_dimensions, np.float32)
@@ -387,7 +302,7 @@ def search_cells(
                     beyond = np.float32(0)
                     for m in range(n_members):
                         beyond = max(beyond, reaches[m] + np.sqrt(inwards[m]) * (1 + slack))
-                # Neither this cell's border nor that of a later one is within anyone's reach.
+                # Neither this part's border nor that of a later one is within anyone's reach.
                 if np.float32(0.5) * apart[row, i] > beyond:
                     break
                 other = near[row, i]
@@ -429,7 +344,7 @@ def search_cells(
 
 @kernel()
 def _near_border(away: Any, inwards: Any, reaches: Any, n_members: int, half: Any, slack: Any, within: Int64) -> int:
-    """Write which members have the border with another cell within their reach; return how many."""
+    """Write which members have the border with another part within their reach; return how many."""
     count = 0
     for m in range(n_members):
         # How far the point is from the plane between the two middles, or a little less.

@@ -1,10 +1,10 @@
-"""Nearest neighbours by cells: every point looks at the cells whose border is near, all members of a cell at once.
+"""Nearest neighbors by parts: every point looks at the parts whose border is near, all members of a part at once.
 
-Points are put into the cells of a k-means. The border between two cells is the plane halfway between their middles, and
-a point within some distance can lie in another cell only if the border with it is nearer than that. So a search that
-looks at all cells whose border is within reach, the distance of the last neighbour found so far, is exact. But few
-neighbours lie in the direction of any one border: in many dimensions hardly one is beyond half of the reach. A sample
-of points with their true neighbours tells which share of the reach finds as many as wanted, with confidence, and at
+Points are put into the parts of a k-means. The border between two parts is the plane halfway between their middles, and
+a point within some distance can lie in another part only if the border with it is nearer than that. So a search that
+looks at all parts whose border is within reach, the distance of the last neighbor found so far, is exact. But few
+neighbors lie in the direction of any one border: in many dimensions hardly one is beyond half of the reach. A sample
+of points with their true neighbors tells which share of the reach finds as many as wanted, with confidence, and at
 what cost.
 """
 
@@ -22,38 +22,39 @@ from scipy.special import ndtr
 
 from heatmover._threads import in_threads, one_blas_thread
 from heatmover._typing import Float64, Int32, Int64, Intp
+from heatmover.graphs.centers import CenterSearch, move_centers
 
-__all__ = ["EXACT", "TIE", "Cells", "Found", "Plan", "Probe", "least_recall"]
+__all__ = ["EXACT", "TIE", "NeighborLists", "Partition", "Probe", "SearchPlan", "least_recall"]
 
 Float32 = npt.NDArray[np.float32]
 
-# Members of a cell, on average.
-CELL = 128
-# A cell with more is cut into several with the same middle.
-LARGEST = 8 * CELL
-# Moves of the middles of a cell, and points per cell that they look at. After 8 moves a search looks at 12 % fewer
+# Members of a part, on average.
+PART = 128
+# A part with more is cut into several with the same middle.
+LARGEST = 8 * PART
+# Moves of the middles of a part, and points per part that they look at. After 8 moves a search looks at 12 % fewer
 # points than after 3 (300,000 in 8 dimensions), and they take a fiftieth of its time.
-MOVES, PER_CELL = 8, 20
-# Groups of cells in which a point may find its cell: its own and those around. With all cells (300,000 points in 8
+MOVES, PER_PART = 8, 20
+# Groups of parts in which a point may find its part: its own and those around. With all parts (300,000 points in 8
 # dimensions) a search looks at 3,900 points, with one group at 4,900.
 GROUPS_AROUND = 8
-# Two vectors of eight: a cell takes a multiple of so many places.
+# Two vectors of eight: a part takes a multiple of so many places.
 LANES = 16
 # Candidates kept in float32 beyond those wanted: where its rounding swaps near ties, all of them are still there.
 SPARE = 2
-# Points, or cells, of a piece of work.
+# Points, or parts, of a piece of work.
 PIECE = 65_536
-CELLS_AT_ONCE = 64
+PARTS_AT_ONCE = 64
 # Scores of middles at once (16 MB).
 MOST_SCORES = 2**22
-# Points with their true neighbours that tell how to search. Of 200 the share of neighbours found has a standard error
+# Points with their true neighbors that tell how to search. Of 200 the share of neighbors found has a standard error
 # of 0.003 (clustered, 50 dimensions: a few points miss nearly all), which is a third of all that may be missed.
 PROBES = 1_000
-# Those that tell the cost: a mean over points that differ less, and each takes a number per cell.
+# Those that tell the cost: a mean over points that differ less, and each takes a number per part.
 COSTED = 200
 # Probes that are compared with all points together: their lists stay in the second cache.
 PROBES_AT_ONCE = 64
-# Share of the neighbours that the cells around must hold.
+# Share of the neighbors that the parts around must hold.
 FARTHEST = 0.999
 # How sure a plan is, in standard deviations: one search in a hundred finds less than is planned.
 SURE = 2.33
@@ -61,12 +62,12 @@ SURE = 2.33
 TIE = 1e-9
 # Relative to the reach; beyond it every border is looked at that rounding could have moved.
 EXACT = 1 + 1e-6
-# So many times the reach is everywhere. (Infinity times the reach of a point whose neighbours are all copies of it
+# So many times the reach is everywhere. (Infinity times the reach of a point whose neighbors are all copies of it
 # would be no number.)
 EVERYWHERE = 1e30
 
 
-class Found(NamedTuple):
+class NeighborLists(NamedTuple):
     """Neighbours of some points, nearest first.
 
     Attributes
@@ -83,15 +84,15 @@ class Found(NamedTuple):
     seen: Float64
 
 
-class Plan(NamedTuple):
+class SearchPlan(NamedTuple):
     """How to search.
 
     Attributes
     ----------
     share
-        Of the reach within which the border of a cell must lie.
+        Of the reach within which the border of a part must lie.
     n_around
-        Cells around each cell that may come into question.
+        Partition around each part that may come into question.
     n_candidates
         Points that a point will look at, on average.
     """
@@ -111,7 +112,7 @@ def least_recall(found: Float64, n_points: int, deviations: float = SURE) -> flo
     Parameters
     ----------
     found
-        Share of its neighbours that each point of a sample has found, ``(n_sample,)``.
+        Share of its neighbors that each point of a sample has found, ``(n_sample,)``.
     n_points
         Points from which the sample was drawn; of all of them there is no doubt.
     deviations
@@ -133,23 +134,23 @@ def least_recall(found: Float64, n_points: int, deviations: float = SURE) -> flo
 @final
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Some points with their true neighbours.
+    """Some points with their true neighbors.
 
     Attributes
     ----------
     numbers
         The points' own, ``(n_probes,)``.
     distances
-        Of the neighbours, ``(n_probes, k)``.
+        Of the neighbors, ``(n_probes, k)``.
     needed
-        The share of the reach within which the border of each neighbour's cell lies, ``(n_probes, k)``.
+        The share of the reach within which the border of each neighbor's part lies, ``(n_probes, k)``.
     ranks
-        Which cell each neighbour lies in, by its distance from the probe's own, ``(n_probes, k)``.
+        Which part each neighbor lies in, by its distance from the probe's own, ``(n_probes, k)``.
     borders
-        How far each cell's border is from some of the probes, relative to their last neighbour,
-        ``(n_costed, n_cells)``.
+        How far each part's border is from some of the probes, relative to their last neighbor,
+        ``(n_costed, n_parts)``.
     sizes
-        Members of each cell, ``(n_cells,)``.
+        Members of each part, ``(n_parts,)``.
     """
 
     numbers: Int32
@@ -163,12 +164,12 @@ class Probe:
         """Return at how many points a point looks if borders must lie within a share of the reach, on average."""
         return float(((self.borders <= share) @ self.sizes).mean()) if len(self.borders) else float(self.sizes.sum())
 
-    def plan(self, recall: float, *, surely: bool = False) -> Plan:
-        """Return how to find a share of all true neighbours: of the probes', or surely, with confidence of everyone's.
+    def plan(self, recall: float, *, surely: bool = False) -> SearchPlan:
+        """Return how to find a share of all true neighbors: of the probes', or surely, with confidence of everyone's.
 
         While it lasts, a search has a larger reach than in the end, so that it finds at least what is planned.
         """
-        everything = Plan(EVERYWHERE, self.sizes.size - 1, float(self.sizes.sum()))
+        everything = SearchPlan(EVERYWHERE, self.sizes.size - 1, float(self.sizes.sum()))
         if len(self.needed) == 0:
             return everything
         # One member each would fill a list.
@@ -184,19 +185,19 @@ class Probe:
         if place == shares.size or not np.isfinite(shares[place]):
             return everything
         share = max(float(shares[place]), 0.0)
-        return Plan(share, min(n_around, self.sizes.size - 1), self.n_candidates(share))
+        return SearchPlan(share, min(n_around, self.sizes.size - 1), self.n_candidates(share))
 
     def recalls(self, distances: Float64) -> Float64:
-        """Return the share of its neighbours that each probe has found, from the distances of everyone's.
+        """Return the share of its neighbors that each probe has found, from the distances of everyone's.
 
-        ``(n_points, k)``, ascending; a neighbour as far as the last true one is one.
+        ``(n_points, k)``, ascending; a neighbor as far as the last true one is one.
         """
         return np.asarray((distances[self.numbers] <= self.distances[:, -1:] * (1 + TIE)).mean(axis=1))
 
     def dimension(self) -> float:
         """Estimate the dimension of the data from how distances grow with rank (Levina and Bickel 2004).
 
-        From the farther half of the neighbours: near copies say nothing about the space around them.
+        From the farther half of the neighbors: near copies say nothing about the space around them.
         """
         k = self.distances.shape[1]
         first = (k - 1) // 2
@@ -206,32 +207,32 @@ class Probe:
         if k == 1:
             return np.inf
         growth = float(np.log(distances[:, -1:] / distances[:, :-1]).mean())
-        # In one dimension the logarithm grows by 1 / i from neighbour i to the next, on average.
+        # In one dimension the logarithm grows by 1 / i from neighbor i to the next, on average.
         expected = np.cumsum(1 / np.arange(k - 1, first, -1.0)).mean()
         return float(expected / growth) if growth > 0 else np.inf
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Cells:
-    """Points in the order of their cells.
+class Partition:
+    """Points in the order of their parts.
 
     Attributes
     ----------
     points
-        ``(n_points, n_dimensions)``, cell after cell.
+        ``(n_points, n_dimensions)``, part after part.
     order, member
-        ``(n_points,)``: the number that each point has outside, and its cell.
+        ``(n_points,)``: the number that each point has outside, and its part.
     starts, places
-        ``(n_cells + 1,)``: where each cell begins, and where in ``blocks``.
+        ``(n_parts + 1,)``: where each part begins, and where in ``blocks``.
     blocks
-        The points relative to the middle of their cell, in units of ``1 / scale``.
+        The points relative to the middle of their part, in units of ``1 / scale``.
     middles, radii
-        ``(n_cells, n_dimensions)`` and ``(n_cells,)``: a ball around each cell.
+        ``(n_parts, n_dimensions)`` and ``(n_parts,)``: a ball around each part.
     scale
-        Makes half of the cells smaller than 1, so that squares in float32 stay within its range.
+        Makes half of the parts smaller than 1, so that squares in float32 stay within its range.
     is_strict
-        Whether every point has been compared with all middles, so that borders part cells without exception.
+        Whether every point has been compared with all middles, so that borders separate parts without exception.
     """
 
     points: Float64
@@ -246,15 +247,17 @@ class Cells:
     is_strict: bool
 
     @classmethod
-    def from_points(cls, points: Float64, k: int, rng: np.random.Generator, *, strict: bool, n_threads: int) -> Cells:
-        """Put points ``(n_points, n_dimensions)`` into cells for a search of k neighbours.
+    def from_points(
+        cls, points: Float64, k: int, rng: np.random.Generator, *, strict: bool, n_threads: int
+    ) -> Partition:
+        """Put points ``(n_points, n_dimensions)`` into parts for a search of k neighbors.
 
         Parameters
         ----------
         points
             Finite, more than ``k``.
         k
-            Number of neighbours.
+            Number of neighbors.
         rng
             Chooses the points that the k-means begins with.
         strict
@@ -263,46 +266,47 @@ class Cells:
         n_threads
             Threads; nothing depends on them.
         """
-        from heatmover._compiled.cells import fill_blocks
-
         points = np.ascontiguousarray(points)
-        member, middles = _members(points, max(CELL, 4 * k), rng, strict, n_threads)
+        member, middles = _members(points, max(PART, 4 * k), rng, strict, n_threads)
         order = np.argsort(member, kind="stable").astype(np.int32)
         starts, middles = _without_empty(member, middles)
         ordered = points[order]
         sizes = np.diff(starts)
         away = np.empty(len(points))
-        cells = np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
+        parts = np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
         for start in range(0, len(points), PIECE):
             some = slice(start, start + PIECE)
-            away[some] = np.sqrt(((ordered[some] - middles[cells[some]]) ** 2).sum(axis=1))
+            away[some] = np.sqrt(((ordered[some] - middles[parts[some]]) ** 2).sum(axis=1))
         radii = np.maximum.reduceat(away, starts[:-1])
         places = np.r_[0, np.cumsum(-(-sizes // LANES) * LANES)]
         scale = 1 / (float(np.median(radii)) or float(radii.max()) or 1.0)
-        blocks = np.empty(places[-1] * points.shape[1], dtype=np.float32)
+        blocks = np.full(places[-1] * points.shape[1], np.inf, dtype=np.float32)
         with np.errstate(over="ignore"):
-            fill_blocks(ordered, starts, places, middles, scale, blocks)
-        return cls(ordered, order, cells, starts, places, blocks, middles, radii, scale, strict)
+            for part, size in enumerate(sizes.tolist()):
+                block = blocks[points.shape[1] * places[part] : points.shape[1] * places[part + 1]]
+                members = ordered[starts[part] : starts[part + 1]]
+                block.reshape(points.shape[1], -1)[:, :size] = ((members - middles[part]) * scale).T
+        return cls(ordered, order, parts, starts, places, blocks, middles, radii, scale, strict)
 
     @property
-    def n_cells(self) -> int:
-        """Number of cells."""
+    def n_parts(self) -> int:
+        """Number of parts."""
         return int(self.radii.size)
 
     def probe(self, k: int, n_threads: int, n_probes: int = PROBES) -> Probe:
-        """Find the true neighbours of points spread over all cells, and how far the borders with theirs are."""
+        """Find the true neighbors of points spread over all parts, and how far the borders with theirs are."""
         n_points = len(self.order)
         rows = np.linspace(0, n_points - 1, min(n_probes, n_points)).astype(np.int64)
-        found = self.search_everywhere(rows, k, n_threads)
+        lists = self.search_everywhere(rows, k, n_threads)
         # A list that is not full belongs to a point too far for a float32, which tells nothing about the others.
-        full = found.indices[:, -1] >= 0
-        rows, distances, indices = rows[full], found.distances[full], found.indices[full]
+        full = lists.indices[:, -1] >= 0
+        rows, distances, indices = rows[full], lists.distances[full], lists.indices[full]
         place = np.empty(n_points, dtype=np.int32)
         place[self.order] = np.arange(n_points, dtype=np.int32)
         theirs = self.member[place[indices]].astype(np.intp)
         needed, ranks = np.empty(theirs.shape), np.empty(theirs.shape, dtype=np.intp)
         every = -(-rows.size // COSTED)
-        borders = np.empty((len(range(0, rows.size, every or 1)), self.n_cells))
+        borders = np.empty((len(range(0, rows.size, every or 1)), self.n_parts))
         for i, row in enumerate(rows.tolist()):
             relative, apart = self._borders(row, distances[i, -1])
             needed[i] = relative[theirs[i]]
@@ -312,55 +316,55 @@ class Cells:
         return Probe(self.order[rows], distances, needed, ranks, borders, np.diff(self.starts))
 
     def _borders(self, row: int, reach: float) -> tuple[Float64, Float64]:
-        """Return how far the borders of all cells are from a point, relative to a reach, and their middles apart."""
+        """Return how far the borders of all parts are from a point, relative to a reach, and their middles apart."""
         own = self.member[row]
         apart = np.sqrt(((self.middles - self.middles[own]) ** 2).sum(axis=1))
         squares = ((self.middles - self.points[row]) ** 2).sum(axis=1)
-        # Cells with the same middle, into which a large one was cut, have no border.
+        # Partition with the same middle, into which a large one was cut, have no border.
         borders = np.divide(squares - squares[own], 2 * apart, out=np.zeros_like(apart), where=apart > 0)
-        with np.errstate(over="ignore"):  # beside neighbours that are all copies
+        with np.errstate(over="ignore"):  # beside neighbors that are all copies
             return borders / max(reach, np.finfo(float).tiny), apart
 
-    def everything(self) -> Plan:
-        """Return the plan that finds the true neighbours, if the cells are strict."""
-        return Plan(EXACT, self.n_cells - 1, np.nan)
+    def everything(self) -> SearchPlan:
+        """Return the plan that finds the true neighbors, if the parts are strict."""
+        return SearchPlan(EXACT, self.n_parts - 1, np.nan)
 
-    def search_everywhere(self, rows: Int64, k: int, n_threads: int) -> Found:
+    def search_everywhere(self, rows: Int64, k: int, n_threads: int) -> NeighborLists:
         """Compare some points, by their places, with all others."""
-        from heatmover._compiled.cells import search_everywhere
+        from heatmover._compiled.neighbors import search_everywhere
 
-        found = _empty(rows.size, k)
+        lists = _empty(rows.size, k)
 
         def work(start: int) -> None:
             some = slice(start, start + PROBES_AT_ONCE)
             search_everywhere(
-                rows[some], self._parts, self.scale, self._width(k), found.distances[some], found.indices[some]
+                rows[some], self._arrays, self.scale, self._width(k), lists.distances[some], lists.indices[some]
             )
 
         in_threads(work, range(0, rows.size, PROBES_AT_ONCE), n_threads)
-        return found
+        return lists
 
-    def k_nearest(self, k: int, plan: Plan, n_threads: int) -> Found:
-        """Find about the k nearest others of each point; all of them if the share is `EXACT` and the cells strict."""
-        from heatmover._compiled.cells import search_cells
+    def k_nearest(self, k: int, plan: SearchPlan, n_threads: int) -> NeighborLists:
+        """Find about the k nearest others of each point; all of them if the share is `EXACT` and the parts strict."""
+        from heatmover._compiled.neighbors import search_parts
 
-        found, limits = _empty(len(self.order), k), self._limits(k, plan.share)
+        lists, limits = _empty(len(self.order), k), self._limits(k, plan.share)
 
         def work(some: tuple[int, int]) -> None:
             here = slice(self.starts[some[0]], self.starts[some[1]])
             near, apart = self._around(*some, plan.n_around)
-            part = _empty(here.stop - here.start, k)
-            search_cells(some[0], self._parts, near, apart, limits, *part)
+            own = _empty(here.stop - here.start, k)
+            search_parts(some[0], self._arrays, near, apart, limits, *own)
             to = self.order[here]
-            found.distances[to], found.indices[to], found.seen[to] = part
+            lists.distances[to], lists.indices[to], lists.seen[to] = own
 
-        edges = [*range(0, self.n_cells, CELLS_AT_ONCE), self.n_cells]
+        edges = [*range(0, self.n_parts, PARTS_AT_ONCE), self.n_parts]
         with one_blas_thread():
             in_threads(work, pairwise(edges), n_threads)
-        return found
+        return lists
 
     @property
-    def _parts(self) -> tuple[Float64, Int32, Int64, Int64, Float32, Float64, Float64]:
+    def _arrays(self) -> tuple[Float64, Int32, Int64, Int64, Float32, Float64, Float64]:
         return self.points, self.order, self.starts, self.places, self.blocks, self.middles, self.radii
 
     def _width(self, k: int) -> int:
@@ -371,19 +375,19 @@ class Cells:
         return self.scale, self._width(k), np.float32(share), slack
 
     def _around(self, first: int, last: int, count: int) -> tuple[Int32, Float32]:
-        """Return the cells around some, nearest first, and the distances of their middles in units of the blocks."""
+        """Return the parts around some, nearest first, and the distances of their middles in units of the blocks."""
         near = np.empty((last - first, count), dtype=np.int32)
         origin = self.middles[first]
         there = (self.middles - origin) * self.scale
         with np.errstate(over="ignore", invalid="ignore"):
             there32 = np.clip(there, -1e18, 1e18).astype(np.float32)
             norms = np.einsum("ij,ij->i", there32, there32)
-        size = max(1, MOST_SCORES // self.n_cells)
+        size = max(1, MOST_SCORES // self.n_parts)
         for start in range(first, last, size):
             some = np.arange(start, min(start + size, last))
             scores = norms - 2 * (there32[some] @ there32.T)
             scores[np.arange(some.size), some] = np.inf
-            if count < self.n_cells:
+            if count < self.n_parts:
                 near[some - first] = np.argpartition(scores, count - 1, axis=1)[:, :count]
         apart = np.empty(near.shape)
         for i in range(last - first):
@@ -393,14 +397,14 @@ class Cells:
         return near, np.minimum(apart, 1e38).astype(np.float32)
 
 
-def _empty(n_rows: int, k: int) -> Found:
-    return Found(np.empty((n_rows, k)), np.empty((n_rows, k), dtype=np.int32), np.empty((n_rows, 2)))
+def _empty(n_rows: int, k: int) -> NeighborLists:
+    return NeighborLists(np.empty((n_rows, k)), np.empty((n_rows, k), dtype=np.int32), np.empty((n_rows, 2)))
 
 
 def _members(
     points: Float64, size: int, rng: np.random.Generator, strict: bool, n_threads: int
 ) -> tuple[Int32, Float64]:
-    """Return the cell of each point and the cells' middles; cells of about a size, by k-means in two steps."""
+    """Return the part of each point and the parts' middles; parts of about a size, by k-means in two steps."""
     n_groups = max(1, round((len(points) / size) ** 0.5))
     start = float(rng.random())
     centers = _centers(points, n_groups, start)
@@ -416,7 +420,7 @@ def _members(
     middles = np.concatenate(cuts)
     if strict:
         return _nearest(points, middles, n_threads), middles
-    # A point near the edge of its group may lie in a cell of the next one.
+    # A point near the edge of its group may lie in a part of the next one.
     member = np.empty(len(points), dtype=np.int32)
     begins = np.r_[0, np.cumsum([len(cut) for cut in cuts])]
 
@@ -432,28 +436,24 @@ def _members(
 
 
 def _centers(points: Float64, count: int, start: float) -> Float64:
-    """Return the centres of a short k-means of some of the points, of which ``start`` in [0, 1) is the first."""
-    from heatmover._compiled.cells import centers_of
-
-    step = max(1, len(points) // (PER_CELL * count))
-    some = np.ascontiguousarray(points[int(start * step) :: step])
-    return np.asarray(centers_of(some, count, MOVES, np.empty(len(some), dtype=np.int32)))
+    """Return the centers of a short k-means of some of the points, of which ``start`` in [0, 1) is the first."""
+    step = max(1, len(points) // (PER_PART * count))
+    some = points[int(start * step) :: step]
+    centers = np.asarray(some[np.arange(count) * len(some) // count], dtype=np.float64)
+    for _ in range(MOVES):
+        centers = move_centers(some, CenterSearch(centers).nearest(some, 1)[0], centers)
+    return centers
 
 
 def _nearest(points: Float64, centers: Float64, n_threads: int) -> Int32:
-    from heatmover._compiled.cells import nearest_of
-
-    member = np.empty(len(points), dtype=np.int32)
-    edges = [*range(0, len(points), PIECE), len(points)]
-    in_threads(lambda piece: nearest_of(points, centers, *piece, member), pairwise(edges), n_threads)
-    return member
+    return CenterSearch(centers).nearest(points, n_threads)[0].astype(np.int32)
 
 
 def _without_empty(member: Int32, middles: Float64) -> tuple[Int64, Float64]:
-    """Return where each cell that has members begins, and its middle; large ones are cut."""
+    """Return where each part that has members begins, and its middle; large ones are cut."""
     sizes = np.bincount(member, minlength=len(middles))
     pieces = -(-sizes // LARGEST)
-    cell = np.repeat(np.arange(len(middles)), pieces)
-    within = np.arange(cell.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    begins = (np.cumsum(sizes) - sizes)[cell] + within * LARGEST
-    return np.r_[begins, len(member)].astype(np.int64), middles[cell]
+    part = np.repeat(np.arange(len(middles)), pieces)
+    within = np.arange(part.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    begins = (np.cumsum(sizes) - sizes)[part] + within * LARGEST
+    return np.r_[begins, len(member)].astype(np.int64), middles[part]

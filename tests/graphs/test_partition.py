@@ -4,24 +4,23 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from heatmover.graphs.search import cells as module
-from heatmover.graphs.search import choose
-from heatmover.graphs.search.cells import Cells, least_recall
-from heatmover.graphs.search.choose import k_nearest
+from heatmover.graphs import neighbors
+from heatmover.graphs import partition as module
+from heatmover.graphs.neighbors import k_nearest
+from heatmover.graphs.partition import Partition, least_recall
 
 
 @pytest.fixture(autouse=True)
-def small_cells(monkeypatch):
-    """A few hundred points are many cells, and many pieces of work."""
-    monkeypatch.setattr(choose, "CELLS_ABOVE", 0)
-    monkeypatch.setattr(module, "CELL", 16)
+def small_parts(monkeypatch):
+    """A few hundred points are many parts, and many pieces of work."""
+    monkeypatch.setattr(module, "PART", 16)
     monkeypatch.setattr(module, "LARGEST", 64)
     monkeypatch.setattr(module, "PIECE", 100)
-    monkeypatch.setattr(module, "CELLS_AT_ONCE", 3)
+    monkeypatch.setattr(module, "PARTS_AT_ONCE", 3)
 
 
 def make(points, k=3, *, strict=True, seed=0, n_threads=2):
-    return Cells.from_points(points, k, np.random.default_rng(seed), strict=strict, n_threads=n_threads)
+    return Partition.from_points(points, k, np.random.default_rng(seed), strict=strict, n_threads=n_threads)
 
 
 def gaussian(n_points, n_dimensions, seed=0):
@@ -90,22 +89,22 @@ def assert_valid(points, support, k):
 
 
 @pytest.mark.parametrize("points", SHAPES.values(), ids=SHAPES.keys())
-def test_every_point_is_in_one_cell_with_its_nearest_middle(points):
-    cells = make(points)
-    np.testing.assert_array_equal(np.sort(cells.order), np.arange(len(points)))
-    np.testing.assert_array_equal(cells.points, points[cells.order])
-    assert cells.n_cells > 8
-    to_middles = cdist(cells.points, cells.middles)
-    own = to_middles[np.arange(len(points)), cells.member]
+def test_every_point_is_in_one_part_with_its_nearest_middle(points):
+    parts = make(points)
+    np.testing.assert_array_equal(np.sort(parts.order), np.arange(len(points)))
+    np.testing.assert_array_equal(parts.points, points[parts.order])
+    assert parts.n_parts > 8
+    to_middles = cdist(parts.points, parts.middles)
+    own = to_middles[np.arange(len(points)), parts.member]
     np.testing.assert_allclose(own, to_middles.min(axis=1), rtol=1e-9)
-    assert (own <= cells.radii[cells.member] * (1 + 1e-9)).all()
+    assert (own <= parts.radii[parts.member] * (1 + 1e-9)).all()
 
 
 @pytest.mark.parametrize("points", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("k", [1, 7])
-def test_groups_are_exact(points, k):
+def test_parts_are_exact(points, k):
     """The k nearest and all tied with the last, unless these are more than 4 k."""
-    support = k_nearest(points, k, algorithm="groups", rng=np.random.default_rng(0))
+    support = k_nearest(points, k, algorithm="exact", rng=np.random.default_rng(0))
     truth = brute_force(points, len(points) - 1)
     n_tied = (truth <= truth[:, k - 1 : k] * (1 + 1e-9)).sum(axis=1)
     np.testing.assert_array_equal(np.diff(support.distances.indptr), np.where(n_tied > 4 * k, k, n_tied))
@@ -114,11 +113,11 @@ def test_groups_are_exact(points, k):
         np.testing.assert_allclose(support.distances.data[starts + rank], truth[:, rank], rtol=1e-9)
 
 
-def test_no_cell_in_reach_is_left_out():
-    """What a search for all looked at holds every true neighbour, before anything is mended in float64."""
+def test_no_part_in_reach_is_left_out():
+    """What a search for all looked at holds every true neighbor, before anything is mended in float64."""
     points = clusters()
-    cells = make(points, 8)
-    found = cells.k_nearest(8, cells.everything(), 2)
+    parts = make(points, 8)
+    found = parts.k_nearest(8, parts.everything(), 2)
     np.testing.assert_allclose(found.distances, brute_force(points, 8), rtol=1e-9)
     assert found.seen[:, 0].mean() < 0.6 * len(points)
     assert (found.seen[:, 1] >= found.distances[:, -1]).mean() > 0.99
@@ -126,12 +125,12 @@ def test_no_cell_in_reach_is_left_out():
 
 def test_a_plan_finds_what_it_promises_and_more_costs_more():
     points = clusters(3000)
-    cells = make(points, 10, strict=False)
-    probe, truth = cells.probe(10, 2), brute_force(points, 10)[:, -1:]
+    parts = make(points, 10, strict=False)
+    probe, truth = parts.probe(10, 2), brute_force(points, 10)[:, -1:]
     before = 0.0
     for wanted in (0.5, 0.9, 0.99):
         plan = probe.plan(wanted)
-        found = cells.k_nearest(10, plan, 2)
+        found = parts.k_nearest(10, plan, 2)
         assert (found.distances <= truth * (1 + 1e-9)).mean() > wanted - 0.02
         assert found.seen[:, 0].mean() > before
         assert found.seen[:, 0].mean() == pytest.approx(plan.n_candidates, rel=0.5)
@@ -142,7 +141,7 @@ def test_a_plan_finds_what_it_promises_and_more_costs_more():
 @pytest.mark.parametrize("points", SHAPES.values(), ids=SHAPES.keys())
 def test_a_sure_plan_finds_what_it_promises_of_all(points):
     """Every point is a probe here, so that nothing is left to chance."""
-    support = k_nearest(points, 7, algorithm="cells", rng=np.random.default_rng(0))
+    support = k_nearest(points, 7, algorithm="approximate", rng=np.random.default_rng(0))
     true_recall = recall(points, support.distances.data.reshape(-1, 7))
     assert true_recall >= 0.99
     assert support.search.recall == pytest.approx(true_recall, abs=0.002)  # points too far for a float32 are no probes
@@ -151,27 +150,27 @@ def test_a_sure_plan_finds_what_it_promises_of_all(points):
 def test_a_sure_plan_of_a_sample_is_wider(monkeypatch):
     monkeypatch.setattr(module, "PROBES", 400)
     points = clusters(3000)
-    cells = make(points, 10, strict=False)
-    probe = cells.probe(10, 1, 400)
+    parts = make(points, 10, strict=False)
+    probe = parts.probe(10, 1, 400)
     mean, sure = probe.plan(0.97), probe.plan(0.97, surely=True)
     assert sure.share > mean.share
     assert sure.n_candidates > mean.n_candidates
-    assert recall(points, cells.k_nearest(10, sure, 2).distances) >= 0.97
+    assert recall(points, parts.k_nearest(10, sure, 2).distances) >= 0.97
 
 
 def test_where_nothing_less_is_sure_a_plan_looks_everywhere():
     """Twenty points cannot tell that 99 % are found."""
     points = clusters(3000)
-    cells = make(points, 10, strict=False)
-    plan = cells.probe(10, 1, 20).plan(0.99, surely=True)
+    parts = make(points, 10, strict=False)
+    plan = parts.probe(10, 1, 20).plan(0.99, surely=True)
     assert plan.n_candidates == 3000
-    found = cells.k_nearest(10, plan, 2)
+    found = parts.k_nearest(10, plan, 2)
     np.testing.assert_allclose(found.distances, brute_force(points, 10), rtol=1e-9)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.04, 0.2])
 def test_a_bound_of_the_recall_is_rarely_wrong(share):
-    """Some points miss a part of their neighbours, of any size, and the others none: the bound is below the truth."""
+    """Some points miss a part of their neighbors, of any size, and the others none: the bound is below the truth."""
     rng = np.random.default_rng(0)
     everyone = np.where(rng.random(50_000) < share, rng.random(50_000), 1.0)
     draws = [least_recall(rng.choice(everyone, 1000, replace=False), everyone.size) for _ in range(400)]
@@ -188,21 +187,15 @@ def test_of_all_points_there_is_no_doubt():
 
 @pytest.mark.parametrize("n_dimensions", [1, 3, 8, 13])
 def test_squares_of_a_tile(n_dimensions):
-    """Four points against a cell of 32 places, the last five of them empty."""
-    from numba import njit
+    """Four points against a part of 32 places, the last five of them empty."""
+    from heatmover._compiled.neighbors import tile_squares
 
-    from heatmover._compiled.cells import tile_squares
-
-    @njit
-    def look(queries, block, begin, sizes, limits, out):
-        return tile_squares(queries, block, begin, sizes, limits, out)
-
-    points, cell = gaussian(4, n_dimensions).astype(np.float32), gaussian(32, n_dimensions, 1).astype(np.float32)
-    cell[27:] = np.inf
-    truth = cdist(points, cell[:27], "sqeuclidean")
+    points, part = gaussian(4, n_dimensions).astype(np.float32), gaussian(32, n_dimensions, 1).astype(np.float32)
+    part[27:] = np.inf
+    truth = cdist(points, part[:27], "sqeuclidean")
     limits = truth.min(axis=1).astype(np.float32) * np.array([1.001, 0.999, 1.001, 0.999], np.float32)
-    block, out = np.r_[np.zeros(5), cell.T.ravel()].astype(np.float32), np.zeros(4 * 40, np.float32)
-    bits = look(points.ravel(), block, 5, (n_dimensions, 32, 40), limits, out)
+    block, out = np.r_[np.zeros(5), part.T.ravel()].astype(np.float32), np.zeros(4 * 40, np.float32)
+    bits = tile_squares(points.ravel(), block, 5, (n_dimensions, 32, 40), limits, out)
     squares = out.reshape(4, 40)
     np.testing.assert_allclose(squares[:, :27], truth, rtol=1e-5)
     assert np.isposinf(squares[:, 27:32]).all()
@@ -211,15 +204,15 @@ def test_squares_of_a_tile(n_dimensions):
 
 
 @pytest.mark.parametrize("points", SHAPES.values(), ids=SHAPES.keys())
-@pytest.mark.parametrize("algorithm", ["cells"])
+@pytest.mark.parametrize("algorithm", ["approximate"])
 def test_approximate_searches_on_anything(points, algorithm):
     support = k_nearest(points, 7, algorithm=algorithm, rng=np.random.default_rng(0))
     assert_valid(points, support, 7)
     assert recall(points, support.distances.data.reshape(-1, 7)) > 0.95
 
 
-@pytest.mark.parametrize("algorithm", ["groups", "cells"])
-def test_as_many_neighbours_as_others(algorithm):
+@pytest.mark.parametrize("algorithm", ["exact", "approximate"])
+def test_as_many_neighbors_as_others(algorithm):
     for n_points in (2, 3, 40, 200):
         points = gaussian(n_points, 3)
         support = k_nearest(points, n_points - 1, algorithm=algorithm, rng=np.random.default_rng(0))
@@ -228,9 +221,9 @@ def test_as_many_neighbours_as_others(algorithm):
         )
 
 
-@pytest.mark.parametrize("algorithm", ["groups", "cells"])
+@pytest.mark.parametrize("algorithm", ["exact", "approximate"])
 def test_nearly_all_points_in_one_place(algorithm):
-    """More than a cell may hold; their own distances are a hundred millionth of those of the others."""
+    """More than a part may hold; their own distances are a hundred millionth of those of the others."""
     points = clusters(800)
     points[50:] = points[0] + 1e-8 * gaussian(750, 6)
     support = k_nearest(points, 5, algorithm=algorithm, rng=np.random.default_rng(0))
@@ -238,7 +231,7 @@ def test_nearly_all_points_in_one_place(algorithm):
     assert recall(points, support.distances.data.reshape(-1, 5)) > 0.99
 
 
-def test_large_cells_are_cut():
+def test_large_parts_are_cut():
     points = np.vstack([np.zeros((500, 3)), gaussian(300, 3)])
     assert np.diff(make(points).starts).max() <= 64
 
@@ -258,12 +251,12 @@ def test_threads_change_nothing(strict):
 def test_points_too_far_for_single_precision_are_searched_again(monkeypatch):
     """Their lists cannot be filled in float32; nobody else is looked at twice."""
     asked = []
-    exactly = choose._exactly
+    by_tree = neighbors._by_tree
     monkeypatch.setattr(
-        choose, "_exactly", lambda points, rows, *rest: asked.append(rows) or exactly(points, rows, *rest)
+        neighbors, "_by_tree", lambda points, rows, *rest: asked.append(rows) or by_tree(points, rows, *rest)
     )
     points = clusters()
     points[3], points[400] = 1e30, -1e35
-    support = k_nearest(points, 7, algorithm="cells", rng=np.random.default_rng(0))
+    support = k_nearest(points, 7, algorithm="approximate", rng=np.random.default_rng(0))
     assert_valid(points, support, 7)
     assert asked[0].tolist() == [3, 400]

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
-from heatmover.graphs.search import choose as neighbors
-from heatmover.graphs.search.cells import Cells, Plan, Probe
-from heatmover.graphs.search.choose import k_nearest, within_radius
+from heatmover.graphs import neighbors
+from heatmover.graphs.neighbors import k_nearest, within_radius
+from heatmover.graphs.partition import Partition, Probe, SearchPlan
 
-EXACT = ["tree", "groups", "blocked"]
-APPROXIMATE = ["cells"]
+EXACT = ["tree", "exact"]
+APPROXIMATE = ["approximate"]
 ALL = [*EXACT, *APPROXIMATE]
 
 
@@ -28,13 +28,13 @@ def brute_force(points, k):
 
 
 def rows(support, k):
-    """Distances and indices of neighbours, ``(n_points, k)`` each."""
+    """Distances and indices of neighbors, ``(n_points, k)`` each."""
     shape = support.distances.shape[0], k
     return support.distances.data.reshape(shape), support.distances.indices.reshape(shape)
 
 
 def assert_valid(points, support, k):
-    """Every point has k different neighbours, none of them itself, at the distances stated, ascending."""
+    """Every point has k different neighbors, none of them itself, at the distances stated, ascending."""
     distances, indices = rows(support, k)
     assert (indices != np.arange(len(points))[:, None]).all()
     assert all(len(set(row)) == k for row in indices.tolist())
@@ -45,7 +45,7 @@ def assert_valid(points, support, k):
 
 
 def assert_exact(points, support, k, rtol=1e-9):
-    """Neighbours are the k nearest and all that are tied with the last, or k if these are more than 4 k."""
+    """Neighbors are the k nearest and all that are tied with the last, or k if these are more than 4 k."""
     distances = cdist(points, points)
     np.fill_diagonal(distances, np.inf)
     ascending = np.sort(distances, axis=1)
@@ -65,12 +65,12 @@ def assert_exact(points, support, k, rtol=1e-9):
 
 
 def joined_by(support):
-    """The neighbours of every point, as sets."""
+    """The neighbors of every point, as sets."""
     return [set(row.tolist()) for row in np.split(support.distances.indices, support.distances.indptr[1:-1])]
 
 
 def recall(points, support, k):
-    """Share of neighbours found that are no further away than the k-th nearest is."""
+    """Share of neighbors found that are no further away than the k-th nearest is."""
     return float((rows(support, k)[0] <= brute_force(points, k)[:, -1:] * (1 + 1e-9)).mean())
 
 
@@ -98,17 +98,17 @@ def test_exact_search_equals_brute_force(algorithm, n_points, n_dimensions, k):
 
 
 def far_groups(separation):
-    """Two groups in 20 dimensions, ``separation`` times further apart than a point is from its neighbours."""
+    """Two groups in 20 dimensions, ``separation`` times further apart than a point is from its neighbors."""
     points = gaussian(600, 20)
     points[:300, 0] += separation
     return points
 
 
 @pytest.mark.parametrize("separation", [1e2, 1e4, 1e6, 1e9, 1e12])
-def test_blocked_search_is_exact_for_groups_far_apart(separation):
-    """A product in float32 alone finds half of the neighbours at 1e4 and none at 1e5."""
+def test_exact_search_for_groups_far_apart(separation):
+    """Products in float32 alone find half of the neighbors at 1e4 and none at 1e5."""
     points = far_groups(separation)
-    assert_exact(points, search(points, 12, "blocked"), 12)
+    assert_exact(points, search(points, 12, "exact"), 12)
 
 
 @pytest.mark.parametrize("algorithm", EXACT)
@@ -145,8 +145,8 @@ def test_exact_search_where_all_distances_are_tied(algorithm):
 
 
 def test_too_many_ties_make_no_hubs():
-    """Of 400 points with the same distance between any two, none is everybody's neighbour."""
-    support = search(np.eye(400), 10, "groups")
+    """Of 400 points with the same distance between any two, none is everybody's neighbor."""
+    support = search(np.eye(400), 10, "exact")
     assert (np.diff(support.distances.indptr) == 10).all()
     assert np.bincount(support.distances.indices, minlength=400).max() < 40
 
@@ -162,8 +162,8 @@ def test_exact_searches_agree_on_anything(n_points, n_dimensions, seed, whole, d
     found = {algorithm: search(points, k, algorithm) for algorithm in EXACT}
     for support in found.values():
         assert_exact(points, support, k)
-        assert joined_by(support) == joined_by(found["groups"])
-    for algorithm in APPROXIMATE:  # so few points are one cell, and the search is exact
+        assert joined_by(support) == joined_by(found["exact"])
+    for algorithm in APPROXIMATE:  # so few points are one part, and the search is exact
         distances, _ = rows(search(points, k, algorithm), k)
         np.testing.assert_allclose(distances, brute_force(points, k), rtol=1e-9)
 
@@ -172,7 +172,7 @@ def test_exact_searches_agree_on_anything(n_points, n_dimensions, seed, whole, d
 
 
 @pytest.mark.parametrize("algorithm", ALL)
-def test_more_copies_of_one_point_than_neighbours(algorithm):
+def test_more_copies_of_one_point_than_neighbors(algorithm):
     points = gaussian(700, 6)
     points[100:150] = points[99]
     support = search(points, 8, algorithm)
@@ -182,22 +182,22 @@ def test_more_copies_of_one_point_than_neighbours(algorithm):
     assert (support.middle[99:150] == 0).all()
 
 
-def test_a_single_point_has_no_neighbour():
+def test_a_single_point_has_no_neighbor():
     support = search(np.zeros((1, 3)), 0)
     assert (support.distances.nnz, support.middle.tolist()) == (0, [0.0])
 
 
-# --- the middle neighbour
+# --- the middle neighbor
 
 
 @pytest.mark.parametrize(("k", "place"), [(1, 0), (2, 0), (3, 0), (4, 1), (9, 3), (30, 14)])
-def test_middle_neighbour(k, place):
+def test_middle_neighbor(k, place):
     points = gaussian(60, 2)
     np.testing.assert_allclose(search(points, k).middle, brute_force(points, k)[:, place], rtol=1e-12)
 
 
-def test_middle_neighbour_is_the_first_beyond_the_duplicates():
-    """Every point in five copies: 4 of the 6 neighbours are at distance 0, so is the middle one."""
+def test_middle_neighbor_is_the_first_beyond_the_duplicates():
+    """Every point in five copies: 4 of the 6 neighbors are at distance 0, so is the middle one."""
     points = np.repeat(gaussian(40, 2), 5, axis=0)
     nearest = brute_force(points, 6)
     assert (nearest[:, 3] == 0).all()
@@ -223,10 +223,10 @@ def test_approximate_search_says_how_good_it_is(points, algorithm):
 
 
 def test_recall_is_reported_when_it_is_low(monkeypatch):
-    """A search of the own cell alone, in independent noise, finds few; the figure says so."""
-    monkeypatch.setattr(Probe, "plan", lambda *_, **__: Plan(0.0, 1, 10.0))
+    """A search of the own part alone, in independent noise, finds few; the figure says so."""
+    monkeypatch.setattr(Probe, "plan", lambda *_, **__: SearchPlan(0.0, 1, 10.0))
     points = gaussian(3000, 40)
-    support = search(points, 10, "cells")
+    support = search(points, 10, "approximate")
     assert_valid(points, support, 10)
     true_recall = recall(points, support, 10)
     assert true_recall < 0.6
@@ -239,15 +239,14 @@ def test_recall_is_reported_when_it_is_low(monkeypatch):
 def test_few_points_are_searched_by_tree():
     result = search(gaussian(500, 40), 5).search
     assert (result.algorithm, result.recall) == ("tree", 1.0)
-    assert result.reason == "500 points: exact search is instant"
+    assert result.reason == "500 points: an exact tree is fast"
 
 
 @pytest.fixture
 def small_thresholds(monkeypatch):
-    monkeypatch.setattr(neighbors, "FEW", 300)
-    monkeypatch.setattr(neighbors, "CELLS_ABOVE", 800)
-    monkeypatch.setattr(neighbors, "MOST_BY_BALLS", 2000.0)
-    monkeypatch.setattr(neighbors, "GROUPS_UP_TO", 1000)
+    monkeypatch.setattr(neighbors, "TREE_UP_TO", 300)
+    monkeypatch.setattr(neighbors, "EXACT_BELOW", 800)
+    monkeypatch.setattr(neighbors, "EXACT_UP_TO", 1000)
     monkeypatch.setattr(neighbors, "MOST_IN_REACH", 2000.0)
 
 
@@ -255,20 +254,18 @@ def small_thresholds(monkeypatch):
 @pytest.mark.parametrize(
     ("points", "algorithm", "words"),
     [
-        (gaussian(900, 3), "groups", "groups in reach: exact and fast"),
+        (gaussian(900, 3), "exact", "parts in reach: exact and fast"),
         (gaussian(1100, 3), "tree", "the data look 3.0-dimensional: an exact tree is fast"),
         (gaussian(900, 2) @ gaussian(2, 40), "tree", "-dimensional: an exact tree is fast"),
-        (gaussian(700, 40), "blocked", "groups in reach: exact products are faster"),
-        (gaussian(700, 2), "groups", "groups in reach: exact and fast"),
-        (gaussian(900, 12), "cells", "900 points that look"),
-        (gaussian(900, 40), "cells", "900 points that look"),
+        (gaussian(700, 40), "exact", "700 points: exact search is fast"),
+        (gaussian(900, 12), "approximate", "900 points that look"),
+        (gaussian(900, 40), "approximate", "900 points that look"),
     ],
     ids=[
         "three dimensions",
         "more points",
         "a plane in forty",
         "high-dimensional",
-        "few",
         "many",
         "many and high-dimensional",
     ],
@@ -283,7 +280,7 @@ def test_choice_follows_size_and_dimension(points, algorithm, words):
 
 @pytest.mark.usefixtures("small_thresholds")
 @pytest.mark.parametrize("k", [1, 2, 250])
-def test_choice_for_few_or_many_neighbours(k):
+def test_choice_for_few_or_many_neighbors(k):
     points = gaussian(600, 5)
     assert_exact(points, search(points, k), k)
 
@@ -291,33 +288,33 @@ def test_choice_for_few_or_many_neighbours(k):
 @pytest.mark.usefixtures("small_thresholds")
 def test_choice_with_identical_points():
     support = search(np.ones((900, 10)), 5)
-    assert support.search.algorithm == "tree"  # all are in one group, so that groups save nothing
+    assert support.search.algorithm == "tree"  # all are in one part, so that parts save nothing
     assert (support.distances.data == 0).all()
 
 
 @pytest.mark.parametrize(("dimension", "low", "high"), [(1, 0.8, 1.3), (2, 1.6, 2.4), (5, 3.8, 5.6), (40, 12, 40)])
 def test_dimension_is_that_of_the_data_not_of_the_space(dimension, low, high):
     flat = np.random.default_rng(1).uniform(size=(2000, dimension)) @ np.linalg.qr(gaussian(40, dimension))[0].T
-    cells = Cells.from_points(flat, 20, np.random.default_rng(0), strict=False, n_threads=1)
-    assert low < cells.probe(20, 1).dimension() < high
+    partition = Partition.from_points(flat, 20, np.random.default_rng(0), strict=False, n_threads=1)
+    assert low < partition.probe(20, 1).dimension() < high
 
 
 @pytest.mark.usefixtures("small_thresholds")
-def test_where_cells_find_too_few_all_is_exact(monkeypatch):
+def test_where_an_approximate_search_finds_too_few_all_is_exact(monkeypatch):
     """Something that no plan has foreseen."""
-    monkeypatch.setattr(Probe, "plan", lambda *_, **__: Plan(0.0, 1, 10.0))
+    monkeypatch.setattr(Probe, "plan", lambda *_, **__: SearchPlan(0.0, 1, 10.0))
     points = gaussian(900, 12)
     support = search(points, 10)
-    assert (support.search.algorithm, support.search.recall) == ("groups", 1.0)
-    assert support.search.reason.endswith("cells found too few")
+    assert (support.search.algorithm, support.search.recall) == ("exact", 1.0)
+    assert support.search.reason.endswith("an approximate search found too few")
     np.testing.assert_allclose(rows(support, 10)[0], brute_force(points, 10), rtol=1e-9)
 
 
 def test_copies_do_not_make_data_look_flat():
-    """Five of each in 30 dimensions: nearest neighbours are very near, but the others are as far as without copies."""
+    """Five of each in 30 dimensions: nearest neighbors are very near, but the others are as far as without copies."""
     points = np.repeat(gaussian(600, 30), 5, axis=0) + 1e-6 * gaussian(3000, 30, 1)
-    cells = Cells.from_points(points, 20, np.random.default_rng(0), strict=False, n_threads=1)
-    assert cells.probe(20, 1).dimension() > 8
+    partition = Partition.from_points(points, 20, np.random.default_rng(0), strict=False, n_threads=1)
+    assert partition.probe(20, 1).dimension() > 8
 
 
 # --- determinism
@@ -340,7 +337,7 @@ def test_threads_do_not_change_a_bit(algorithm, monkeypatch):
 
 def test_same_seed_same_bits_and_another_seed_another_search():
     points = latent(3000)
-    one, again, other = (search(points, 9, "cells", seed=seed) for seed in (0, 0, 1))
+    one, again, other = (search(points, 9, "approximate", seed=seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one.distances.data, again.distances.data)
     np.testing.assert_array_equal(one.distances.indices, again.distances.indices)
     assert one.search == again.search
@@ -378,7 +375,7 @@ def test_radius_includes_its_end_and_duplicates():
     assert support.distances.toarray()[0].tolist() == [0, 1, 1, 0]
 
 
-def test_radius_middle_neighbour():
+def test_radius_middle_neighbor():
     points = gaussian(150, 2)
     truth = cdist(points, points)
     np.fill_diagonal(truth, np.inf)
