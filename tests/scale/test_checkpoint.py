@@ -20,8 +20,8 @@ MANIFEST = {"heatmover": {"version": "1"}, "input": {"cells": 10}, "settings": {
 LANDMARKS = 60
 
 
-def opened(path, manifest=MANIFEST, *, resume=False, need=0):
-    return open_checkpoint(path, manifest, resume=resume, need=need)
+def opened(path, manifest=MANIFEST, *, resume=False):
+    return open_checkpoint(path, manifest, resume=resume)
 
 
 def test_what_was_saved_is_loaded_to_the_bit(tmp_path):
@@ -144,13 +144,8 @@ def test_a_store_in_use_is_refused(tmp_path):
         store.save("a", 0, {"a": np.ones(1)})
 
 
-def test_too_little_space_or_no_folder_is_told_first(tmp_path):
-    with (
-        pytest.raises(InvalidInputError, match="GB for the checkpoint, found"),
-        opened(tmp_path / "store", need=10**18),
-    ):
-        pass
-    with pytest.raises(InvalidInputError, match="a folder for the checkpoint"), opened(tmp_path / "no" / "store"):
+def test_no_folder_for_it_is_told_first(tmp_path):
+    with pytest.raises(InvalidInputError, match="No such file or directory"), opened(tmp_path / "no" / "store"):
         pass
     assert list(tmp_path.iterdir()) == []
 

@@ -58,13 +58,13 @@ def test_tiles_that_are_there_are_not_computed_again(embedding, tmp_path, monkey
     expected = distances(embedding, place)[:]
     (place / "c" / "1" / "2").unlink()
 
-    calls, original = [], tiles.Tile.distances
+    calls, original = [], tiles.pairwise_distances
 
-    def counted(tile):
+    def counted(*rows, **options):
         calls.append(1)
-        return original(tile)
+        return original(*rows, **options)
 
-    monkeypatch.setattr(tiles.Tile, "distances", counted)
+    monkeypatch.setattr(tiles, "pairwise_distances", counted)
     np.testing.assert_array_equal(distances(embedding, place, resume=True)[:], expected)
     assert len(calls) == 1
 
@@ -118,7 +118,7 @@ def test_nearest_resumes(embedding, tmp_path, monkeypatch):
     monkeypatch.setattr(tiles, "TILE_ROWS", 16)
     place = tmp_path / "n.zarr"
     first = nearest(embedding, 3, checkpoint=place)
-    monkeypatch.setattr(tiles.Tile, "distances", lambda _: pytest.fail("computed again"))
+    monkeypatch.setattr(tiles, "pairwise_distances", lambda *_, **__: pytest.fail("computed again"))
     again = nearest(embedding, 3, checkpoint=place, resume=True)
     np.testing.assert_array_equal(again[1], first[1])
     with pytest.raises(InvalidInputError, match="settings k: 3 then, 4 now"):

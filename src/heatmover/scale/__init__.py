@@ -1,6 +1,6 @@
 """Cohorts larger than memory, in threads or on a Dask cluster: landmarks approximate the cells, read piece by piece."""
 
-from heatmover.scale.pieces import InPieces, compare_cohort, histograms, read_cohort
+from heatmover.scale.pieces import InPieces, compare_cohort, histograms, read_cohort, study_cohort
 from heatmover.scale.stages import connected
 from heatmover.scale.tiles import distances, embed, nearest
 
@@ -13,6 +13,7 @@ __all__ = [
     "histograms",
     "nearest",
     "read_cohort",
+    "study_cohort",
 ]
 
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, final
 
@@ -31,6 +31,8 @@ from heatmover.analysis.comparison import (
 )
 from heatmover.analysis.landmarking import LANDMARKS, landmark_agreement
 from heatmover.analysis.parameters import StudyParameters
+from heatmover.analysis.study import Study
+from heatmover.analysis.study import study_cohort as study_with
 from heatmover.analysis.units import Units, check_units
 from heatmover.cohort import Cohort
 from heatmover.cohort import read_cohort as read_whole_cohort
@@ -54,7 +56,7 @@ from heatmover.scale.landmarks import (
 from heatmover.scale.stages import Arrays, Checkpoint, Nothing, Stages, check_place, executor, open_checkpoint
 from heatmover.scale.tiles import SAMPLES_AT_ONCE, embedding_tasks
 
-__all__ = ["InPieces", "Request", "cells_counted", "compare_cohort", "describe_input", "histograms", "read_cohort"]
+__all__ = ["InPieces", "Request", "cells_counted", "compare_cohort", "describe_input", "histograms", "read_cohort", "study_cohort"]
 
 # Fewer cells per landmark than this leave nothing to save.
 CELLS_PER_LANDMARK = 10
@@ -536,6 +538,43 @@ def compare_cohort(
     request, kept = request.equally(kept, check_equal_cells(equal_cells))
     with cells_counted(request) as cells:
         return _compare(request, kept, cells)
+
+
+def study_cohort(
+    cohort: Cohort, parameters: StudyParameters | None = None, *, progress: Progress = SILENT, **options: Any
+) -> Study:
+    r"""Compare samples whose cells do not fit into memory, and test what is associated with the distances.
+
+    A short name for `heatmover.study_cohort` with `InPieces` as its comparer.
+
+    Parameters
+    ----------
+    cohort
+        From `heatmover.scale.read_cohort`.
+    parameters, progress
+        As in `heatmover.study_cohort`.
+    **options
+        Attributes of `InPieces`, such as ``memory`` and ``checkpoint``, and those of `StudyParameters`.
+
+    Returns
+    -------
+    Study
+        Give it to `heatmover.report`.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> rng = np.random.default_rng(0)
+    >>> rows = [f"s{s},{'case' if s % 2 else 'control'},{x + 3 * (s % 2)},{y}"
+    ...         for s in range(8) for x, y in rng.normal(size=(100, 2))]
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.csv"
+    >>> _ = path.write_text("\n".join(["sample,condition,x,y", *rows]))
+    >>> result = study_cohort(read_cohort(path, sample_key="sample"), variables=["condition"], landmarks=100)
+    >>> result.findings[0].groups
+    {'case': 4, 'control': 4}
+    """
+    own = {each.name: options.pop(each.name) for each in fields(InPieces) if each.name in options}
+    return study_with(cohort, parameters, comparer=InPieces(**own), progress=progress, **options)
 
 
 def histograms(
