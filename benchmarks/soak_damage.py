@@ -454,13 +454,17 @@ def damage_fcs(path: Path, rng: np.random.Generator) -> str:
 
 def damage_checkpoint(path: Path, rng: np.random.Generator) -> str:
     """Change a description, exchange two pieces, or put something else in a piece's place."""
-    pieces = [place for place in sorted(path.rglob("*")) if place.is_dir() and (place / "zarr.json").exists()]
-    way = rng.choice(["metadata", "metadata", "exchange", "gone", "file", "link", "folder"])
+    pieces = sorted(path.rglob("*.npz"))
+    way = rng.choice(["manifest", "exchange", "gone", "file", "link", "folder"])
     one, other = (pieces[i] for i in rng.integers(len(pieces), size=2))
-    if way == "metadata":
-        return _damage_metadata(path, rng)
-    if way == "exchange" and one not in (other, *other.parents) and other not in one.parents:
-        place = path / ".unfinished-exchange"
+    if way == "manifest":
+        content = bytearray((path / "manifest.json").read_bytes())
+        at = int(rng.integers(len(content)))
+        content[at] = int(rng.integers(256))
+        (path / "manifest.json").write_bytes(content)
+        return f"byte {at} of the manifest is another"
+    if way == "exchange" and one != other:
+        place = path / ".heatmover-exchange"
         one.rename(place)
         other.rename(one)
         place.rename(other)
@@ -469,7 +473,7 @@ def damage_checkpoint(path: Path, rng: np.random.Generator) -> str:
         (path / ".lock").unlink(missing_ok=True)
         (path / ".lock").mkdir()
         return "a folder named .lock"
-    shutil.rmtree(one)
+    one.unlink()
     if way == "file":
         one.write_text("x")
     elif way == "link":

@@ -222,7 +222,7 @@ def test_a_table_of_text_is_copied_once_and_gives_the_same(cohort, whole, data, 
     result = compare_cohort(table, landmarks=LANDMARKS, checkpoint=tmp_path / "checkpoint.zarr")
     np.testing.assert_array_equal(result.distances, whole.distances)
     assert passes == [(0, 4000)]
-    assert not list((tmp_path / "checkpoint.zarr").glob(".unfinished*"))
+    assert not list((tmp_path / "checkpoint.zarr").glob(".heatmover-*"))
 
 
 def test_cells_without_a_value_are_left_out(cohort, tmp_path):

@@ -32,7 +32,8 @@ from heatmover.errors import InvalidInputError, argument, in_python
 from heatmover.graphs import Landmarks
 from heatmover.graphs.centers import ITERATIONS, PER_LANDMARK, CenterSearch, k_means
 from heatmover.graphs.distinct import distinct_points
-from heatmover.scale.stages import UNFINISHED, Arrays, Stages, Task, explain_full_disk
+from heatmover.scale.stages import UNFINISHED, Arrays, Stages, Task
+from heatmover.storage import explained
 
 __all__ = ["CellsDrawn", "Histograms", "count_cells", "draw_cells", "find_centers", "make_budget", "seekable"]
 
@@ -227,9 +228,10 @@ def seekable(cohort: Cohort, folder: Path | None, progress: Progress, *, block_r
         yield cohort
         return
     progress.stage("copy the table", cohort.n_cells)
-    with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder, ignore_cleanup_errors=True) as temporary:
+    prefix, suffix = UNFINISHED.split("*")
+    with tempfile.TemporaryDirectory(suffix, prefix, folder, ignore_cleanup_errors=True) as temporary:
         path = Path(temporary) / "cells"
-        with explain_full_disk(path), path.open("wb") as stream:
+        with explained(path), path.open("wb") as stream:
             for points, _ in cohort.chunks(block_rows):
                 stream.write(np.ascontiguousarray(points, dtype=np.float64).data)
                 progress.advance(len(points))

@@ -53,10 +53,19 @@ from heatmover.scale.landmarks import (
     make_budget,
     seekable,
 )
-from heatmover.scale.stages import Arrays, Checkpoint, Nothing, Stages, check_place, executor, open_checkpoint
+from heatmover.scale.stages import Arrays, Checkpoint, Stages, check_checkpoint, executor, open_checkpoint
 from heatmover.scale.tiles import SAMPLES_AT_ONCE, embedding_tasks
 
-__all__ = ["InPieces", "Request", "cells_counted", "compare_cohort", "describe_input", "histograms", "read_cohort", "study_cohort"]
+__all__ = [
+    "InPieces",
+    "Request",
+    "cells_counted",
+    "compare_cohort",
+    "describe_input",
+    "histograms",
+    "read_cohort",
+    "study_cohort",
+]
 
 # Fewer cells per landmark than this leave nothing to save.
 CELLS_PER_LANDMARK = 10
@@ -117,7 +126,7 @@ class InPieces:
     client
         None: dask's threads in this process. A `distributed.Client` or the address of a scheduler: that cluster.
     checkpoint
-        Path of a zarr store that keeps everything finished; None keeps nothing.
+        Path of a folder that keeps everything finished; None keeps nothing.
     resume
         Go on with a checkpoint that is there; another input or setting is refused. If it is not there, begin it.
     n_jobs
@@ -149,7 +158,7 @@ class InPieces:
                 f"leave {argument('landmarks')} out, or {argument('memory')}",
             )
         check_units(parameters.units)
-        check_place(self.checkpoint, resume=self.resume)
+        check_checkpoint(self.checkpoint, resume=self.resume)
 
     def compare(
         self,
@@ -346,7 +355,7 @@ def cells_counted(request: Request) -> Iterator[CellsCounted]:
 
 
 @contextmanager
-def _refused_as_read(cohort: Cohort, store: Checkpoint | Nothing, progress: Progress) -> Iterator[None]:
+def _refused_as_read(cohort: Cohort, store: Checkpoint, progress: Progress) -> Iterator[None]:
     """Raise for an unchecked file what `heatmover.read_cohort` would have raised, and leave no checkpoint.
 
     A checkpoint of a file that is rejected would be in the way of the file that was fixed.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -11,7 +10,6 @@ import shutil
 import threading
 import uuid
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
@@ -24,14 +22,15 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from heatmover._files import lock_file, try_lock
+from heatmover._files import check_place, replacing
 from heatmover._progress import Progress
 from heatmover._threads import in_threads
 from heatmover._validation import check_threads, import_extra
 from heatmover._words import quoted_path
 from heatmover.errors import HeatmoverError, InvalidInputError, argument
+from heatmover.storage import explained, sealed, unsealed, writing
 
-__all__ = ["Arrays", "Checkpoint", "Executor", "Nothing", "Stages", "connected", "executor", "open_checkpoint"]
+__all__ = ["Arrays", "Checkpoint", "Executor", "Stages", "check_checkpoint", "connected", "executor", "open_checkpoint"]
 
 # Seconds to wait for a scheduler's answer; one in reach answers in less than one.
 PATIENCE = 5
@@ -41,12 +40,11 @@ WORKERS_WITHIN = 600
 AHEAD = 2
 # Attempts that dask makes after the first at a task that failed: storage on a network may answer the next time.
 RETRIES = 3
-RESUME = f"with a checkpoint, run again with {argument('resume', True)}: what was finished is kept"
+RESUME = f"run again with {argument('resume', True)}: what was finished is kept"
 
 # Of the checkpoint; another layout is rejected, not guessed at.
 LAYOUT = 3
-MANIFEST, LOCK, UNFINISHED = "heatmover", ".lock", ".unfinished-"
-FULL = {errno.ENOSPC, errno.EDQUOT}
+MANIFEST, UNFINISHED = "manifest.json", ".heatmover-*.tmp"
 
 # What every task returns, and what a checkpoint keeps.
 Arrays = dict[str, npt.NDArray[Any]]
@@ -59,17 +57,22 @@ Consumer = Callable[[int, Arrays], None]
 # --- where tasks run ---
 
 
-class Executor(ABC):
-    """Runs tasks and hands their results over one by one."""
+@final
+@dataclass(frozen=True)
+class Threads:
+    """Threads of this process; nothing to set up."""
+
+    n_threads: int
 
     @property
-    @abstractmethod
     def n_workers(self) -> int:
-        """Tasks that run at the same time in the memory of one process."""
+        """Number of threads."""
+        return self.n_threads
 
-    @abstractmethod
-    def run(self, name: str, tasks: Mapping[int, Task[Shared]], consume: Consumer, shared: Shared) -> None:
+    def run(self, name: str, tasks: Mapping[int, Task[Shared]], consume: Consumer, shared: Shared) -> None:  # noqa: ARG002
         """Run all tasks and call ``consume(number, result)`` once for each, one call at a time, in any order.
+
+        Threads consume the results themselves: none waits in memory.
 
         Parameters
         ----------
@@ -82,22 +85,6 @@ class Executor(ABC):
         shared
             What every task is called with.
         """
-
-
-@final
-@dataclass(frozen=True)
-class Threads(Executor):
-    """Threads of this process; nothing to set up."""
-
-    n_threads: int
-
-    @property
-    def n_workers(self) -> int:
-        """Number of threads."""
-        return self.n_threads
-
-    def run(self, name: str, tasks: Mapping[int, Task[Shared]], consume: Consumer, shared: Shared) -> None:  # noqa: ARG002
-        """Run the tasks in threads, which consume the results themselves: none waits in memory."""
         lock = threading.Lock()
 
         def work(item: tuple[int, Task[Shared]]) -> None:
@@ -113,7 +100,7 @@ class Threads(Executor):
 
 @final
 @dataclass(frozen=True)
-class Cluster(Executor):
+class Cluster:
     """A dask cluster: workers that die are replaced and their tasks run elsewhere, by dask itself."""
 
     client: Any
@@ -164,12 +151,14 @@ class Cluster(Executor):
         except distributed.KilledWorker as error:
             raise InvalidInputError(
                 "workers that survive a task", f"that one task killed {error.allowed_failures + 1} of them",
-                f"give workers more memory, or allow less; {RESUME}",
+                f"give workers more memory, or allow less; with a checkpoint, {RESUME}",
             ) from error  # fmt: skip
         except Exception as error:
             # What a client raises then differs from version to version; that it has no scheduler any more does not.
             if self.client.status != "running" or isinstance(error, CancelledError):
-                raise InvalidInputError("a Dask scheduler that stays", "that it went away", RESUME) from error
+                raise InvalidInputError(
+                    "a Dask scheduler that stays", "that it went away", f"with a checkpoint, {RESUME}"
+                ) from error
             if not self.client.nthreads():
                 raise InvalidInputError(
                     "workers on the Dask cluster",
@@ -181,6 +170,9 @@ class Cluster(Executor):
 
 def _same(shared: Shared) -> Shared:
     return shared
+
+
+Executor = Threads | Cluster
 
 
 @contextmanager
@@ -241,128 +233,70 @@ def connected(address: str | None) -> Iterator[Any]:
 # --- what is kept ---
 
 
-class Store(Protocol):
-    """Keeps the results of tasks, by stage and number."""
-
-    def load(self, stage: str, number: int) -> Arrays | None:
-        """Return what was kept, or None."""
-
-    def save(self, stage: str, number: int, arrays: Arrays) -> None:
-        """Keep arrays: all of them or, if anything happens, none."""
-
-
-@final
-class Nothing:
-    """Keeps nothing."""
-
-    folder = None
-
-    def load(self, stage: str, number: int) -> Arrays | None:  # noqa: ARG002
-        """Return None."""
-        return None
-
-    def save(self, stage: str, number: int, arrays: Arrays) -> None:
-        """Forget it."""
-
-    def discard(self) -> None:
-        """Do nothing."""
-
-
 @final
 @dataclass(frozen=True)
 class Checkpoint:
-    """A zarr store on disk with one group per finished task.
+    """A folder with one ``.npz`` file for each finished task; without a folder it keeps nothing.
 
-    A group is written under another name and then renamed, which a file system does at once or not at all: whenever the
-    process dies, a group is there as a whole or it is not there. One that does not fit its checksum, which covers its
-    arrays, its name and all that the result depends on, counts as not there.
+    Whenever the process dies, a file is there as a whole or it is not there. One that does not fit its checksum, which
+    covers its arrays, its name and all that the result depends on, counts as not there.
 
     Attributes
     ----------
     folder
-        Of the store; further files of the run may be there under a name that begins with ``UNFINISHED``.
+        Where; further files of the run may be there under names that match ``UNFINISHED``.
     seal
         Checksum of what the result depends on.
     """
 
-    folder: Path
-    seal: str
+    folder: Path | None = None
+    seal: str = ""
 
     def load(self, stage: str, number: int) -> Arrays | None:
         """Return the arrays of a finished task; None if there are none, or if they are damaged."""
-        zarr = import_extra("zarr", package="zarr", extra="cohort")
+        if self.folder is None:
+            return None
         name = _name(stage, number)
         try:
-            group = zarr.open_group(self.folder / name, mode="r")
-            members = dict(sorted(group.arrays()))
-            # Before any value: a damaged shape could ask for all memory.
-            if _shapes(members) != group.attrs["arrays"]:
-                return None
-            arrays: Arrays = {key: np.asarray(array[...]) for key, array in members.items()}
-            return arrays if group.attrs["checksum"] == self._checksum(name, arrays) else None
+            with (self.folder / name).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+                arrays: Arrays = {key: file[key] for key in file.files}
+            checksum = str(arrays.pop("checksum"))
+            return arrays if checksum == self._checksum(name, arrays) else None
         # What a library says of damaged files is of every kind.
         except Exception:
             return None
 
     def save(self, stage: str, number: int, arrays: Arrays) -> None:
-        """Write a group beside its place, then move it there."""
+        """Keep arrays: all of them or, if anything happens, none."""
+        if self.folder is None:
+            return
         name = _name(stage, number)
-        place, unfinished = self.folder / name, self.folder / f"{UNFINISHED}{uuid.uuid4().hex}"
-        try:
-            with explain_full_disk(self.folder):
-                write_group(unfinished, arrays, {"checksum": self._checksum(name, arrays), "arrays": _shapes(arrays)})
-                shutil.rmtree(place, ignore_errors=True)  # what is there is damaged
-                place.parent.mkdir(exist_ok=True)
-                unfinished.rename(place)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        with explained(self.folder, RESUME):
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            with replacing(self.folder / name, "wb") as file:
+                np.savez(file, checksum=np.array(self._checksum(name, arrays)), **arrays)  # type: ignore[arg-type]
 
     def discard(self) -> None:
-        """Remove the store."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove the folder."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _checksum(self, name: str, arrays: Arrays) -> str:
-        digest = hashlib.sha256(json.dumps([self.seal, name, _shapes(arrays)]).encode())
+        described = {key: [array.dtype.str, *array.shape] for key, array in sorted(arrays.items())}
+        digest = hashlib.sha256(json.dumps([self.seal, name, described]).encode())
         for _, array in sorted(arrays.items()):
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
 
 def _name(stage: str, number: int) -> str:
-    return f"{stage.replace(' ', '-')}/{number:06d}"
-
-
-def _shapes(arrays: Mapping[str, Any]) -> dict[str, list[Any]]:
-    return {key: [np.dtype(array.dtype).str, *array.shape] for key, array in sorted(arrays.items())}
-
-
-def write_group(place: Path, arrays: Arrays, attributes: Mapping[str, Any]) -> None:
-    """Write arrays and attributes as a zarr group."""
-    zarr = import_extra("zarr", package="zarr", extra="cohort")
-    group = zarr.create_group(place, attributes=dict(attributes))
-    for key, array in arrays.items():
-        group.create_array(key, data=array, chunks=tuple(max(side, 1) for side in array.shape))
-
-
-@contextmanager
-def explain_full_disk(path: Path) -> Iterator[None]:
-    """Say what to do if no space is left."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise InvalidInputError(
-            f"space to write to {quoted_path(str(path))}",
-            "no space left on the device",
-            f"free some and run again with {argument('resume', True)}: what was finished before is kept",
-        ) from error
+    return f"{stage.replace(' ', '-')}/{number:06d}.npz"
 
 
 @contextmanager
 def open_checkpoint(
     path: str | os.PathLike[str] | None, manifest: Mapping[str, Mapping[str, Any]], *, resume: bool
-) -> Iterator[Checkpoint | Nothing]:
+) -> Iterator[Checkpoint]:
     """Give a checkpoint, new or to be resumed, that no other process uses; raise if it is of another run.
 
     Parameters
@@ -372,40 +306,34 @@ def open_checkpoint(
     manifest
         What the result depends on, as plain values.
     resume
-        Go on with a store that is there already.
+        Go on with a checkpoint that is there already.
     """
-    place = check_place(path, resume=resume)
+    place = check_checkpoint(path, resume=resume)
     if place is None:
-        yield Nothing()
+        yield Checkpoint()
         return
-    if not os.path.exists(place):  # noqa: PTH110 - False for a name that is too long
-        with _made(place):
-            place.mkdir(exist_ok=True)
-    elif not _is_bare(place):
-        _check_manifest(place, manifest)  # before anything is made in a folder that may be another's
-    with _locked(place):
-        for leftover in place.glob(f"{UNFINISHED}*"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        if _is_bare(place):
-            with _made(place):
-                write_group(place, {}, {MANIFEST: {"layout": LAYOUT, **manifest}})
-        _check_manifest(place, manifest)
-        yield Checkpoint(place, hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest())
+    content = sealed({**manifest, "checkpoint": {"layout": LAYOUT}})
+    # Before anything is made in a folder that may be another's. One that has nothing but a lock was begun and killed.
+    if os.path.lexists(place) and not (place.is_dir() and all(entry.name[0] == "." for entry in place.iterdir())):
+        _check_manifest(place, unsealed(content))
+    with explained(place):
+        place.mkdir(exist_ok=True)
+    with writing(place):
+        for leftover in place.rglob(UNFINISHED):
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        if not (place / MANIFEST).exists():
+            with explained(place, RESUME), replacing(place / MANIFEST, "wb") as file:
+                file.write(content)
+        yield Checkpoint(place, hashlib.sha256(content).hexdigest())
 
 
-def check_place(path: str | os.PathLike[str] | None, *, resume: bool) -> Path | None:
+def check_checkpoint(path: str | os.PathLike[str] | None, *, resume: bool) -> Path | None:
     """Return where the checkpoint is to be, or raise if there is one and it is not to be resumed."""
     if path is None:
         if resume:
-            raise InvalidInputError("a checkpoint to resume", "none", "name the store of the earlier run")
+            raise InvalidInputError("a checkpoint to resume", "none", "name the folder of the earlier run")
         return None
-    if not os.fspath(path):
-        raise InvalidInputError(
-            f"{argument('checkpoint')} to be a path", "an empty one", "name a store that is to be made"
-        )
-    place = Path(path)
-    if os.path.lexists(place) and not place.exists():
-        raise InvalidInputError(f"{argument('checkpoint')} to be a path", f"the broken link {quoted_path(str(place))}")
+    place = check_place(path, "a checkpoint")
     if os.path.lexists(place) and not resume:
         raise InvalidInputError(
             "a checkpoint that is not there yet",
@@ -415,44 +343,22 @@ def check_place(path: str | os.PathLike[str] | None, *, resume: bool) -> Path | 
     return place
 
 
-@contextmanager
-def _made(place: Path) -> Iterator[None]:
-    """Say in one sentence why a checkpoint cannot be made."""
-    try:
-        yield
-    except OSError as error:
-        raise InvalidInputError(
-            f"a checkpoint to be made at {quoted_path(str(place))}", f"{error.strerror or error}"
-        ) from error
-
-
-def _is_bare(place: Path) -> bool:
-    """Return whether a store is one of which nothing but the folder was made before its process was killed."""
-    return place.is_dir() and all(path.name == LOCK or path.name.startswith(UNFINISHED) for path in place.iterdir())
-
-
 def _check_manifest(place: Path, manifest: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise unless this version began a store for the same input and settings."""
-    zarr = import_extra("zarr", package="zarr", extra="cohort")
+    """Raise unless a checkpoint was begun by this version for the same input and settings."""
     try:
-        stored = dict(zarr.open_group(place, mode="r").attrs[MANIFEST])
-        layout = stored.pop("layout")
+        stored = unsealed((place / MANIFEST).read_bytes())
         changes = [
             f"{kind} {key}: {reprlib.repr(stored[kind].get(key))} then, {reprlib.repr(values.get(key))} now"
             for kind, values in manifest.items()
-            for key in {**values, **stored.get(kind, {})}
-            if layout == LAYOUT and stored[kind].get(key) != values.get(key)
+            for key in {**values, **stored[kind]}
+            if stored[kind].get(key) != values.get(key)
         ]
-    # What a library says of files that are something else is of every kind.
-    except Exception as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InvalidInputError(
-            "a checkpoint of heatmover", f"something else at {quoted_path(str(place))}", "choose another place"
+            "a checkpoint of this version of heatmover",
+            f"something else at {quoted_path(str(place))}",
+            "choose another place, or finish it with the version that began it",
         ) from error
-    if layout != LAYOUT:
-        raise InvalidInputError(
-            f"a checkpoint of layout {LAYOUT}", f"layout {layout} at {quoted_path(str(place))}",
-            "it is from another version of heatmover: finish it there, or begin anew elsewhere",
-        )  # fmt: skip
     if changes:
         raise InvalidInputError(
             "the input and settings with which the checkpoint was begun", "; ".join(changes[:5]),
@@ -460,26 +366,17 @@ def _check_manifest(place: Path, manifest: Mapping[str, Mapping[str, Any]]) -> N
         )  # fmt: skip
 
 
-@contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    """Hold the store; the system lets go of it when the process ends, however it ends."""
-    try:
-        descriptor = lock_file(place / LOCK)
-    except OSError as error:
-        raise InvalidInputError(
-            f"a checkpoint that one can lock, by a file {LOCK!r} in it", f"{quoted_path(str(place))}: {error.strerror}"
-        ) from error
-    try:
-        if try_lock(descriptor) is False:
-            raise InvalidInputError(
-                "a checkpoint that no other process uses", f"that one is at work on {quoted_path(str(place))}"
-            )
-        yield
-    finally:
-        os.close(descriptor)
-
-
 # --- stages ---
+
+
+class ResultStore(Protocol):
+    """Keeps the results of tasks, by stage and number."""
+
+    def load(self, stage: str, number: int) -> Arrays | None:
+        """Return what was kept, or None."""
+
+    def save(self, stage: str, number: int, arrays: Arrays) -> None:
+        """Keep arrays: all of them or, if anything happens, none."""
 
 
 @final
@@ -498,7 +395,7 @@ class Stages:
     """
 
     executor: Executor
-    store: Store
+    store: ResultStore
     progress: Progress
 
     def each(

@@ -24,7 +24,8 @@ from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.embedding.preparation import Preparation
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import Measures
-from heatmover.scale.stages import Arrays, Stages, Task, executor, explain_full_disk, open_checkpoint
+from heatmover.scale.stages import RESUME, Arrays, Stages, Task, executor, open_checkpoint
+from heatmover.storage import explained
 
 __all__ = ["SAMPLES_AT_ONCE", "EmbeddingRows", "distances", "embed", "embedding_tasks", "nearest", "tile_rows"]
 
@@ -124,7 +125,7 @@ class ArrayStore:
         if str(place) == ".":  # also what an empty path becomes
             raise InvalidInputError("the path of an array", "the current folder")
         if not os.path.lexists(place):
-            with explain_full_disk(place):
+            with explained(place):
                 return zarr.create_array(
                     place, shape=shape, chunks=chunks, dtype=dtype, fill_value=np.nan, attributes=about,
                     compressors=[zarr.codecs.Crc32cCodec()],
@@ -158,7 +159,7 @@ class ArrayStore:
     def save(self, stage: str, number: int, arrays: Arrays) -> None:  # noqa: ARG002
         """Write a result to its place."""
         rows, columns = self.places[number]
-        with explain_full_disk(self.array.store_path):
+        with explained(Path(str(self.array.store_path)), RESUME):
             self.array[rows, columns] = arrays["values"]
             if self.mirrored:
                 self.array[columns, rows] = arrays["values"].T

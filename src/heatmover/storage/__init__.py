@@ -2,7 +2,7 @@
 
 from heatmover.storage.record import Record
 from heatmover.storage.samples import Samples, Schema, Table, Variable, parts_of
-from heatmover.storage.store import DAMAGED, Store, sealed, unsealed, writing
+from heatmover.storage.store import DAMAGED, Store, explained, sealed, unsealed, writing
 
 __all__ = [
     "DAMAGED",
@@ -12,6 +12,7 @@ __all__ = [
     "Store",
     "Table",
     "Variable",
+    "explained",
     "parts_of",
     "sealed",
     "unsealed",

@@ -29,7 +29,7 @@ from heatmover._version import __version__
 from heatmover._words import counted, quoted, quoted_path
 from heatmover.errors import InvalidInputError, argument
 
-__all__ = ["DAMAGED", "Part", "Store", "sealed", "unsealed", "writing"]
+__all__ = ["DAMAGED", "Part", "Store", "explained", "sealed", "unsealed", "writing"]
 
 MANIFEST, LOCK = "manifest.json", ".lock"
 # What a manifest says first. Layouts before 3 had metadata of zarr that was written by hand.
@@ -469,15 +469,14 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explained(path: Path, again: str = "try again: what was written before is kept") -> Iterator[None]:
     """Say in one sentence why something could not be written: no space, no permission, no such folder."""
     try:
         yield
     except OSError as error:
         place, reason = quoted_path(str(path)), error.strerror or str(error)
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            advice = "free some and try again: what was written before is kept"
-            raise InvalidInputError(f"space to write to {place}", reason, advice) from error
+            raise InvalidInputError(f"space to write to {place}", reason, f"free some and {again}") from error
         if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
             advice = "choose a folder of your own, or ask for permission"
             raise InvalidInputError(f"{place} to be a folder that can be written", reason, advice) from error
