@@ -63,7 +63,7 @@ def test_cells_of_the_reference_come_to_their_own_place_to_the_bit(landmarks):
     assert again.names == atlas(landmarks).names
     np.testing.assert_array_equal(again.embedding, atlas(landmarks).embedding)
     np.testing.assert_array_equal(again.distances.diagonal(), 0)
-    np.testing.assert_allclose(again.coordinates(), atlas(landmarks).reference.coordinates, atol=1e-9)
+    np.testing.assert_allclose(again.coordinates(), atlas(landmarks).coordinates, atol=1e-9)
     # Mapped alone, a sample is where it is among the others.
     own = labels == "s04"
     np.testing.assert_array_equal(atlas(landmarks).map(points[own], "s04").embedding[0], atlas(landmarks).embedding[4])
@@ -73,7 +73,7 @@ def test_the_embedding_is_that_of_a_comparison():
     points, labels = cells()
     found = hm.compare(points, labels, n_neighbors=15, landmarks=None, model=hm.DiffusionEMD(max_scale=5))
     np.testing.assert_array_equal(found.embedding, atlas().embedding)
-    np.testing.assert_array_equal(found.distances, atlas().reference.distances)
+    np.testing.assert_array_equal(found.distances, atlas().distances)
 
 
 def test_equal_cells_are_one_node():
@@ -253,7 +253,7 @@ def test_few_reference_samples_vote_all_but_one(tmp_path):
 
 
 def test_votes_by_hand():
-    from heatmover.atlas.mapped import _calibrated, _votes
+    from heatmover.atlas.prediction import _calibrated, _votes
 
     codes = np.array([0, 1, 1, 0])
     winners, votes = _votes(codes, np.array([[1.0, 2, 3, 4], [4, 3, 2, 1], [2, 1, np.inf, np.inf]]), 2, 2)
@@ -307,7 +307,7 @@ def test_units_are_kept(tmp_path):
     points, labels = cells()
     found = hm.build_atlas(points, labels, n_neighbors=15, units="euclidean", model=hm.DiffusionEMD(max_scale=4))
     exact = hm.compare(points, labels, n_neighbors=15, units="euclidean", model=hm.DiffusionEMD(max_scale=4))
-    np.testing.assert_allclose(found.reference.distances, exact.distances, rtol=1e-12)
+    np.testing.assert_allclose(found.distances, exact.distances, rtol=1e-12)
     found.save(tmp_path / "it.atlas")
     np.testing.assert_array_equal(hm.load(tmp_path / "it.atlas").map(*fresh()).distances, found.map(*fresh()).distances)
 

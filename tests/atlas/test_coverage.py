@@ -7,8 +7,7 @@ from scipy.spatial.distance import cdist
 from scipy.stats import gamma
 
 from heatmover.atlas import coverage
-from heatmover.atlas.coverage import Support, find_support
-from heatmover.atlas.strangeness import Law
+from heatmover.atlas.coverage import Law, Support, find_support
 
 
 def samples(rng: np.random.Generator, n_samples: int, n_cells: int, strangers: int = 0) -> np.ndarray:

@@ -68,11 +68,6 @@ def read_store(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
     return values["record"], arrays
 
 
-def texts(letters: np.ndarray, ends: np.ndarray) -> list[str]:
-    whole = letters.tobytes()
-    return [whole[first:last].decode() for first, last in zip([0, *ends[:-1]], ends, strict=True)]
-
-
 def read_samples(path: Path) -> tuple[dict, list[dict[str, np.ndarray]]]:
     """What the samples of a store are, and the arrays of each part of them."""
     manifest, parts = read_manifest(path), []
@@ -236,7 +231,7 @@ def test_samples_are_read(written):
 def test_new_cells_are_mapped(written):
     path, atlas = written
     document, arrays = read_store(path)
-    assert texts(arrays["features/names/letters"], arrays["features/names/ends"]) == FEATURES
+    assert document["parts"]["features"]["parts"]["names"]["values"]["texts"] == FEATURES
     values = np.random.default_rng(5).normal(size=(28, 3)) * [1, 20, 0.1] + 3
     values[0] += 9
     mapped = atlas.map(pandas.DataFrame(values, columns=FEATURES), "it")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -15,42 +15,53 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._files import plain
+from heatmover._handed import handed
 from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
-from heatmover._typing import FloatArray, Int64, IntArray
+from heatmover._typing import Bool, Float64, FloatArray, Int64, IntArray
 from heatmover._validation import (
     check_finite,
+    check_integer,
     check_matrix,
     check_memory,
     check_option,
     check_random_state,
     sample_columns,
 )
-from heatmover._words import counted, listed, quoted, quoted_path
+from heatmover._words import counted, find, listed, percent, quoted, quoted_path
 from heatmover.analysis.comparison import check_model, fit_samples
 from heatmover.analysis.landmarking import place_landmarks
 from heatmover.analysis.units import Units, check_units
-from heatmover.atlas.coverage import SUPPORT, CellDraw, Support, hold_out, support_bytes
+from heatmover.atlas.coverage import RANKED, SUPPORT, CellDraw, Coverage, Support, hold_out, support_bytes
 from heatmover.atlas.features import Features, Ranges, check_names, check_unmoved, code_labels, raw_blocks
-from heatmover.atlas.mapped import Mapped, Reference
 from heatmover.atlas.placing import PLACEMENTS, UNIT, Placement, around, count_at, share_among
+from heatmover.atlas.prediction import Prediction, may_vote, predict
+from heatmover.attribution import explain
 from heatmover.calibration import Curve
 from heatmover.cohort import Cohort
-from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.embedding import pairwise_distances
+from heatmover.embedding.estimator import MODEL_SCHEMA, MODEL_VERSION, DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Landmarks
 from heatmover.graphs.distinct import distinct_points
 from heatmover.index import MeasureIndex
 from heatmover.index.index import fingerprint
+from heatmover.manifold import classical_scaling
 from heatmover.measures import Measures, is_missing, measures_from_weights
+from heatmover.noise import uncertainty
 from heatmover.scale import InPieces
 from heatmover.scale.pieces import Request, cells_counted
 from heatmover.storage import DAMAGED, Record, Samples, Schema, Store, Table, parts_of
+from heatmover.tables import write_table
 
-__all__ = ["ATLAS_SCHEMA", "ATLAS_VERSION", "Atlas", "build_atlas"]
+__all__ = ["ATLAS_SCHEMA", "ATLAS_VERSION", "Atlas", "Mapped", "build_atlas", "load", "verify"]
 
 # Of the records of atlases; `docs/atlas_format.md` describes them.
 ATLAS_SCHEMA, ATLAS_VERSION = "heatmover-atlas", 3
+# Nearest reference samples that are told and vote, if nobody says how many.
+NEIGHBORS = 10
+
+SearchMethod = Literal["auto", "exact", "approximate"]
 
 
 @final
@@ -113,19 +124,40 @@ class Atlas(ReadOnlyArrays):
         return measures_from_weights(self.counts, names=self.names)
 
     @cached_property
-    def reference(self) -> Reference:
-        """What answers about new samples are made of."""
-        return Reference(
-            self.names,
-            self.sizes,
-            self.measures,
-            self.embedding,
-            self.variables,
-            self.model,
-            self.nodes,
-            self.features,
-            self.curve,
-        )
+    def distances(self) -> Float64:
+        """``(n_samples, n_samples)``: between the reference samples."""
+        return self.in_units(pairwise_distances(self.embedding, n_jobs=self.model.n_jobs))
+
+    @cached_property
+    def _search(self) -> MeasureIndex:
+        # By place in the list, not by name: only the places of the nearest are asked for. `index` is the user's.
+        return MeasureIndex.from_embedding(self.embedding)
+
+    def nearest(self, rows: FloatArray, k: int, method: SearchMethod) -> tuple[Float64, Int64]:
+        """Return distances to, and places of, the k nearest reference samples of rows of the embedding."""
+        nearest = self._search.nearest(rows, k, method=method, n_jobs=self.model.n_jobs)
+        return self.in_units(nearest.distances), nearest.rows
+
+    def in_units(self, distances: FloatArray) -> Float64:
+        """Return distances of the embedding in real units, if the atlas has them."""
+        values = np.asarray(distances, dtype=np.float64)
+        return values if self.curve is None else self.curve(values)
+
+    @cached_property
+    def coordinates(self) -> Float64:
+        """``(n_samples, 2)``: the map of the reference samples, classical scaling of their distances."""
+        return classical_scaling(self.distances, 2)[0]
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Names of the columns of the nodes: those of the features, or of principal components."""
+        if self.features.projection.components is None:
+            return self.features.names
+        return tuple(f"component {number}" for number in range(1, self.nodes.centers.shape[1] + 1))
+
+    def variable(self, name: str) -> tuple[Any, ...]:
+        """Return the values of a variable, or raise with the nearest name."""
+        return self.variables[find(name, self.variables, "a variable of the atlas")]
 
     @cached_property
     def index(self) -> MeasureIndex:
@@ -235,7 +267,7 @@ class Atlas(ReadOnlyArrays):
         sizes = np.bincount(of_sample, minlength=len(names)).astype(np.int64)
         embedding = self.model.transform(measures)
         remarks = (*warnings, *self.features.remarks(ranges))
-        return Mapped(names, sizes, measures, embedding, coverage, remarks, self.reference, placement)
+        return Mapped(names, sizes, measures, embedding, coverage, remarks, self, placement)
 
     def add(
         self,
@@ -275,7 +307,7 @@ class Atlas(ReadOnlyArrays):
         >>> len(atlas.add(atlas.map(data.points[:50], "new"), path=path).names), hm.load(path).names[-1]
         (7, 'new')
         """
-        if mapped.reference is not self.reference:
+        if mapped.reference is not self:
             raise InvalidInputError("samples mapped onto this atlas", "samples mapped onto another", "map them again")
         mapped.check_whole("samples to add, whose cells are counted at the nodes as the reference's are")
         twice = sorted(set(self.names) & set(mapped.names))
@@ -397,6 +429,297 @@ class Atlas(ReadOnlyArrays):
             f"{counted(self.nodes.n_landmarks, 'node')}, "
             f"{counted(len(self.features.names), 'feature')}{told})"
         )
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Mapped(ReadOnlyArrays):
+    """New samples on an atlas; `Atlas.map` makes one, ``print`` it.
+
+    Attributes
+    ----------
+    names, sizes
+        Of the new samples, and how many cells each has, ``(n_samples,)``.
+    measures
+        Their masses on the nodes of the atlas, ``(n_samples, n_nodes)``.
+    embedding
+        ``(n_samples, n_features)``, by the model of the atlas.
+    coverage
+        Whether the reference knows their cells; None if the atlas cannot tell.
+    warnings
+        What is legal but odd, such as other units, in sentences.
+    reference
+        The atlas.
+    placement
+        How cells were placed on the nodes, see `Atlas.map`.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(14, cells_per_sample=60, effect=8.0)
+    >>> new = np.isin(data.labels, ["case-07", "control-07"])
+    >>> condition = ["case"] * 6 + ["control"] * 6
+    >>> atlas = hm.build_atlas(data.points[~new], data.labels[~new], variables={"condition": condition})
+    >>> mapped = atlas.map(data.points[new], data.labels[new])
+    >>> distances, indices = mapped.nearest(3)
+    >>> mapped.coverage.covered
+    (True, True)
+    >>> mapped.predict("condition", k=3).values
+    ('case', 'control')
+    """
+
+    names: tuple[str, ...]
+    sizes: Int64
+    measures: Measures
+    embedding: FloatArray
+    coverage: Coverage | None
+    warnings: tuple[str, ...]
+    reference: Atlas
+    placement: Placement = "nearest"
+
+    def check_whole(self, expected: str) -> None:
+        """Raise unless every cell is wholly at one node."""
+        if self.placement != "nearest":
+            raise InvalidInputError(
+                expected, f"samples mapped with {argument('placement', self.placement)}",
+                f"map them with {argument('placement', 'nearest')}",
+            )  # fmt: skip
+
+    @cached_property
+    def distances(self) -> Float64:
+        """``(n_samples, n_reference)``: to the reference samples, in the unit of the atlas."""
+        reference = self.reference
+        found = pairwise_distances(self.embedding, reference.embedding, n_jobs=reference.model.n_jobs)
+        return reference.in_units(found)
+
+    def nearest(
+        self, k: int = 10, *, method: Literal["auto", "exact", "approximate"] = "auto"
+    ) -> tuple[Float64, Int64]:
+        """Return the k nearest reference samples of each sample.
+
+        Parameters
+        ----------
+        k
+            How many; at most as many as there are reference samples.
+        method
+            As in `heatmover.MeasureIndex.nearest`: ``"auto"`` is exact below 10,000 reference samples.
+
+        Returns
+        -------
+        distances : ndarray of shape (n_samples, k)
+            Ascending in each row.
+        indices : ndarray of shape (n_samples, k)
+            Into the names of the reference. Of equal distances the smaller index comes first.
+        """
+        k = check_integer("k", k, minimum=1, maximum=len(self.reference.names))
+        return self.reference.nearest(self.embedding, k, method)
+
+    def predict(self, variable: str, k: int | None = None, *, blocks: str | None = None) -> Prediction:
+        """Tell a variable of the new samples from their nearest reference samples, and how far that is to be trusted.
+
+        Each of the k nearest with a known value has one vote; a tie goes to the nearer. The chance comes from the
+        reference's own samples, each left out in turn: how often a vote as clear as this one was right.
+
+        Parameters
+        ----------
+        variable
+            Of the reference samples.
+        k
+            Neighbours that vote; None for 10, or for all but one of the reference samples with a known value if these
+            are fewer.
+        blocks
+            A variable that ties reference samples together, such as the patient: a sample's own block is left out with
+            it when votes are judged, for its neighbours there would flatter them.
+        """
+        reference = self.reference
+        values = reference.variable(variable)
+        known = np.flatnonzero([value is not None for value in values])
+        k = max(1, min(NEIGHBORS, known.size - 1)) if k is None else check_integer("k", k, minimum=1)
+        if known.size <= k:
+            raise InvalidInputError(
+                f"more than {argument('k', k)} reference samples with a value of {quoted(variable)}",
+                f"{known.size}", f"lower {argument('k')}",
+            )  # fmt: skip
+        own = None if blocks is None else reference.variable(blocks)
+        between = np.where(may_vote(known, own), reference.distances[np.ix_(known, known)], np.inf)
+        here = [values[i] for i in known]
+        return predict(here, self.distances[:, known], between, k)
+
+    def coordinates(self) -> Float64:
+        """Return the place of each sample on the map of the reference, ``(n_samples, 2)``; the map does not move.
+
+        A sample goes where its distances to the reference samples put it (Gower 1968); a sample of the reference comes
+        to its own place.
+        """
+        places, reference = self.reference.coordinates, self.reference.distances
+        # In the directions of the map, which are orthogonal: -1/2 X+ (d^2 - mean of the reference's).
+        sums = (places**2).sum(axis=0)
+        shifted = self.distances**2 - (reference**2).mean(axis=1)
+        return np.asarray(-0.5 * shifted @ (places / np.where(sums > 0, sums, 1.0)))
+
+    def intervals(
+        self, *, n_bootstrap: int = 200, confidence: float = 0.95, random_state: int = 0
+    ) -> tuple[Float64, Float64, Bool]:
+        """Return intervals of the distances to the reference samples, from the numbers of cells on both sides.
+
+        Parameters
+        ----------
+        n_bootstrap, confidence, random_state
+            As in `heatmover.uncertainty`.
+
+        Returns
+        -------
+        lower, upper : ndarray of shape (n_samples, n_reference)
+            What infinitely many cells would show lies between, for each pair by itself.
+        told_apart : ndarray of shape (n_samples, n_reference)
+            Whether a pair differs by more than noise.
+        """
+        self.check_whole("cells that are drawn again, each wholly at its node, for intervals")
+        check_integer("n_bootstrap", n_bootstrap, minimum=1)
+        reference, count = self.reference, len(self.names)
+        masses = sp.vstack([self.measures.masses, reference.measures.masses], format="csr")
+        found = uncertainty(
+            reference.model, measures_from_weights(masses), np.r_[self.sizes, reference.sizes],
+            embedding=np.vstack([self.embedding, reference.embedding]), n_bootstrap=n_bootstrap,
+            confidence=confidence, random_state=random_state, n_jobs=reference.model.n_jobs,
+        )  # fmt: skip
+        assert found.lower is not None
+        assert found.upper is not None
+        rows = slice(0, count), slice(count, None)
+        return reference.in_units(found.lower[rows]), reference.in_units(found.upper[rows]), found.told_apart[rows]
+
+    def explain(self, name: str, group: Any = None, *, variable: str | None = None) -> Any:
+        """Tell which nodes make a sample differ from its nearest reference sample, or from a group of them.
+
+        Parameters
+        ----------
+        name
+            Of the new sample.
+        group, variable
+            A value of a variable: the mean of the reference samples that have it. None: the nearest reference sample.
+
+        Returns
+        -------
+        heatmover.attribution.Explanation
+            Its points are the nodes of the atlas, ``reference.nodes.centers``.
+        """
+        row = list(self.names).index(find(name, self.names, "a mapped sample"))
+        reference = self.reference
+        if variable is None:
+            chosen, called = [int(self.nearest(1)[1][row, 0])], "the nearest"
+        else:
+            values = reference.variable(variable)
+            chosen, called = [i for i, value in enumerate(values) if value == group], f"{variable}={group}"
+        if not chosen:
+            raise InvalidInputError(f"reference samples with {called}", "none")
+        other = np.asarray(reference.measures.masses[chosen].mean(axis=0)).ravel()
+        return explain(reference.model, self.measures.toarray()[row], other)
+
+    def lines(self, k: int = 3) -> Iterator[str]:
+        """Yield what was found, one line for each sample, then the warnings."""
+        distances, indices = self.nearest(min(k, len(self.reference.names)))
+        for row, name in enumerate(self.names):
+            near = ", ".join(
+                f"{quoted(self.reference.names[i])} ({distance:.3g})"
+                for i, distance in zip(indices[row], distances[row], strict=True)
+            )
+            yield f"{quoted(name)}, {counted(int(self.sizes[row]), 'cell')}: nearest {near}; {self._covered(row)}"
+        yield from self.warnings
+
+    def uncovered(self) -> Iterator[str]:
+        """Yield a line for each sample that the atlas does not cover."""
+        for row, name in enumerate(self.names):
+            if self.coverage is not None and self.coverage.covered[row] is False:
+                yield f"{quoted(name)}: {self._covered(row)}"
+
+    def to_csv(self, path: str | os.PathLike[str], k: int | None = None, predict: Sequence[str] = ()) -> None:
+        """Write what was found as CSV, one row for each sample, complete or not at all.
+
+        The columns are sample, cells, covered (true, false, unknown), far (share of cells), p, then predicted value,
+        vote and chance of each variable in ``predict``, then the names of the nearest reference samples and their
+        distances.
+
+        Parameters
+        ----------
+        path
+            Where to; a file that is there already is replaced.
+        k
+            Neighbours to write, and to vote; None for 10, or as many as there are.
+        predict
+            Variables of the reference.
+        """
+        asked = NEIGHBORS if k is None else check_integer("k", k, minimum=1)
+        count = min(asked, len(self.reference.names))
+        distances, indices = self.nearest(count)
+        answers = [(name, self.predict(name, k)) for name in predict]
+        header = ["sample", "cells", "covered", "far", "p"]
+        header += [column for name, _ in answers for column in (name, f"{name} vote", f"{name} chance")]
+        header += [column for i in range(1, count + 1) for column in (f"nearest {i}", f"distance {i}")]
+        write_table(path, header, (self._row(i, answers, distances[i], indices[i]) for i in range(len(self.names))))
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        predict: Sequence[str] | None = None,
+        k: int = 10,
+        title: str | None = None,
+        n_bootstrap: int = 100,
+        random_state: int = 0,
+    ) -> None:
+        """Write what was found as one HTML page that opens offline in any browser; needs jinja2 (extra ``cohort``).
+
+        Coverage, place on the map, predictions with vote and chance, nearest reference samples with their variables
+        and intervals, and which cells differ.
+
+        Parameters
+        ----------
+        path
+            Where to; a file that is there already is replaced. The new one appears complete or not at all.
+        predict
+            Variables of the reference to predict; the first colours the map. None: all that groups of samples share.
+        k
+            Nearest reference samples to show, and to vote.
+        title
+            Heading of the page.
+        n_bootstrap, random_state
+            Of the intervals, see `intervals`; ``n_bootstrap=0`` leaves them out.
+        """
+        handed("report_mapped")(
+            self, path, predict=predict, k=k, title=title, n_bootstrap=n_bootstrap, random_state=random_state
+        )
+
+    def _row(
+        self, row: int, answers: Sequence[tuple[str, Prediction]], distances: Float64, indices: Int64
+    ) -> list[object]:
+        found = self.coverage
+        covered = None if found is None else found.covered[row]
+        told = "unknown" if covered is None else "true" if covered else "false"
+        values: list[object] = [self.names[row], int(self.sizes[row]), told]
+        values += ["", ""] if found is None else [float(found.shares[row]), float(found.p_values[row])]
+        for _, answer in answers:
+            doubts = (float(answer.votes[row]), float(answer.chances[row]))
+            values += [answer.values[row], *("" if np.isnan(doubt) else doubt for doubt in doubts)]
+        for distance, i in zip(distances, indices, strict=True):
+            values += [self.reference.names[i], float(distance)]
+        return values
+
+    def _covered(self, row: int) -> str:
+        found = self.coverage
+        if found is None:
+            return "coverage unknown: the atlas has one sample"
+        far = f"{percent(float(found.shares[row]))} of its cells far from the reference"
+        usual = f"in the reference's own samples {percent(found.expected)}"
+        if found.covered[row] is None:
+            return f"{far}, {usual}; too few reference samples for a verdict"
+        if found.covered[row]:
+            return f"covered ({far}, {usual})"
+        # With few reference samples no verdict can be rarer.
+        often = f"; so may {percent(found.level)} of samples like the reference's be" if found.level > RANKED else ""
+        return f"THIS SAMPLE IS NOT COVERED ({far}, {usual}; p = {found.p_values[row]:.1g}{often})"
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
 
 
 def build_atlas(
@@ -602,3 +925,59 @@ def _whole(mapped: Mapped) -> sp.csr_array:
     masses = mapped.measures.masses
     data = np.rint(masses.data * np.repeat(mapped.sizes, np.diff(masses.indptr)))
     return sp.csr_array((data, masses.indices, masses.indptr), shape=masses.shape)
+
+
+def load(path: str | os.PathLike[str]) -> DiffusionEMD | Atlas:
+    """Read a fitted model or an atlas that was saved, to the same bits.
+
+    Every file is checked against its SHA-256 before it is used. A store that is damaged, that another program wrote,
+    or that needs a newer heatmover, is refused with the reason.
+
+    Parameters
+    ----------
+    path
+        Of the folder that `DiffusionEMD.save` or `Atlas.save` made.
+
+    Returns
+    -------
+    DiffusionEMD or Atlas
+        Whichever was saved.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import heatmover as hm
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "line.model"
+    >>> hm.DiffusionEMD(hm.Graph.from_grid((30,))).fit().save(path)
+    >>> hm.load(path).n_features_in_
+    30
+    """
+    store = Store.open(path, {MODEL_SCHEMA: MODEL_VERSION, ATLAS_SCHEMA: ATLAS_VERSION})
+    if store.manifest.kind == ATLAS_SCHEMA:
+        return Atlas.load(path)
+    return DiffusionEMD.from_record(Record.from_store(store))
+
+
+def verify(path: str | os.PathLike[str]) -> dict[str, int]:
+    """Check every bit of a saved model, atlas or index in little memory, or raise.
+
+    Parameters
+    ----------
+    path
+        Of the folder.
+
+    Returns
+    -------
+    dict
+        Bytes of each file by its place in the folder.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import heatmover as hm
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "line.model"
+    >>> hm.DiffusionEMD(hm.Graph.from_grid((30,))).fit().save(path)
+    >>> verify(path)["part000001/prepared/operator/degree/c/0"]
+    240
+    """
+    return Store.open(path).verify()

@@ -165,16 +165,10 @@ class Record:
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return texts that `texts_record` made a part of, or raise."""
-        part = self.part(name)
-        letters, ends = part.array("letters", np.uint8, (None,)), part.array("ends", np.int64, (None,))
-        starts = np.r_[np.int64(0), ends]
-        if starts[-1] != letters.size or np.any(np.diff(starts) < 0):
-            raise InvalidInputError(f"stored texts {quoted(name)} that follow each other", "others")
-        whole = letters.tobytes()
-        try:
-            return tuple(whole[first:last].decode("utf-8") for first, last in zip(starts[:-1], ends, strict=True))
-        except UnicodeDecodeError as error:
-            raise InvalidInputError(f"stored texts {quoted(name)} in UTF-8", str(error.reason)) from error
+        texts = self.part(name).values.get("texts")
+        if not isinstance(texts, list) or not all(type(text) is str for text in texts):
+            raise InvalidInputError(f"stored texts {quoted(name)}", "others")
+        return tuple(texts)
 
     def part_of_store(self) -> Part:
         """Return it as a part of a store: its values, and its arrays by their path."""
@@ -228,21 +222,14 @@ def matrix_record(matrix: sp.csr_array) -> Record:
 
 
 def texts_record(texts: Sequence[str]) -> Record:
-    """Return texts as a record: their letters in UTF-8, one text after the other, and where each ends.
+    """Return texts as a record.
 
     Examples
     --------
     >>> Record(parts={"names": texts_record(["a", "", "µ"])}).texts("names")
     ('a', '', 'µ')
     """
-    try:
-        encoded = [text.encode("utf-8") for text in texts]
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(
-            "names that can be written as UTF-8", quoted(ascii(error.object)), "replace the letters that are none"
-        ) from error
-    ends = np.cumsum([len(part) for part in encoded], dtype=np.int64)
-    return Record(arrays={"letters": np.frombuffer(b"".join(encoded), dtype=np.uint8), "ends": ends})
+    return Record({"texts": list(texts)})
 
 
 def _record(document: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]] | None, before: str = "") -> Record:

@@ -7,9 +7,8 @@ import pytest
 from scipy.spatial.distance import cdist
 
 from heatmover.atlas import coverage
-from heatmover.atlas import strangeness as means
-from heatmover.atlas.coverage import find_support
-from heatmover.atlas.strangeness import LocalMeans, hold_out_means, local_means, sizes_of, thinned
+from heatmover.atlas import coverage as means
+from heatmover.atlas.coverage import LocalMeans, find_support, hold_out_means, local_means, sizes_of, thinned
 from heatmover.errors import InvalidInputError
 
 
