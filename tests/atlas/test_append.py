@@ -240,7 +240,7 @@ def test_forged_counts_are_refused(path, case):
     values = np.frombuffer((path / "part000002" / array / "c" / "0").read_bytes(), dtype="<i8").copy()
     change(values)
     forge(path, "part000002", **{array: values.tobytes()})
-    with pytest.raises(InvalidInputError, match=f"'part000002/{array}' cannot be used"):
+    with pytest.raises(InvalidInputError, match="'part000002/count_nodes' cannot be used"):
         hm.load(path)
 
 

@@ -55,17 +55,6 @@ def test_scores_are_distances_from_other_samples_over_what_is_usual():
     np.testing.assert_allclose(found.judge(new), ranks)
 
 
-def test_the_same_cells_as_nodes_give_the_same_p_values():
-    found = support_of(samples(np.random.default_rng(0), 5, 20))
-    nodes = found.cells[np.random.default_rng(1).permutation(len(found.cells))]
-    moved = found.at(nodes)
-    assert moved.cells is nodes
-    new = np.random.default_rng(2).normal(size=(30, 4))
-    np.testing.assert_array_equal(moved.judge(new), found.judge(new))
-    assert found.at(nodes[:-1]) is found
-    assert found.at(nodes + 1) is found
-
-
 def judged(support: Support, cells: np.ndarray) -> coverage.Coverage:
     n_samples, n_cells, n_dimensions = cells.shape
     codes = np.repeat(np.arange(n_samples), n_cells)

@@ -168,7 +168,7 @@ def chance(n: np.ndarray, e: np.ndarray, spread: float, count: int, evidence: fl
 def covered(document: dict, arrays: dict[str, np.ndarray], points: np.ndarray) -> tuple[np.ndarray, list[float]]:
     """The p-value of each cell of one sample, the evidence in cells and in local means, and the chance of so much."""
     support = document["parts"]["support"]
-    cells = arrays.get("support/cells", arrays["nodes/centers"])
+    cells = arrays["support/cells"]
     p, evidence = ranked(cells, arrays["support/widths"], arrays["support/scores"], points)
     n, e = arrays["support/n_cells"], arrays["support/evidence"]
     of_cells = chance(n, e, support["values"]["spread"], len(points), evidence)

@@ -32,7 +32,7 @@ from heatmover._words import counted, find, listed, percent, quoted, quoted_path
 from heatmover.analysis.comparison import check_model, fit_samples
 from heatmover.analysis.landmarking import place_landmarks
 from heatmover.analysis.units import Units, check_units
-from heatmover.atlas.coverage import RANKED, SUPPORT, CellDraw, Coverage, Support, hold_out, support_bytes
+from heatmover.atlas.coverage import RANKED, CellDraw, Coverage, Support, hold_out, support_bytes
 from heatmover.atlas.features import Features, Ranges, check_names, check_unmoved, code_labels, raw_blocks
 from heatmover.atlas.placing import PLACEMENTS, UNIT, Placement, around, count_at, share_among
 from heatmover.atlas.prediction import Prediction, may_vote, predict
@@ -248,15 +248,13 @@ class Atlas(ReadOnlyArrays):
         for values, codes in blocks:
             ranges.add(values)
             points = self.features.projection.apply(values)
-            places, squares = self.nodes.nearest(points, n_jobs=n_jobs)
+            places = self.nodes.assign(points, n_jobs=n_jobs)
             if joined is None:
                 counts = counts + count_at(places, codes, shape)
             else:
                 counts = counts + share_among(joined, self.nodes.centers, points, places, codes, len(names))
             if self.support is not None:
-                same = self.support.cells is self.nodes.centers
-                support = self.support
-                chances.append(support.judge_nearest(places, squares) if same else support.judge(points, n_jobs))
+                chances.append(self.support.judge(points, n_jobs))
             if draw is not None:
                 draw.add(points, codes)
             every.append(codes)
@@ -379,7 +377,7 @@ class Atlas(ReadOnlyArrays):
             "features": self.features.to_record(),
         }
         if self.support is not None:
-            parts["support"] = self.support.to_record(self.nodes.centers)
+            parts["support"] = self.support.to_record()
         if self.curve is not None:
             parts["curve"] = self.curve.to_record()
         return Record({"ground": self.ground, "fingerprint": fingerprint(self.model)}, {}, parts)
@@ -405,7 +403,7 @@ class Atlas(ReadOnlyArrays):
             model,
             nodes,
             features,
-            Support.from_record(record.part("support"), nodes.centers) if "support" in record.parts else None,
+            Support.from_record(record.part("support"), nodes.centers.shape[1]) if "support" in record.parts else None,
             Curve.from_record(record.part("curve")) if "curve" in record.parts else None,
             record.optional_text("ground"),
         )
@@ -489,8 +487,8 @@ class Mapped(ReadOnlyArrays):
     def distances(self) -> Float64:
         """``(n_samples, n_reference)``: to the reference samples, in the unit of the atlas."""
         reference = self.reference
-        found = pairwise_distances(self.embedding, reference.embedding, n_jobs=reference.model.n_jobs)
-        return reference.in_units(found)
+        apart = pairwise_distances(self.embedding, reference.embedding, n_jobs=reference.model.n_jobs)
+        return reference.in_units(apart)
 
     def nearest(
         self, k: int = 10, *, method: Literal["auto", "exact", "approximate"] = "auto"
@@ -578,15 +576,15 @@ class Mapped(ReadOnlyArrays):
         check_integer("n_bootstrap", n_bootstrap, minimum=1)
         reference, count = self.reference, len(self.names)
         masses = sp.vstack([self.measures.masses, reference.measures.masses], format="csr")
-        found = uncertainty(
+        noise = uncertainty(
             reference.model, measures_from_weights(masses), np.r_[self.sizes, reference.sizes],
             embedding=np.vstack([self.embedding, reference.embedding]), n_bootstrap=n_bootstrap,
             confidence=confidence, random_state=random_state, n_jobs=reference.model.n_jobs,
         )  # fmt: skip
-        assert found.lower is not None
-        assert found.upper is not None
+        assert noise.lower is not None
+        assert noise.upper is not None
         rows = slice(0, count), slice(count, None)
-        return reference.in_units(found.lower[rows]), reference.in_units(found.upper[rows]), found.told_apart[rows]
+        return reference.in_units(noise.lower[rows]), reference.in_units(noise.upper[rows]), noise.told_apart[rows]
 
     def explain(self, name: str, group: Any = None, *, variable: str | None = None) -> Any:
         """Tell which nodes make a sample differ from its nearest reference sample, or from a group of them.
@@ -616,7 +614,7 @@ class Mapped(ReadOnlyArrays):
         return explain(reference.model, self.measures.toarray()[row], other)
 
     def lines(self, k: int = 3) -> Iterator[str]:
-        """Yield what was found, one line for each sample, then the warnings."""
+        """Yield the answers, one line for each sample, then the warnings."""
         distances, indices = self.nearest(min(k, len(self.reference.names)))
         for row, name in enumerate(self.names):
             near = ", ".join(
@@ -633,7 +631,7 @@ class Mapped(ReadOnlyArrays):
                 yield f"{quoted(name)}: {self._covered(row)}"
 
     def to_csv(self, path: str | os.PathLike[str], k: int | None = None, predict: Sequence[str] = ()) -> None:
-        """Write what was found as CSV, one row for each sample, complete or not at all.
+        """Write the answers as CSV, one row for each sample, complete or not at all.
 
         The columns are sample, cells, covered (true, false, unknown), far (share of cells), p, then predicted value,
         vote and chance of each variable in ``predict``, then the names of the nearest reference samples and their
@@ -667,7 +665,7 @@ class Mapped(ReadOnlyArrays):
         n_bootstrap: int = 100,
         random_state: int = 0,
     ) -> None:
-        """Write what was found as one HTML page that opens offline in any browser; needs jinja2 (extra ``cohort``).
+        """Write the answers as one HTML page that opens offline in any browser; needs jinja2 (extra ``cohort``).
 
         Coverage, place on the map, predictions with vote and chance, nearest reference samples with their variables
         and intervals, and which cells differ.
@@ -692,11 +690,11 @@ class Mapped(ReadOnlyArrays):
     def _row(
         self, row: int, answers: Sequence[tuple[str, Prediction]], distances: Float64, indices: Int64
     ) -> list[object]:
-        found = self.coverage
-        covered = None if found is None else found.covered[row]
+        coverage = self.coverage
+        covered = None if coverage is None else coverage.covered[row]
         told = "unknown" if covered is None else "true" if covered else "false"
         values: list[object] = [self.names[row], int(self.sizes[row]), told]
-        values += ["", ""] if found is None else [float(found.shares[row]), float(found.p_values[row])]
+        values += ["", ""] if coverage is None else [float(coverage.shares[row]), float(coverage.p_values[row])]
         for _, answer in answers:
             doubts = (float(answer.votes[row]), float(answer.chances[row]))
             values += [answer.values[row], *("" if np.isnan(doubt) else doubt for doubt in doubts)]
@@ -705,18 +703,20 @@ class Mapped(ReadOnlyArrays):
         return values
 
     def _covered(self, row: int) -> str:
-        found = self.coverage
-        if found is None:
+        coverage = self.coverage
+        if coverage is None:
             return "coverage unknown: the atlas has one sample"
-        far = f"{percent(float(found.shares[row]))} of its cells far from the reference"
-        usual = f"in the reference's own samples {percent(found.expected)}"
-        if found.covered[row] is None:
+        far = f"{percent(float(coverage.shares[row]))} of its cells far from the reference"
+        usual = f"in the reference's own samples {percent(coverage.expected)}"
+        if coverage.covered[row] is None:
             return f"{far}, {usual}; too few reference samples for a verdict"
-        if found.covered[row]:
+        if coverage.covered[row]:
             return f"covered ({far}, {usual})"
         # With few reference samples no verdict can be rarer.
-        often = f"; so may {percent(found.level)} of samples like the reference's be" if found.level > RANKED else ""
-        return f"THIS SAMPLE IS NOT COVERED ({far}, {usual}; p = {found.p_values[row]:.1g}{often})"
+        often = (
+            f"; so may {percent(coverage.level)} of samples like the reference's be" if coverage.level > RANKED else ""
+        )
+        return f"THIS SAMPLE IS NOT COVERED ({far}, {usual}; p = {coverage.p_values[row]:.1g}{often})"
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())
@@ -799,8 +799,6 @@ def build_atlas(
     curve = None if fitted.calibration is None else fitted.calibration.curve
     progress.stage("hold samples out", 1)
     support = hold_out(*draw.cells(), len(names), copy.n_jobs)
-    if support is not None and codes.size <= SUPPORT and "every_point" in nodes.how:
-        support = support.at(nodes.centers)
     progress.advance()
     embedding = fitted.model.transform(measures)
     return Atlas(names, counts, embedding, values, fitted.model, nodes, known, support, curve, units)

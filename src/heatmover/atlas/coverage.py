@@ -20,7 +20,7 @@ lowest of the reference's own, which holds false alarms at 5 % for any law, or a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -36,7 +36,6 @@ from heatmover.cohort.draw import cell_hashes
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.graphs.centers import CenterSearch
-from heatmover.graphs.distinct import distinct_points
 from heatmover.storage import Record
 
 __all__ = ["RANKED", "SUPPORT", "CellDraw", "Coverage", "Support", "find_support", "hold_out", "support_bytes"]
@@ -521,26 +520,12 @@ class Support(ReadOnlyArrays):
 
     def judge(self, points: FloatArray, n_jobs: int | None = None) -> Float64:
         """Return a p-value for each point ``(n_points, n_dimensions)``: small where the reference has no such cells."""
-        return self.judge_nearest(*self._search.nearest(points, check_threads(n_jobs)))
-
-    def judge_nearest(self, places: Int64, squares: Float64) -> Float64:
-        """Return what `judge` does of points whose nearest cells, and squared distances from them, are known."""
+        places, squares = self._search.nearest(points, check_threads(n_jobs))
         return p_values(self.scores, scores_of(np.sqrt(squares), self.widths[places]))
 
     @cached_property
     def _search(self) -> CenterSearch:
         return CenterSearch(self.cells)
-
-    def at(self, nodes: Float64) -> Support:
-        """Return the same support with its cells in the order of ``nodes``, or itself if those are not its cells.
-
-        Where every cell is a node, one search serves both.
-        """
-        places, squares = self._search.nearest(nodes, 1)
-        if squares.any() or len(distinct_points(self.cells)[0]) != len(nodes):
-            return self
-        # Equal cells have the same surroundings.
-        return replace(self, cells=nodes, widths=self.widths[places])
 
     def draw(self, n_samples: int) -> CellDraw | None:
         """Return what draws those cells of new samples whose local means `verdict` looks at; None if it needs none."""
@@ -614,19 +599,16 @@ class Support(ReadOnlyArrays):
         of_means = (none, none) if self.means is None else (self.means.n_means, self.means.evidence)
         return np.sort(self.chances(self.n_cells, self.evidence, *of_means))
 
-    def to_record(self, nodes: Float64) -> Record:
-        """Return the support as a record that a store can hold, without its cells if they are the nodes themselves."""
-        names = ("widths", "scores", "n_cells", "n_far", "evidence")
-        arrays = {name: getattr(self, name) for name in names}
+    def to_record(self) -> Record:
+        """Return the support as a record that a store can hold."""
+        names = ("cells", "widths", "scores", "n_cells", "n_far", "evidence")
         parts = {} if self.means is None else {"means": self.means.to_record()}
-        return Record(
-            {"spread": self.spread}, arrays if nodes is self.cells else {"cells": self.cells, **arrays}, parts
-        )
+        return Record({"spread": self.spread}, {name: getattr(self, name) for name in names}, parts)
 
     @classmethod
-    def from_record(cls, record: Record, nodes: Float64) -> Support:
-        """Return the support of a record beside these nodes, or raise if it is none."""
-        cells = record.floats("cells", (None, nodes.shape[1])) if "cells" in record.arrays else nodes
+    def from_record(cls, record: Record, n_dimensions: int) -> Support:
+        """Return the support of a record, or raise if it is none."""
+        cells = record.floats("cells", (None, n_dimensions))
         scores = record.array("scores", np.float64, (None,))
         n_cells = record.array("n_cells", np.int64, (None,))
         n_far = record.array("n_far", np.int64, (n_cells.size,))
@@ -640,7 +622,7 @@ class Support(ReadOnlyArrays):
             )  # fmt: skip
         means = None
         if "means" in record.parts:
-            means = LocalMeans.from_record(record.part("means"), n_cells.size, nodes.shape[1])
+            means = LocalMeans.from_record(record.part("means"), n_cells.size, n_dimensions)
         return cls(cells, record.floats("widths", (len(cells),)), scores, n_cells, n_far, evidence, spread, means)
 
 

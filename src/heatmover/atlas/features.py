@@ -161,10 +161,10 @@ class Features(ReadOnlyArrays):
                 sample_sheet=sample_sheet, on_missing=on_missing, skip_unlisted=skip_unlisted, **options,
             )  # fmt: skip
         if tuple(cohort.reader.features) != self.names:
-            found = listed(cohort.reader.features, most=3)
+            there = listed(cohort.reader.features, most=3)
             raise InvalidInputError(
                 f"the {counted(len(self.names), 'feature')} of the atlas ({listed(self.names, most=3)})",
-                f"{len(cohort.reader.features)} ({found})",
+                f"{len(cohort.reader.features)} ({there})",
             )
         return replace(cohort, projection=self.projection)
 

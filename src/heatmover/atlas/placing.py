@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -25,10 +24,9 @@ PAIRS = 2**20
 
 def around(graph: Graph) -> sp.csr_array:
     """Return which nodes share the cells that are nearest to each: itself and those joined to it."""
-    joined = graph.affinity.astype(bool) + sp.eye_array(graph.n_nodes, dtype=bool, format="csr")
-    found = sp.csr_array(joined)
-    found.sort_indices()
-    return found
+    joined = sp.csr_array(graph.affinity.astype(bool) + sp.eye_array(graph.n_nodes, dtype=bool, format="csr"))
+    joined.sort_indices()
+    return joined
 
 
 def count_at(places: Int64, codes: IntArray, shape: tuple[int, int]) -> sp.csr_array:
@@ -64,7 +62,8 @@ def share_among(
     """
     shape = (n_samples, len(centers))
     total = sp.csr_array(shape, dtype=np.int64)
-    for part in _parts(np.diff(joined.indptr)[places]):
+    size = max(1, PAIRS // int(np.diff(joined.indptr).max()))
+    for part in (slice(first, first + size) for first in range(0, len(places), size)):
         rows = joined[places[part]]
         widths = np.diff(rows.indptr)
         squares = _squares(points[part], centers, np.repeat(np.arange(widths.size), widths), rows.indices)
@@ -75,17 +74,6 @@ def share_among(
         total = total + sp.csr_array((entries, (np.repeat(codes[part], widths), rows.indices)), shape=shape)
     total.eliminate_zeros()
     return total
-
-
-def _parts(widths: npt.NDArray[np.integer]) -> Iterator[slice]:
-    """Yield runs of cells that have few pairs together."""
-    ends = np.cumsum(widths)
-    start = 0
-    while start < widths.size:
-        before = 0 if start == 0 else int(ends[start - 1])
-        stop = max(start + 1, int(np.searchsorted(ends, before + PAIRS, side="right")))
-        yield slice(start, stop)
-        start = stop
 
 
 def _squares(

@@ -113,9 +113,9 @@ def _calibrated(votes: Float64, right: Bool, asked: Float64) -> Float64:
 
 
 def _predict_number(here: Float64, distances: Float64, between: Float64, k: int) -> Prediction:
-    found = here[_voters(distances, k)].mean(axis=1)
+    means = here[_voters(distances, k)].mean(axis=1)
     voters = _voters(between, k)
     valid = np.isfinite(np.take_along_axis(between, voters, axis=1))
     own = (here[voters] * valid).sum(axis=1) / np.maximum(valid.sum(axis=1), 1)
-    nothing = np.full(len(found), np.nan)
-    return Prediction(tuple(found.tolist()), nothing, nothing, float(np.median(np.abs(own - here))), is_number=True)
+    nothing = np.full(len(means), np.nan)
+    return Prediction(tuple(means.tolist()), nothing, nothing, float(np.median(np.abs(own - here))), is_number=True)

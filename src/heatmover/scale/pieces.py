@@ -458,10 +458,10 @@ def _content(cohort: Cohort) -> str:
     top = Path(source.path)
     with readable(source.path, cohort.reader.kind):
         paths = [path for path in (sorted(top.rglob("*")) if top.is_dir() else [top]) if path.is_file()]
-        found = [(path.relative_to(top).as_posix(), path.stat()) for path in paths]
-        if sum(status.st_size for _, status in found) <= CHECKSUM_UP_TO:
+        files = [(path.relative_to(top).as_posix(), path.stat()) for path in paths]
+        if sum(status.st_size for _, status in files) <= CHECKSUM_UP_TO:
             return source.checksum
-    lines = "\n".join(f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in found)
+    lines = "\n".join(f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in files)
     return f"sizes and times, sha256:{digest(lines.encode('utf-8', 'surrogateescape'))}"
 
 

@@ -219,8 +219,8 @@ def embed(
     >>> import heatmover as hm
     >>> data = hm.datasets.ring(40, points_per_measure=25)
     >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10)).fit(data.measures())
-    >>> found = embed(model, data.measures(), tempfile.mkdtemp() + "/embedding.zarr")
-    >>> np.array_equal(found[:], model.transform(data.measures()))
+    >>> rows = embed(model, data.measures(), tempfile.mkdtemp() + "/embedding.zarr")
+    >>> np.array_equal(rows[:], model.transform(data.measures()))
     True
     """
     tasks, weights = embedding_tasks(model, measures)
@@ -418,10 +418,10 @@ def _nothing_yet(n_rows: int, k: int) -> Best:
     return np.full((n_rows, k), np.inf), np.full((n_rows, k), np.iinfo(np.int64).max)
 
 
-def _merge(best: Best, rows: slice, found: Best) -> None:
+def _merge(best: Best, rows: slice, further: Best) -> None:
     """Keep the k best of both, by distance and then by index, whatever the order in which tiles come."""
     k = best[0].shape[1]
-    distance, index = (np.hstack([old[rows], new]) for old, new in zip(best, found, strict=True))
+    distance, index = (np.hstack([old[rows], new]) for old, new in zip(best, further, strict=True))
     order = np.lexsort((index, distance), axis=1)[:, :k]
     for old, merged in zip(best, (distance, index), strict=True):
         old[rows] = np.take_along_axis(merged, order, axis=1)

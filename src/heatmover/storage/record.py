@@ -144,10 +144,9 @@ class Record:
 
     def part(self, name: str) -> Record:
         """Return a record, or raise."""
-        found = self.parts.get(name)
-        if found is None:
+        if name not in self.parts:
             raise InvalidInputError(f"a stored part {quoted(name)}", "none")
-        return found
+        return self.parts[name]
 
     def matrix(self, name: str, shape: tuple[int, int] | None = None) -> sp.csr_array:
         """Return a sparse matrix that `matrix_record` made a part of, or raise if it does not fit together."""

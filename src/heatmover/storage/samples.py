@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, Literal, final
 
@@ -199,44 +199,41 @@ def _check_name(name: object, what: str = "a sample") -> str:
     return text
 
 
-def _column(name: str, listed_values: list[Any]) -> Any:
+def _column(name: str, values: list[Any]) -> Any:
     """Return a variable as float64 if all values are numbers or missing, else as text and None.
 
     Values that are all missing are of no kind yet.
     """
-    missing = [not known for known in _known(listed_values)]
-    known = [value for value, none in zip(listed_values, missing, strict=True) if not none]
+    known = [value for value in values if not _is_missing(value)]
     if not known:
-        return (None,) * len(listed_values)
-    if all(_is_number(value) for value in known):
-        column = np.array([math.nan if none else float(v) for v, none in zip(listed_values, missing, strict=True)])
-        # A whole number that float64 cannot hold would come back as another one.
-        changed = [v for v in known if isinstance(v, int | np.integer) and int(float(v)) != int(v)]
-        if not changed:
-            return column
-    return [None if none else _check_text(name, value) for value, none in zip(listed_values, missing, strict=True)]
+        return (None,) * len(values)
+    # A whole number that float64 cannot hold would come back as another one.
+    changed = [value for value in known if isinstance(value, int | np.integer) and int(float(value)) != int(value)]
+    if all(_is_number(value) for value in known) and not changed:
+        return np.array([math.nan if _is_missing(value) else float(value) for value in values])
+    return [None if _is_missing(value) else _check_text(name, value) for value in values]
 
 
 def _as_kind(values: Any, kind: str | None) -> Any:
     """Return a variable as a store keeps it, if it can."""
     if kind == "value":
         return tuple(None if _is_missing(value) else value for value in np.asarray(values, dtype=object).tolist())
-    if kind is None or any(_known(values)):
+    if kind is None or not all(map(_is_missing, values)):
         return values
     return np.full(len(values), math.nan) if kind == "number" else [None] * len(values)
 
 
 def _values(name: str, values: list[Any]) -> tuple[Any, ...]:
     """Return a variable with every value as it is."""
-    found = tuple(None if _is_missing(value) else value for value in values)
-    for value in found:
+    plain = tuple(None if _is_missing(value) else value for value in values)
+    for value in plain:
         if not _is_plain(value):
             raise InvalidInputError(
                 f"truths, finite numbers and text as values of {quoted(name)}", quoted(repr(value)), "give them as text"
             )
         if isinstance(value, str):
             _check_text(name, value)
-    return found
+    return plain
 
 
 def _is_plain(value: object) -> bool:
@@ -245,18 +242,14 @@ def _is_plain(value: object) -> bool:
 
 def _check_counts(counts: sp.csr_array, n_rows: int) -> sp.csr_array:
     """Return counts with their nodes in order, or raise unless every sample has cells, in whole numbers."""
-    found = sp.csr_array(counts)
-    found.sort_indices()
-    whole = np.all((found.data >= 1) & (found.data < MOST_CELLS) & (found.data == np.floor(found.data)))
-    if found.shape[0] != n_rows or not whole or np.any(np.diff(found.indptr) == 0):
+    ordered = sp.csr_array(counts)
+    ordered.sort_indices()
+    whole = np.all((ordered.data >= 1) & (ordered.data < MOST_CELLS) & (ordered.data == np.floor(ordered.data)))
+    if ordered.shape[0] != n_rows or not whole or np.any(np.diff(ordered.indptr) == 0):
         raise InvalidInputError(
             f"cells of each of the {counted(n_rows, 'sample')} at nodes, in whole numbers", "others"
         )
-    return found
-
-
-def _known(values: Any) -> list[bool]:
-    return [not _is_missing(value) for value in values]
+    return ordered
 
 
 def _is_missing(value: object) -> bool:
@@ -281,16 +274,6 @@ def _check_text(name: str, value: object) -> str:
     except UnicodeEncodeError:
         raise InvalidInputError(f"values of {quoted(name)} as text", ascii(text[:60]), "half characters") from None
     return text
-
-
-class _Names:
-    """Names of the samples as far as they have been read; generations of one store share them, for they only grow."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.names: list[str] = []
-        self.row_of: dict[str, int] = {}
-        self.n_parts = 0
 
 
 @final
@@ -322,9 +305,9 @@ class Samples:
     [[0.0, 1.0], [2.0, 3.0], [9.0, 10.0]]
     """
 
-    def __init__(self, store: Store, names: _Names | None = None) -> None:
+    def __init__(self, store: Store, names: list[str] | None = None) -> None:
         self.store = store
-        self._names = _Names() if names is None else names
+        self._names = names
         described = enumerate(store.manifest.parts)
         self._parts = [number for number, part in described if "n_rows" in part["values"]]
         try:
@@ -342,7 +325,7 @@ class Samples:
     def refresh(self) -> Samples:
         """Return the latest generation, or itself if that is it."""
         latest = self.store.refresh()
-        return self if latest is self.store else Samples(latest, self._names)
+        return self if latest is self.store else Samples(latest)
 
     def append(self, table: Table) -> Samples:
         """Append samples to the latest generation and return the next one.
@@ -360,36 +343,30 @@ class Samples:
         with writing(self.store.folder):
             latest = self.refresh()
             table = table.fitted(latest.schema)
-            taken = [name for name in table.names if name in latest._known_names().row_of]
+            taken = [name for name in table.names if name in latest._row_of]
             if taken:
                 raise InvalidInputError(
                     "names that are not taken", f"{listed(taken)} in the store already", "give every sample a new name"
                 )
-            return Samples(latest.store.append(parts_of(table, latest.schema)), self._names)
+            return Samples(latest.store.append(parts_of(table, latest.schema)), [*latest.names, *table.names])
 
     @property
-    def names(self) -> Sequence[str]:
+    def names(self) -> list[str]:
         """The name of every sample, in order."""
-        names = self._known_names().names
-        return names if len(names) == self.n_rows else names[: self.n_rows]
+        if self._names is None:
+            names = [name for place in range(len(self._parts)) for name in self._table(place)["names"]]
+            if len(set(names)) != len(names):
+                raise self._damage(len(self._parts) - 1, "table", "it holds a name twice")
+            self._names = names
+        return self._names
+
+    @cached_property
+    def _row_of(self) -> dict[str, int]:
+        return {name: row for row, name in enumerate(self.names)}
 
     def row(self, name: str) -> int:
         """Return the row of the sample with a name, or raise with the nearest name."""
-        row = self._known_names().row_of.get(name, self.n_rows)
-        if row >= self.n_rows:
-            find(name, self.names, "the name of a stored sample")
-        return row
-
-    def _known_names(self) -> _Names:
-        with self._names.lock:
-            for place in range(self._names.n_parts, len(self._parts)):
-                own, first = self._table(place)["names"], len(self._names.names)
-                self._names.names.extend(own)
-                self._names.row_of.update(zip(own, range(first, first + len(own)), strict=True))
-                if len(self._names.row_of) != len(self._names.names):
-                    raise self._damage(place, "table", "it holds a name twice")
-                self._names.n_parts += 1
-        return self._names
+        return self._row_of[name if name in self._row_of else find(name, self.names, "the name of a stored sample")]
 
     def variables(self) -> dict[str, Any]:
         """Return every variable: float64 array ``(n_rows,)``, list of text and None, or list of values."""
@@ -418,31 +395,21 @@ class Samples:
     def counts(self) -> sp.csr_array:
         """Return the cells of each sample at each node, ``(n_rows, n_nodes)``, CSR of float64."""
         assert self.schema.n_nodes is not None
-        parts = [self._counts(place) for place in range(len(self._parts))]
-        lengths, nodes, cells = (np.concatenate(each) for each in zip(*parts, strict=True))
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        return sp.csr_array((cells.astype(np.float64), nodes, starts), shape=(self.n_rows, self.schema.n_nodes))
+        return sp.csr_array(sp.vstack([self._counts(place) for place in range(len(self._parts))], format="csr"))
 
-    def _counts(self, place: int) -> tuple[Int64, Int64, Int64]:
-        """Return how many nodes each sample of a part has, which, and the cells there, all in their ranges."""
-        arrays = self._arrays(place)
-        ends, nodes, cells = (arrays.get(f"count_{name}", np.empty(0)) for name in ("ends", "nodes", "cells"))
-        n_rows = self._starts[place + 1] - self._starts[place]
-        if any(array.dtype != np.int64 or array.ndim != 1 for array in (ends, nodes, cells)) or ends.size != n_rows:
-            raise self._damage(place, "count_ends", "its type or length is another")
-        # The ends lie within the array before differences are taken, which could overflow else.
-        inside = nodes.size == cells.size > 0 and ends.min() > 0 and ends[-1] == ends.max() == nodes.size
-        lengths: Int64 = np.diff(ends, prepend=0) if inside else np.zeros(1, dtype=np.int64)
-        if lengths.min() < 1:
-            raise self._damage(place, "count_ends", "its rows do not follow each other")
-        assert self.schema.n_nodes is not None
-        rising = np.diff(nodes) > 0
-        rising[ends[:-1] - 1] = True
-        if nodes.min() < 0 or nodes.max() >= self.schema.n_nodes or not rising.all():
-            raise self._damage(place, "count_nodes", "its nodes are out of range or order")
-        if cells.min() < 1 or cells.max() >= MOST_CELLS:
-            raise self._damage(place, "count_cells", "it holds numbers that no cells have")
-        return lengths, nodes, cells
+    def _counts(self, place: int) -> sp.csr_array:
+        """Return the cells of each sample of a part at each node, or raise if they are no counts."""
+        arrays, n_rows = self._arrays(place), self._starts[place + 1] - self._starts[place]
+        try:
+            ends, nodes, cells = (arrays[f"count_{name}"] for name in ("ends", "nodes", "cells"))
+            starts = np.r_[0, ends]
+            counts = sp.csr_array((cells.astype(np.float64), nodes, starts), shape=(n_rows, self.schema.n_nodes))
+            counts.check_format(full_check=True)
+            if starts[-1] == nodes.size and counts.has_canonical_format:
+                return _check_counts(counts, n_rows)
+        except (LookupError, ValueError, TypeError):
+            pass
+        raise self._damage(place, "count_nodes", "it holds no counts of cells")
 
     def _arrays(self, place: int) -> dict[str, npt.NDArray[Any]]:
         return self.store.arrays(self._parts[place], but="rows")

@@ -306,8 +306,8 @@ class Store:
 
     def damage(self, name: str, reason: str) -> InvalidInputError:
         """Return the error that says what of the store cannot be used, and why."""
-        found = f"that {quoted(name)} cannot be used ({reason})"
-        return InvalidInputError(f"the store {quoted_path(str(self.folder))} as it was written", found, DAMAGED)
+        damaged = f"that {quoted(name)} cannot be used ({reason})"
+        return InvalidInputError(f"the store {quoted_path(str(self.folder))} as it was written", damaged, DAMAGED)
 
 
 def _check_replaceable(place: Path, overwrite: bool) -> None:
