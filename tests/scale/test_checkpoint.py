@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -353,3 +355,16 @@ def test_paths_that_will_not_do(tmp_path):
     ]:
         with pytest.raises(InvalidInputError, match=message), opened(path, resume=True):
             pass
+
+
+def test_a_run_in_this_process_imports_no_dask(file, tmp_path):
+    code = (
+        "import sys\n"
+        "from heatmover import scale\n"
+        "cohort = scale.read_cohort(sys.argv[1], sample_key='sample')\n"
+        "scale.compare_cohort(cohort, landmarks=60, checkpoint=sys.argv[2])\n"
+        "print(sorted({'dask', 'distributed'} & {name.split('.')[0] for name in sys.modules}))\n"
+    )
+    command = [sys.executable, "-c", code, str(file), str(tmp_path / "run")]
+    run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    assert run.stdout == "[]\n"
