@@ -59,7 +59,7 @@ def test_every_option_exists_and_every_argument_has_one():
     of_commands = {"effect", "nearest", "predict", "quiet", "samples", "scheduler", "title"}
     assert set(OPTIONS) == (set(OPTIONS) & (taken | of_atlases)) | of_commands
     # What no option sets.
-    assert taken - set(OPTIONS) == {"path", "annotations", "required", "progress", "passes", "look_later", "names"}
+    assert taken - set(OPTIONS) == {"path", "annotations", "required", "progress", "look_later", "names"}
 
 
 SAME = {
