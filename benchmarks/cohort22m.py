@@ -210,7 +210,7 @@ def read(folder: Path, meter: Meter):
 
 def compare(cohort, options, meter, **more):
     return compare_cohort(
-        cohort, landmarks=options.landmarks or default_landmarks(cohort.n_cells), passes=options.passes,
+        cohort, landmarks=options.landmarks or default_landmarks(cohort.n_cells),
         memory=options.memory, n_jobs=options.threads, progress=meter, **more,
     )  # fmt: skip
 
@@ -329,29 +329,26 @@ def warm_up(client) -> None:
 
 
 def against_full(folder: Path, options: argparse.Namespace) -> None:
-    """Distances through landmarks, without and with a pass over all cells, beside those on the graph over all cells."""
+    """Compare the distances through landmarks with those on the graph over all cells."""
     cohort = read(folder, Meter())
     begun = time.perf_counter()
     full = hm.compare(cohort.points(), cohort.labels(), landmarks=None, n_jobs=options.threads)
     print(f"full graph over {cohort.n_cells:,} cells: {time.perf_counter() - begun:.0f} s", flush=True)
-    upper, rows = np.triu_indices(len(cohort.names), 1), []
-    for passes in (0, 1, 3):
-        options.passes = passes
-        result = compare(cohort, options, None)
-        pairs = spearmanr(full.distances[upper], result.distances[upper]).statistic
-        print(
-            f"  {passes} passes: Spearman of all pairs {pairs:.4f}, per sample "
-            f"{hm.metrics.spearman(full.distances, result.distances):.4f}, as the run itself measured "
-            f"{result.landmark_agreement.spearman:.4f}; distortion {result.landmarks.distortion:.6f}, of cells drawn "
-            f"{result.landmarks.how['distortion_of_drawn']:.6f}; scales up to {full.model.max_scale_} and "
-            f"{result.model.max_scale_}",
-            flush=True,
-        )
-        figures = (pairs, hm.metrics.spearman(full.distances, result.distances), result.landmark_agreement.spearman)
-        scales = f"{result.model.max_scale_} ({full.model.max_scale_})"
-        rows.append([passes, *(f"{value:.4f}" for value in figures), f"{result.landmarks.distortion:.4f}", scales])
+    upper = np.triu_indices(len(cohort.names), 1)
+    result = compare(cohort, options, None)
+    pairs = spearmanr(full.distances[upper], result.distances[upper]).statistic
+    per_sample = hm.metrics.spearman(full.distances, result.distances)
+    print(
+        f"  Spearman of all pairs {pairs:.4f}, per sample {per_sample:.4f}, as the run itself measured "
+        f"{result.landmark_agreement.spearman:.4f}; distortion {result.landmarks.distortion:.6f}, of cells drawn "
+        f"{result.landmarks.how['distortion_of_drawn']:.6f}; scales up to {full.model.max_scale_} and "
+        f"{result.model.max_scale_}",
+        flush=True,
+    )
+    figures = (pairs, per_sample, result.landmark_agreement.spearman, result.landmarks.distortion)
+    rows = [[*(f"{value:.4f}" for value in figures), f"{result.model.max_scale_} ({full.model.max_scale_})"]]
     if options.record:
-        heads = ["passes", "Spearman of all pairs", "per sample", "as the run itself measured", "distortion", "scale"]
+        heads = ["Spearman of all pairs", "per sample", "as the run itself measured", "distortion", "scale"]
         note = f"{cohort.n_cells:,} cells; in brackets the scale on the graph over all of them."
         write_table("cohort22m_full", heads, rows, note, folder=options.record)
 
@@ -366,7 +363,7 @@ def digest(distances: np.ndarray) -> str:
 def command(options: argparse.Namespace, folder: Path, extra: list[str], cells: int | None = None) -> list[str]:
     values = {
         "--cells": cells or options.cells, "--samples": options.samples, "--markers": options.markers,
-        "--noise": options.noise, "--seed": options.seed, "--memory": options.memory, "--passes": options.passes,
+        "--noise": options.noise, "--seed": options.seed, "--memory": options.memory,
         "--landmarks": options.landmarks, "--threads": options.threads, "--folder": folder,
     }  # fmt: skip
     given = [str(part) for key, value in values.items() if value is not None for part in (key, value)]
@@ -472,7 +469,6 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--markers", type=int, default=14)
     parser.add_argument("--noise", type=float, default=0.05)
     parser.add_argument("--landmarks", type=int, help="27,000 from 5 million cells on, fewer below")
-    parser.add_argument("--passes", type=int, default=0)
     parser.add_argument("--memory", default="4 GB")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--seed", type=int, default=0)
