@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,6 +16,8 @@ from heatmover.errors import InvalidInputError
 from heatmover.scale import InPieces
 from heatmover.scale.pieces import describe_input
 from heatmover.statistics.tests import separate
+
+IN_PIECES = partial(hm.study_cohort, comparer=InPieces())
 
 KINDS = np.array([[0.0, 0.0, 0.0], [1.6, 0.0, 0.0], [0.0, 1.8, 0.4]])
 SHIFT = np.array([0.6, -0.8, 0.5])
@@ -109,7 +113,7 @@ def cohort(tmp_path_factory):
     return read_cohort(path, sample_key="sample", representation=["u", "v", "w"])
 
 
-@pytest.mark.parametrize("study", [hm.study_cohort, hm.scale.study_cohort], ids=["memory", "pieces"])
+@pytest.mark.parametrize("study", [hm.study_cohort, IN_PIECES], ids=["memory", "pieces"])
 def test_a_study_aligns(cohort, study):
     asked = {"variables": ["condition"], "landmarks": 150, "n_permutations": 19, "allow_components": True}
     plain = study(cohort, **asked)
@@ -147,7 +151,7 @@ def test_moved_cells_are_those_of_align_batches(cohort):
 
 
 def test_anchors_and_equal_cells_in_pieces(cohort):
-    found = hm.scale.study_cohort(
+    found = IN_PIECES(
         cohort, variables=["condition"], align_batch="batch", anchors="pool", equal_cells=30, landmarks=100,
         n_permutations=9, allow_components=True,
     )  # fmt: skip
@@ -175,7 +179,7 @@ def test_a_checkpoint_knows_what_was_moved(cohort):
         ({"variables": ["condition"], "align_batch": "batch", "anchors": "nobody"}, "found 'nobody'"),
     ],
 )
-@pytest.mark.parametrize("study", [hm.study_cohort, hm.scale.study_cohort], ids=["memory", "pieces"])
+@pytest.mark.parametrize("study", [hm.study_cohort, IN_PIECES], ids=["memory", "pieces"])
 def test_bad_alignments_are_refused_before_anything_is_compared(cohort, asked, sentence, study, monkeypatch):
     for comparer in (InMemory, InPieces):
         monkeypatch.setattr(comparer, "compare", lambda *_: pytest.fail("compared"))

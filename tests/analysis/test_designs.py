@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,8 @@ from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError
 from heatmover.scale import InPieces
 from heatmover.statistics import Design, distance_correlation, explained_variation, permanova, permanova_design
+
+IN_PIECES = partial(hm.study_cohort, comparer=InPieces())
 
 SETTINGS = {"n_permutations": 49, "random_state": 3}
 
@@ -213,7 +216,7 @@ def cohort(tmp_path_factory):
     return read_cohort(path, sample_key="sample", representation=["u", "v"])
 
 
-@pytest.mark.parametrize("study", [hm.study_cohort, hm.scale.study_cohort], ids=["memory", "pieces"])
+@pytest.mark.parametrize("study", [hm.study_cohort, IN_PIECES], ids=["memory", "pieces"])
 def test_a_study_adjusts(cohort, study):
     found = study(cohort, variables=["visit"], adjust=["batch"], landmarks=100, n_permutations=99)
     (finding,) = found.findings
@@ -230,7 +233,7 @@ def test_a_study_adjusts(cohort, study):
     assert [term["term"] for term in record["design"]["terms"]] == ["batch", "visit"]
 
 
-@pytest.mark.parametrize("study", [hm.study_cohort, hm.scale.study_cohort], ids=["memory", "pieces"])
+@pytest.mark.parametrize("study", [hm.study_cohort, IN_PIECES], ids=["memory", "pieces"])
 def test_a_study_by_a_formula(cohort, study):
     found = study(cohort, formula="visit * batch + age", landmarks=100, n_permutations=49)
     assert [finding.variable for finding in found.findings] == ["visit", "batch", "age"]
@@ -289,7 +292,7 @@ def test_a_variable_with_gaps_and_covariates(cohort):
         ({"block": ["patient", 3]}, "block to be a name, found 3"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("study", [hm.study_cohort, hm.scale.study_cohort], ids=["memory", "pieces"])
+@pytest.mark.parametrize("study", [hm.study_cohort, IN_PIECES], ids=["memory", "pieces"])
 def test_bad_designs_are_refused_before_anything_is_compared(cohort, asked, sentence, study, monkeypatch):
     for comparer in (InMemory, InPieces):
         monkeypatch.setattr(comparer, "compare", lambda *_: pytest.fail("compared"))

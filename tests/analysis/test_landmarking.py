@@ -96,8 +96,8 @@ def test_landmarks_come_by_themselves_when_points_are_many(data, monkeypatch):
         "find neighbours",
         "choose scales",
         "diffuse measures",
-        "compare",
         "measure the agreement",
+        "compare",
     ]
     assert all(total == done for _, total, done in watcher.stages)
     assert hm.compare(data.points, data.labels, landmarks=None).landmarks is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import FrozenInstanceError, fields
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ import heatmover as hm
 from heatmover.analysis import InMemory, StudyParameters
 from heatmover.errors import InvalidInputError
 from heatmover.scale import InPieces
+
+IN_PIECES = partial(hm.study_cohort, comparer=InPieces())
 
 BAD = {
     "variables as text": ({"variables": "condition"}, r"variables to be a list of names, found 'condition'; write \["),
@@ -56,7 +59,7 @@ def cohort(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize("study", [hm.study_cohort, hm.scale.study_cohort], ids=["memory", "pieces"])
+@pytest.mark.parametrize("study", [hm.study_cohort, IN_PIECES], ids=["memory", "pieces"])
 def test_bad_parameters_are_refused_before_anything_is_compared(case, study, cohort, monkeypatch):
     monkeypatch.setattr(InMemory, "compare", lambda *_: pytest.fail("compared"))
     monkeypatch.setattr(InPieces, "compare", lambda *_: pytest.fail("compared"))

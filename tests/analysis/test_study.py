@@ -335,7 +335,7 @@ def test_progress(cohort):
     watch = Noting()
     study_cohort(cohort, progress=watch, **QUICK)
     assert watch.stages == [
-        "find neighbours", "choose scales", "diffuse measures", "compare", "assess noise", "diagnose graph",
+        "find neighbours", "choose scales", "diffuse measures", "assess noise", "compare", "diagnose graph",
         "test variables",
     ]  # fmt: skip
 

@@ -210,7 +210,7 @@ def test_stages_count_pairs_and_noise(cohort):
     assert all(total == done for _, total, done in seen)
     names = [name for name, _, _ in seen]
     assert names == [
-        "draw equally many", "find neighbours", "choose scales", "calibrate units", "diffuse measures", "compare",
-        "assess noise", "diagnose graph", "test variables",
+        "draw equally many", "find neighbours", "choose scales", "calibrate units", "diffuse measures",
+        "assess noise", "compare", "diagnose graph", "test variables",
     ]  # fmt: skip
     assert set(study.record.seconds) == set(names)

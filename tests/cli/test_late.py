@@ -38,7 +38,7 @@ from heatmover.cli import app
 app(["compare", sys.argv[1], "-s", "sample", "-o", sys.argv[2], "-q"], standalone_mode=False)
 heavy = (
     "scipy.stats._stats_py", "scipy.spatial.transform._rotation", "numpy.f2py.f2py2e", "numpy.testing._private.utils",
-    "yaml.loader", "anndata", "matplotlib", "zarr", "dask", "torch",
+    "matplotlib", "torch",
 )
 print([name for name in heavy if name in sys.modules])
 """
