@@ -8,8 +8,8 @@ import pytest
 
 from heatmover._progress import SILENT
 from heatmover.analysis.cautions import MOST_CELLS, cell_cautions, look_at
-from heatmover.analysis.comparers import InMemory
 from heatmover.analysis.parameters import StudyParameters
+from heatmover.analysis.study import InMemory
 from heatmover.cohort import read_cohort
 from heatmover.cohort.draw import draw_cells
 from heatmover.scale import InPieces

@@ -13,7 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import heatmover as hm
 from heatmover.analysis import StudyParameters, cluster_cells
-from heatmover.analysis import clusters as module
+from heatmover.analysis import cell_types as module
 from heatmover.errors import InvalidInputError
 from heatmover.scale import InPieces
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import heatmover as hm
-from heatmover.analysis.composition import SampleComposition
+from heatmover.analysis.cell_types import SampleComposition
 from heatmover.cohort import read_cohort
 from heatmover.scale import InPieces
 

@@ -306,7 +306,7 @@ def test_a_compact_embedding_is_noted_and_other_warnings_pass(cohort, monkeypatc
         warnings.warn("something else", RuntimeWarning, stacklevel=2)
         return hm.compare(*arguments, **named)
 
-    monkeypatch.setattr("heatmover.analysis.comparers.compare", compare)
+    monkeypatch.setattr("heatmover.analysis.study.compare", compare)
     with pytest.warns(RuntimeWarning, match="something else") as warned:
         found = study_cohort(cohort, variables=["condition"], **QUICK)
     assert len(warned) == 1

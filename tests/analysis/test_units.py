@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import heatmover as hm
-from heatmover.analysis.units import check_enough_samples, check_units
+from heatmover.analysis.comparison import check_enough_samples, check_units
 from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError, MissingExtraError
 from heatmover.report import render

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import heatmover as hm
-from heatmover.analysis.noise import NOISY, named_floors, noise_sentences, pair_counts
+from heatmover.analysis.cautions import NOISY, named_floors, noise_sentences, pair_counts
 from heatmover.errors import InvalidInputError
 from heatmover.report import render, write_report
 from heatmover.report.page import heatmap

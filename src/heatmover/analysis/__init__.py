@@ -1,17 +1,20 @@
 """Studies: samples compared, their variables examined, and how it was done, whatever compares."""
 
 from heatmover.analysis.batches import Alignment, align_batches
-from heatmover.analysis.cell_types import CellContrast, CellType, annotate, contrast_cells
-from heatmover.analysis.clusters import cluster_cells
-from heatmover.analysis.comparers import Compared, Comparer, InMemory
+from heatmover.analysis.cell_types import (
+    CellContrast,
+    CellType,
+    SampleComposition,
+    annotate,
+    cluster_cells,
+    contrast_cells,
+)
 from heatmover.analysis.comparison import Comparison, Intervals, compare
-from heatmover.analysis.composition import SampleComposition
 from heatmover.analysis.design_check import DesignRemark, check_design
 from heatmover.analysis.examination import Finding, Pairs, examine
 from heatmover.analysis.landmarking import LandmarkAgreement, landmark_agreement
 from heatmover.analysis.parameters import StudyParameters
-from heatmover.analysis.record import StudyRecord
-from heatmover.analysis.study import Study, study_cohort, study_comparison
+from heatmover.analysis.study import Compared, Comparer, InMemory, Study, StudyRecord, study_cohort, study_comparison
 
 __all__ = [
     "Alignment",

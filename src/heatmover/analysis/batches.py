@@ -64,7 +64,7 @@ class Alignment(NamedTuple):
         )
 
 
-class _Fit(NamedTuple):
+class _BatchDesign(NamedTuple):
     """What shifts are learnt from.
 
     ``batch`` ``(n_samples,)`` of each sample, with their ``names``; ``used`` ``(n_samples,)``: whether to learn from
@@ -164,7 +164,7 @@ def check_batches(
     anchors: Sequence[object] | None,
     *,
     numeric: Sequence[str] = (),
-) -> _Fit:
+) -> _BatchDesign:
     """Return what shifts are learnt from, or raise if batches cannot be told from what is kept.
 
     Parameters
@@ -194,7 +194,7 @@ def check_batches(
             f"{counted(len(names), 'batch')} of which {len(names) - 1 - told} cannot",
             "no alignment can separate them: the same condition, or anchor samples, must be in several batches",
         )
-    return _Fit(codes, names, columns, used)
+    return _BatchDesign(codes, names, columns, used)
 
 
 def _kept_columns(keep: Mapping[str, Sequence[object]], n_samples: int, numeric: Sequence[str]) -> Float64:
@@ -216,7 +216,7 @@ def _some_cells(cohort: Cohort, place: Int64) -> tuple[Float64, Int64]:
     return np.concatenate(parts).astype(np.float64), place[cohort.codes[rows]]
 
 
-def _learnt(points: Float64, codes: Int64, fit: _Fit) -> Alignment:
+def _learnt(points: Float64, codes: Int64, fit: _BatchDesign) -> Alignment:
     """Return the shifts of batches: from means of samples first, then within clusters of the points moved so far."""
     # Here, because it takes a while to import.
     from sklearn.cluster import KMeans
@@ -238,7 +238,7 @@ def _learnt(points: Float64, codes: Int64, fit: _Fit) -> Alignment:
     return Alignment(fit.names, shifts - np.bincount(fit.batch) @ shifts / len(fit.batch), spread)
 
 
-def _shifts(points: Float64, samples: Int64, clusters: Int64, fit: _Fit) -> Float64:
+def _shifts(points: Float64, samples: Int64, clusters: Int64, fit: _BatchDesign) -> Float64:
     """Return what batches have in common within clusters, what is kept held fixed: weighted least squares of means.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Cautions: what to know before one believes a comparison, for `study_cohort` and `heatmover doctor` alike."""
+"""Cautions and noise in words: what to know before one trusts a comparison, for studies and `heatmover doctor`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,163 @@ import numpy.typing as npt
 
 from heatmover._typing import Bool, Float64, Int64, IntArray, Intp
 from heatmover._words import counted, listed, percent, quoted, verb
+from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.design_check import design_notes
-from heatmover.analysis.noise import confounded_sentence, goes_with_size
+from heatmover.analysis.examination import answers
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.cohort import Cohort
 from heatmover.errors import Sentence, argument
 
-__all__ = ["MOST_CELLS", "SMALL_SAMPLE", "CellLook", "cell_cautions", "look_at", "table_cautions"]
+__all__ = [
+    "MOST_CELLS",
+    "NOISY",
+    "SMALL_SAMPLE",
+    "UNRELIABLE",
+    "CellLook",
+    "cell_cautions",
+    "confounded_sentence",
+    "describe_noise",
+    "goes_with_size",
+    "innermost",
+    "look_at",
+    "named_floors",
+    "noise_floors",
+    "noise_sentences",
+    "pair_counts",
+    "plain_noise",
+    "table_cautions",
+    "unreliable",
+]
+
+# Halves that find each other less often than this say that single distances are mostly noise.
+UNRELIABLE = 0.8
+# Numbers of cells that differ by less than this factor, as a logarithm, make no difference; above, a variable that goes
+# with them at this level is named.
+UNEQUAL, CONFOUNDED = float(np.log(1.5)), 0.01
+NOISY = (
+    "Many halves of samples do not find their other half: which sample is the nearest is uncertain here, while groups "
+    "of samples may differ surely. More cells help, and so may standardising if features have different units."
+)
+
+
+def noise_floors(comparison: Comparison) -> dict[int, float]:
+    """Return how far samples of one distribution would lie apart, of as many cells as the smallest, median and largest.
+
+    Parameters
+    ----------
+    comparison
+        Whose noise was assessed.
+
+    Returns
+    -------
+    dict of int to float
+        Distance by number of cells, in the unit of the distances; fewer than three if numbers are equal.
+    """
+    assert comparison.uncertainty is not None
+    return {n: comparison.noise_floor(n) for n in comparison.uncertainty.typical_sizes}
+
+
+def describe_noise(comparison: Comparison) -> str:
+    """Return what was found of the noise in plain sentences."""
+    assert comparison.uncertainty is not None
+    return comparison.uncertainty.describe(comparison.noise_floor)
+
+
+def named_floors(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the noise floors with what their numbers of cells are: the smallest, median and largest sample."""
+    floors = noise_floors(comparison)
+    names = {1: ["every sample"], 2: ["smallest sample", "largest sample"]}
+    names[3] = ["smallest sample", "median sample", "largest sample"]
+    return [
+        {"name": name, "cells": cells, "distance": f"{distance:.2g}"}
+        for name, (cells, distance) in zip(names[len(floors)], floors.items(), strict=True)
+    ]
+
+
+def pair_counts(comparison: Comparison) -> dict[str, Any] | None:
+    """Return how many pairs can be told apart, how many cannot, of how many; None without intervals."""
+    found = comparison.intervals
+    if found is None:
+        return None
+    pairs = found.told_apart[np.triu_indices(len(comparison.names), 1)]
+    told = int(pairs.sum())
+    return {"told": told, "alike": pairs.size - told, "all": pairs.size, "confidence": f"{100 * found.confidence:g}"}
+
+
+def noise_sentences(comparison: Comparison) -> tuple[str, ...]:
+    """Return how sure the distances are, in plain sentences with advice; nothing if noise was not assessed."""
+    found = comparison.uncertainty
+    if found is None:
+        return ()
+    floors = named_floors(comparison)
+    listed = "; ".join(f"{floor['cells']:,} cells ({floor['name']}): {floor['distance']}" for floor in floors)
+    median = float(np.median(comparison.distances[np.triu_indices(len(comparison.names), 1)]))
+    kind = "corrected" if comparison.bias == "corrected" else "raw"
+    sentences = [
+        f"By noise alone two samples of one distribution would lie so far apart: {listed}. The median {kind} distance "
+        f"here is {median:.2g}.",
+    ]
+    if found.retrieval is not None:
+        sentences.append(
+            f"Every sample was cut into two random halves: {100 * found.retrieval:.0f} % of the halves are nearest to "
+            "their own other half, among those of all samples."
+        )
+    if found.heterogeneity:
+        sentences.append(found.heterogeneity)
+    pairs = pair_counts(comparison)
+    if pairs is not None:
+        sentences.append(
+            f"{pairs['told']:,} of {pairs['all']:,} pairs can be told apart: the {pairs['confidence']} % interval of "
+            f"their distance, each for itself, begins above zero{found.by_luck}."
+        )
+    if found.retrieval is not None:
+        sentences.append(NOISY if unreliable(comparison) else "Most samples find themselves again: nothing to mend.")
+    return tuple(sentences)
+
+
+def plain_noise(comparison: Comparison) -> dict[str, Any] | None:
+    """Return what describes the noise as plain values for JSON, floors in the unit of the distances."""
+    if comparison.uncertainty is None:
+        return None
+    return comparison.uncertainty.plain(comparison.noise_floor)
+
+
+def unreliable(comparison: Comparison) -> bool:
+    """Return whether halves of samples find each other too rarely."""
+    found = comparison.uncertainty
+    return found is not None and found.retrieval is not None and found.retrieval < UNRELIABLE
+
+
+def confounded_sentence(variable: str, p_value: float, remedy: str = "") -> Sentence:
+    """Return that the number of cells goes with a variable, and what to do; without a remedy, noise was removed."""
+    end = f"few cells alone make distances large; {remedy}" if remedy else "the correction of distances allows for it"
+    return Sentence(f"The number of cells goes with {quoted(variable)} (p = {p_value:.2g}): {end}.")
+
+
+def goes_with_size(
+    sizes: IntArray, columns: Mapping[str, Sequence[Any]], *, blocks: Any | None, **tests: Any
+) -> Iterator[tuple[str, float]]:
+    """Yield the variables that the number of cells goes with, and the p-value of each.
+
+    Few cells alone make a sample look far from all others, so that a difference may be one of numbers.
+
+    Parameters
+    ----------
+    sizes
+        Cells of each sample, ``(n_samples,)``.
+    columns
+        Values ``(n_samples,)`` by the names of variables.
+    blocks, **tests
+        As in `heatmover.examine`: ``numeric``, ``n_permutations`` and ``random_state``.
+    """
+    logarithms = np.log(sizes.astype(np.float64))
+    if logarithms.max() - logarithms.min() < UNEQUAL:
+        return
+    apart = np.abs(np.subtract.outer(logarithms, logarithms))
+    for variable, p_value in answers(apart, columns, blocks=blocks, **tests).items():
+        if p_value <= CONFOUNDED:
+            yield variable, p_value
+
 
 # So many cells tell the spread of features and the share of copies.
 MOST_CELLS = 20_000
@@ -168,7 +318,7 @@ def _spread(cohort: Cohort, look: CellLook) -> Iterator[str]:
 
     Principal components and the like are ordered by their variance: the first has most of it by design.
     """
-    raw = getattr(_innermost(cohort), "representation", "X") == "X" and cohort.projection.mean is None
+    raw = getattr(innermost(cohort), "representation", "X") == "X" and cohort.projection.mean is None
     deviations = np.sqrt(look.variance)
     if not raw or (deviations > 0).sum() < 2 or not np.isfinite(look.variance.sum()):
         return
@@ -196,7 +346,7 @@ def _spread(cohort: Cohort, look: CellLook) -> Iterator[str]:
 
 def _linear(cohort: Cohort, look: CellLook) -> Iterator[str]:
     """Yield that channels of a cytometer are as they were counted."""
-    reader, measured = _innermost(cohort), cohort.measured
+    reader, measured = innermost(cohort), cohort.measured
     if not measured or measured["cofactor"] is not None or measured["transform"] is not None:
         return
     bright = [name not in reader.linear for name in reader.features]
@@ -208,7 +358,7 @@ def _linear(cohort: Cohort, look: CellLook) -> Iterator[str]:
         )
 
 
-def _innermost(cohort: Cohort) -> Any:
+def innermost(cohort: Cohort) -> Any:
     """Return the reader of the file, below those that leave cells out."""
     reader: Any = cohort.reader
     while hasattr(reader, "inner"):

@@ -1,4 +1,4 @@
-"""`contrast_cells`: which cell types differ between two groups of samples, and what each adds to their distance."""
+"""Types of cells: annotated or by clusters, their shares in samples, and which differ between two groups of samples."""
 
 from __future__ import annotations
 
@@ -11,21 +11,40 @@ from typing import Any, Literal, NamedTuple, final
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._typing import Int32, Int64
-from heatmover._validation import LabelNames, as_array, check_random_state, import_extra
+from heatmover._progress import SILENT, Progress
+from heatmover._readonly import ReadOnlyArrays
+from heatmover._typing import Float64, Int32, Int64
+from heatmover._validation import LabelNames, as_array, check_integer, check_random_state, check_threads, import_extra
 from heatmover._words import counted, find, quoted, verb
+from heatmover.analysis.cautions import innermost
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.examination import label, out_of_reach
+from heatmover.analysis.parameters import StudyParameters
 from heatmover.attribution.cell_types import CellTypes, TypedCells, contrast_types
 from heatmover.attribution.contrast import TwoGroups, choose_groups, first_of_order, set_up
 from heatmover.attribution.drivers import Drivers, check_features, find_drivers
 from heatmover.attribution.witness import explain_masses
+from heatmover.cohort import Cohort
+from heatmover.cohort.draw import draw_cells
 from heatmover.cohort.samples import encode
 from heatmover.errors import InvalidInputError, argument
+from heatmover.graphs.centers import CenterSearch, move_centers
 from heatmover.measures import is_missing
 from heatmover.statistics.permutations import within_reach
 
-__all__ = ["Annotation", "CellContrast", "CellType", "annotate", "check_reference", "contrast_cells"]
+__all__ = [
+    "Annotation",
+    "CellContrast",
+    "CellType",
+    "SampleComposition",
+    "annotate",
+    "check_reference",
+    "cluster_cells",
+    "cluster_note",
+    "clusters_wanted",
+    "contrast_cells",
+    "shares_of",
+]
 
 
 # Of the types called different one in ten may be false, as everywhere in explanations.
@@ -513,3 +532,233 @@ def _shares(first: float, second: float) -> tuple[str, str]:
 def _times(ratio: float) -> str:
     """Return a ratio to two digits, to three near one, where they matter."""
     return f"{ratio:.3g}" if 0.9 < ratio < 1.1 else f"{ratio:.2g}"
+
+
+# How many clusters "auto" makes: enough to part the main types of a panel, few enough to read.
+CLUSTERS = 10
+# Cells that k-means looks at: seconds for any cohort, and 2,000 for each of ten clusters.
+CELLS_LOOKED_AT = 20_000
+STARTS, MOST_MOVES = 5, 100
+# A cluster is named by the features in which its centre is this many standard deviations from the mean of all cells.
+DISTINCT, MOST_NAMED, LONGEST = 0.5, 3, 24
+
+
+def clusters_wanted(cohort: Cohort, parameters: StudyParameters) -> int | None:
+    """Return how many clusters stand for cell types, or None if there are to be none."""
+    if parameters.clusters is not None:
+        return parameters.clusters
+    # A column may have this name.
+    return CLUSTERS if parameters.cells == "auto" and "auto" not in cohort.varying else None
+
+
+def cluster_cells(
+    cohort: Cohort,
+    n_clusters: int = CLUSTERS,
+    *,
+    random_state: int = 0,
+    n_jobs: int | None = None,
+    progress: Progress = SILENT,
+) -> Annotation:
+    r"""Put the cells of a cohort into clusters, by k-means on the features that the distances use.
+
+    The centres are the best of five runs from k-means++ on up to 20,000 cells, drawn from all samples; then every cell
+    goes to its nearest, in blocks. Nothing of the samples' variables is looked at, so that tests of the clusters keep
+    their level. The result does not depend on blocks or threads.
+
+    Parameters
+    ----------
+    cohort
+        From `heatmover.read_cohort`.
+    n_clusters
+        How many; at least two.
+    random_state
+        Seed of the cells drawn and of the starts.
+    n_jobs
+        Threads; None for all cores.
+    progress
+        Told of the stage "cluster cells".
+
+    Returns
+    -------
+    Annotation
+        Named ``"cluster"``; the largest cluster is ``cluster 1``. A name goes on with up to three features of which the
+        cluster has more (+) or less (-) than all cells, the most distinct first; not if the features are components.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from heatmover.cohort import read_cohort
+    >>> rows = [f"s{i % 2},{9 * (i % 3 > 0) + i / 50},{i / 50}" for i in range(30)]
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "cells.csv"
+    >>> _ = path.write_text("\n".join(["sample,CD4,CD8", *rows]))
+    >>> cluster_cells(read_cohort(path, sample_key="sample"), 2).types
+    ('cluster 1: CD4+', 'cluster 2: CD4-')
+    """
+    n_clusters = check_integer("clusters", n_clusters, minimum=2)
+    threads = check_threads(n_jobs)
+    progress.stage("cluster cells", cohort.n_cells)
+    drawn = np.asarray(draw_cells(cohort, CELLS_LOOKED_AT, random_state)[0], dtype=np.float64)
+    different = len(np.unique(drawn, axis=0))
+    if different < n_clusters:
+        raise InvalidInputError(
+            f"{argument('clusters')} of at most {different}, the number of different cells", str(n_clusters)
+        )
+    centers = _centers(drawn, n_clusters, random_state, threads)
+    search, codes = CenterSearch.for_many(centers, cohort.n_cells), np.empty(cohort.n_cells, dtype=np.int32)
+    done = 0
+    for block, _ in cohort.chunks():
+        codes[done : done + len(block)] = search.nearest(block, threads)[0]
+        done += len(block)
+        progress.advance(len(block))
+    sizes = np.bincount(codes, minlength=n_clusters)
+    order = np.lexsort((*centers.T[::-1], -sizes))
+    place = np.empty(n_clusters, dtype=np.int32)
+    place[order] = np.arange(n_clusters, dtype=np.int32)
+    names = _names(cohort, centers[order], drawn)
+    return annotate("cluster", (place[codes], names), cohort.n_cells)
+
+
+def _centers(points: Float64, n_clusters: int, seed: int, threads: int) -> Float64:
+    """Return the centres of the best of several runs of k-means, each until no cell changes its cluster."""
+    best, least = points[:n_clusters], np.inf
+    for run in range(STARTS):
+        centers = _start(points, n_clusters, np.random.default_rng([seed, run]))
+        before = np.full(len(points), -1)
+        for _ in range(MOST_MOVES):
+            nearest, squares = CenterSearch(centers).nearest(points, threads)
+            if np.array_equal(nearest, before):
+                break
+            centers, before = _moved(points, nearest, squares, centers), nearest
+        total = float(squares.sum())
+        if total < least:
+            best, least = centers, total
+    return best
+
+
+def _moved(points: Float64, nearest: Int64, squares: Float64, centers: Float64) -> Float64:
+    """Return the mean of each cluster; one that lost all its cells begins anew at the cell farthest from its centre."""
+    moved = move_centers(points, nearest, centers)
+    empty = np.flatnonzero(np.bincount(nearest, minlength=len(centers)) == 0)
+    moved[empty] = points[np.argsort(-squares, kind="stable")[: empty.size]]
+    return moved
+
+
+def _start(points: Float64, n_clusters: int, rng: np.random.Generator) -> Float64:
+    """Return cells drawn by k-means++ (Arthur and Vassilvitskii 2007): each far from those before, with luck."""
+    chosen = [int(rng.integers(len(points)))]
+    squares = np.square(points - points[chosen[0]]).sum(axis=1)
+    for _ in range(n_clusters - 1):
+        heights = np.cumsum(squares)
+        # Below the last height, and at a cell that is none of those chosen: their own steps have no height.
+        place = int(np.searchsorted(heights, rng.random() * heights[-1], side="right"))
+        chosen.append(min(place, len(points) - 1))
+        squares = np.minimum(squares, np.square(points - points[chosen[-1]]).sum(axis=1))
+    return points[chosen]
+
+
+def _names(cohort: Cohort, centers: Float64, drawn: Float64) -> tuple[str, ...]:
+    numbers = [f"cluster {number}" for number in range(1, len(centers) + 1)]
+    if not _measured(cohort):
+        return tuple(numbers)
+    spread = drawn.std(axis=0)
+    scores = (centers - drawn.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    return tuple(f"{number}{_distinct(cohort.features, row)}" for number, row in zip(numbers, scores, strict=True))
+
+
+def _measured(cohort: Cohort) -> bool:
+    """Tell whether features are measurements with names, not components without a meaning of their own."""
+    return cohort.projection.components is None and getattr(innermost(cohort), "representation", "X") == "X"
+
+
+def _distinct(features: tuple[str, ...], scores: Float64) -> str:
+    order = [int(i) for i in np.argsort(-np.abs(scores), kind="stable")[:MOST_NAMED] if abs(scores[i]) >= DISTINCT]
+    signs = [f"{features[i][:LONGEST]}{'+' if scores[i] > 0 else '-'}" for i in order]
+    return f": {' '.join(signs)}" if signs else ""
+
+
+def cluster_note(annotation: Annotation) -> str:
+    """Return what a reader should know of clusters that stand for cell types."""
+    return (
+        f"Nobody annotated the cells: k-means put them into {counted(len(annotation.types), 'cluster')}, whose names "
+        "tell in which features they have more (+) or less (-) than all cells."
+    )
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class SampleComposition(ReadOnlyArrays):
+    """Shares of cell types in samples; a study with ``cells`` has one.
+
+    Attributes
+    ----------
+    annotation
+        Name of the annotation of cells.
+    types
+        Names of the cell types, the commonest first: by their mean share over samples, then by name.
+    shares
+        ``(n_samples, n_types)``; every row sums to 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> found = SampleComposition("type", ("T", "B", "NK"), np.array([[0.6, 0.3, 0.1], [0.7, 0.1, 0.2]]))
+    >>> found.largest(1).types
+    ('T', 'other (2 types)')
+    >>> found.largest(1).shares
+    array([[0.6, 0.4],
+           [0.7, 0.3]])
+    """
+
+    annotation: str
+    types: tuple[str, ...]
+    shares: Float64
+
+    def largest(self, most: int = 10) -> SampleComposition:
+        """Return the commonest types, and all others as one if there are more.
+
+        Parameters
+        ----------
+        most
+            How many types keep their names; one more is kept rather than called other by itself.
+        """
+        count = check_integer("most", most, minimum=1)
+        if len(self.types) <= count + 1:
+            return self
+        rest = f"other ({counted(len(self.types) - count, 'type')})"
+        shares = np.column_stack([self.shares[:, :count], self.shares[:, count:].sum(axis=1)])
+        return SampleComposition(self.annotation, (*self.types[:count], rest), shares)
+
+    def __repr__(self) -> str:
+        return (
+            f"SampleComposition({counted(len(self.shares), 'sample')}, {counted(len(self.types), 'type')} "
+            f"of {self.annotation})"
+        )
+
+
+def shares_of(annotation: Annotation, masses: sp.csr_array) -> SampleComposition:
+    """Return the composition of samples.
+
+    Parameters
+    ----------
+    annotation
+        The type of each cell, or point; from `heatmover.analysis.annotate`.
+    masses
+        ``(n_samples, n_cells)``: how much of each cell every sample has.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from heatmover.analysis import annotate
+    >>> masses = sp.csr_array(np.array([[1.0, 1, 0, 0], [0, 0, 1, 1]]))
+    >>> shares_of(annotate("type", ["B", "T", "T", "T"], 4), masses).shares
+    array([[0.5, 0.5],
+           [1. , 0. ]])
+    """
+    codes, n_types = annotation.codes, len(annotation.types)
+    membership = sp.csr_array((np.ones(codes.size), (np.arange(codes.size), codes)), shape=(codes.size, n_types))
+    sums = np.asarray((masses @ membership).toarray(), dtype=np.float64)
+    shares = sums / sums.sum(axis=1, keepdims=True)
+    # Rounded, so that the order of cells in a file does not decide between equals.
+    mean = shares.mean(axis=0).round(12)
+    order = sorted(range(n_types), key=lambda code: (-mean[code], annotation.types[code]))
+    return SampleComposition(annotation.name, tuple(annotation.types[code] for code in order), shares[:, order])

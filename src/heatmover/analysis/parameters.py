@@ -8,7 +8,7 @@ from typing import Any, Literal, final
 
 from heatmover._validation import check_integer, check_option, check_seed, check_truth, check_word
 from heatmover._words import find_all, listed, quoted
-from heatmover.analysis.units import UNITS, Units
+from heatmover.analysis.comparison import UNITS, Units
 from heatmover.analysis.variables import check_readings
 from heatmover.cohort.draw import check_equal_cells
 from heatmover.errors import InvalidInputError, argument

@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
+import platform
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple, final
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from heatmover._progress import SILENT, Progress
-from heatmover._typing import Bool, Float64, Intp
-from heatmover._validation import check_integer, import_extra, sample_columns
+from heatmover._typing import Bool, Float64, FloatArray, Int32, Intp
+from heatmover._validation import check_integer, check_threads, import_extra, sample_columns
 from heatmover._words import counted, find, listed, percent, quoted, verb
-from heatmover.analysis.batches import Alignment, align_cohort, check_batches
-from heatmover.analysis.cautions import SMALL_SAMPLE, cell_cautions, table_cautions
-from heatmover.analysis.cell_types import Annotation, CellContrast, annotate, check_reference, contrast_cells
-from heatmover.analysis.clusters import cluster_cells, cluster_note, clusters_wanted
-from heatmover.analysis.comparers import Compared, Comparer, InMemory
-from heatmover.analysis.comparison import Comparison, check_all_pairs
-from heatmover.analysis.composition import SampleComposition, compose
+from heatmover.analysis.batches import align_cohort, check_batches
+from heatmover.analysis.cautions import (
+    MOST_CELLS,
+    NOISY,
+    SMALL_SAMPLE,
+    CellLook,
+    cell_cautions,
+    describe_noise,
+    look_at,
+    noise_sentences,
+    plain_noise,
+    table_cautions,
+    unreliable,
+)
+from heatmover.analysis.cell_types import (
+    Annotation,
+    CellContrast,
+    CellMasses,
+    SampleComposition,
+    annotate,
+    check_reference,
+    cluster_cells,
+    cluster_note,
+    clusters_wanted,
+    contrast_cells,
+    shares_of,
+)
+from heatmover.analysis.comparison import Comparison, check_all_pairs, check_enough_samples, check_units, compare
 from heatmover.analysis.examination import (
     Finding,
     check_adjusted,
@@ -31,31 +57,323 @@ from heatmover.analysis.examination import (
     examine_design,
     out_of_reach,
 )
-from heatmover.analysis.noise import NOISY, describe_noise, noise_sentences, plain_noise, unreliable
 from heatmover.analysis.parameters import StudyParameters
-from heatmover.analysis.record import Clock, StudyRecord, input_record, versions
-from heatmover.analysis.units import check_enough_samples
 from heatmover.analysis.variables import as_groups, read_variables
 from heatmover.cohort import Cohort
+from heatmover.cohort.draw import EqualDraw, draw_from, drawn_cohort, equal_count
+from heatmover.cohort.values import block_rows
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, Sentence, argument
-from heatmover.measures import is_missing
+from heatmover.measures import is_missing, measures_from_weights
 from heatmover.metrics import centered_ranks
 from heatmover.statistics import Design, DesignResult
 from heatmover.statistics.designs import check_design
 
 __all__ = [
+    "Clock",
+    "Compared",
+    "Comparer",
+    "InMemory",
     "Study",
+    "StudyRecord",
     "check_alignment",
     "check_block",
     "check_components",
     "check_noise",
     "choose_variables",
     "covariates_of",
+    "draw_equally",
     "enough_cells",
+    "input_record",
     "study_cohort",
     "study_comparison",
+    "versions",
     "wanted_variables",
 ]
+
+
+class Compared(NamedTuple):
+    """Samples compared, and their cells by type.
+
+    Attributes
+    ----------
+    comparison
+        Of the samples.
+    annotation
+        The type of each cell, or of each group of equal cells; None if none was asked for.
+    cells
+        The cells, or groups of cells, for which the points of the graph stand; None if they are the points.
+    features, feature_names
+        Values of the cells, or of the landmarks of groups of cells, ``(n_cells, n_features)``, and their names; None if
+        they are not known.
+    look
+        Figures of some of the cells, for cautions; None if nobody looked.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.gaussians(4, points_per_measure=30)
+    >>> Compared(hm.compare(data.points, data.labels, n_neighbors=8)).annotation is None
+    True
+    """
+
+    comparison: Comparison
+    annotation: Annotation | None = None
+    cells: CellMasses | None = None
+    features: FloatArray | None = None
+    feature_names: tuple[str, ...] = ()
+    look: CellLook | None = None
+
+
+class Comparer(Protocol):
+    """Compares samples; a study calls `check` before anything is read and `compare` once.
+
+    Examples
+    --------
+    Whatever has the three methods is a comparer. This one allows few landmarks only:
+
+    >>> class Few:
+    ...     def check(self, parameters):
+    ...         if parameters.landmarks == "auto" or parameters.landmarks > 1000:
+    ...             raise ValueError("at most 1,000 landmarks")
+    ...     def compare(self, *given):
+    ...         return InMemory().compare(*given)
+    ...     def record(self):
+    ...         return {"how": "with few landmarks"}
+    >>> comparer: Comparer = Few()
+    """
+
+    def check(self, parameters: StudyParameters) -> None:
+        """Raise if this comparer cannot do what is asked for."""
+
+    def compare(
+        self,
+        cohort: Cohort,
+        kept: Intp,
+        annotation: Annotation | None,
+        parameters: StudyParameters,
+        progress: Progress,
+    ) -> Compared:
+        """Compare the samples of a cohort.
+
+        Parameters
+        ----------
+        cohort
+            From `heatmover.read_cohort`.
+        kept
+            Which of its samples, ascending.
+        annotation
+            The type of each cell of the cohort, ``(n_cells,)``; None if nobody asks for types.
+        parameters
+            Of the study.
+        progress
+            Told of all stages.
+        """
+
+    def record(self) -> Mapping[str, Any]:
+        """Return how it compares, as plain values for JSON."""
+
+
+def draw_equally(
+    cohort: Cohort,
+    kept: Intp,
+    annotation: Annotation | None,
+    equal_cells: bool | int,
+    *,
+    random_state: int,
+    progress: Progress,
+) -> tuple[Cohort, Intp, Annotation | None, EqualDraw | None]:
+    """Return the cells to compare: all, or equally many of every sample if that is asked for.
+
+    Parameters
+    ----------
+    cohort, kept, annotation, progress
+        As in `Comparer.compare`.
+    equal_cells, random_state
+        As in `StudyParameters`.
+
+    Returns
+    -------
+    cohort, kept, annotation
+        Of the cells drawn.
+    drawn : EqualDraw or None
+        Which they are; None for all.
+    """
+    count = equal_count(equal_cells, cohort.sizes[kept], [cohort.names[i] for i in kept])
+    if not count:
+        return cohort, kept, annotation, None
+    part, drawn = drawn_cohort(cohort, kept, count, random_state=random_state, progress=progress)
+    own = None if annotation is None else annotation._replace(codes=annotation.codes[drawn.rows])
+    return part, np.arange(len(kept)), own, drawn
+
+
+def _some(points: FloatArray, codes: Int32, seed: int) -> FloatArray:
+    """Return the cells that tell of all, those that `draw_cells` draws; in blocks, as hashes take memory."""
+    if len(points) <= MOST_CELLS:
+        return points
+    size = block_rows(points.shape[1])
+    blocks = ((points[i : i + size], codes[i : i + size]) for i in range(0, len(points), size))
+    return draw_from(blocks, int(codes.max()) + 1, MOST_CELLS, seed)[0]
+
+
+@final
+@dataclass(frozen=True)
+class InMemory:
+    """Compares samples whose cells are all in memory at once.
+
+    Attributes
+    ----------
+    n_jobs
+        Threads; None for all cores. The result does not depend on it.
+
+    Examples
+    --------
+    >>> InMemory(n_jobs=2).record()
+    {'how': 'in memory'}
+    """
+
+    n_jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        check_threads(self.n_jobs)
+
+    def check(self, parameters: StudyParameters) -> None:
+        """Raise if units are asked for and the package that solves pairs exactly is missing."""
+        check_units(parameters.units)
+
+    def compare(
+        self,
+        cohort: Cohort,
+        kept: Intp,
+        annotation: Annotation | None,
+        parameters: StudyParameters,
+        progress: Progress,
+    ) -> Compared:
+        """Read all cells and compare the samples, see `heatmover.compare`."""
+        cohort, kept, annotation, drawn = draw_equally(
+            cohort, kept, annotation, parameters.equal_cells, random_state=parameters.random_state, progress=progress
+        )
+        place = np.full(len(cohort.names), -1)
+        place[kept] = np.arange(len(kept))
+        codes = place[cohort.codes]
+        inside = codes >= 0
+        points = cohort.points() if inside.all() else cohort.points()[inside]
+        codes = codes[inside]
+        look = look_at(_some(points, cohort.codes[inside], parameters.random_state))
+        shape = (len(kept), codes.size)
+        weights = sp.csr_array((np.ones(codes.size), (codes, np.arange(codes.size))), shape=shape)
+        samples = measures_from_weights(weights, names=[cohort.names[i] for i in kept])
+        comparison = compare(
+            points, samples, n_neighbors=parameters.n_neighbors, landmarks=parameters.landmarks,
+            bias=parameters.bias, n_bootstrap=parameters.n_bootstrap, units=parameters.units,
+            random_state=parameters.random_state, n_jobs=self.n_jobs, progress=progress,
+        )  # fmt: skip
+        comparison = replace(comparison, drawn=drawn)
+        if annotation is None:
+            return Compared(comparison, look=look)
+        annotation = annotation._replace(codes=annotation.codes[inside])
+        marks = comparison.landmarks
+        nodes = None if marks is None else marks.assign(points, n_jobs=self.n_jobs)
+        cells = None if nodes is None else CellMasses(samples.masses, nodes)
+        return Compared(comparison, annotation, cells, points, cohort.features, look)
+
+    def record(self) -> Mapping[str, Any]:
+        """Return how it compares, as plain values for JSON."""
+        return {"how": "in memory"}
+
+
+PACKAGES = ("heatmover", "numpy", "scipy", "scikit-learn", "numba", "pandas", "anndata", "plotly")
+
+
+@final
+@dataclass(frozen=True)
+class StudyRecord:
+    """How a study was made.
+
+    Attributes
+    ----------
+    input
+        What was read: name, format, checksum, numbers of samples and cells, names of dimensions; None if nothing was.
+    parameters
+        What was asked for: `StudyParameters` by name.
+    compared
+        How the samples were compared: in memory, or in pieces.
+    seconds
+        That each stage took, by its name.
+    versions
+        Of Python and of packages, by name.
+
+    Examples
+    --------
+    >>> StudyRecord(None, {"random_state": 0}, {"how": "before"}, {}, versions()).parameters["random_state"]
+    0
+    """
+
+    input: Mapping[str, Any] | None
+    parameters: Mapping[str, Any]
+    compared: Mapping[str, Any]
+    seconds: Mapping[str, float]
+    versions: Mapping[str, str]
+
+
+def input_record(cohort: Cohort) -> dict[str, Any]:
+    """Return what the input was; its name without the folder, which is nobody else's business."""
+    source = cohort.source
+    return {
+        "name": Path(source.path).name,
+        "format": source.format,
+        "checksum": source.checksum,
+        "sample_sheet": Path(source.sample_sheet).name,
+        "samples": len(cohort.names),
+        "cells": cohort.n_cells,
+        "dimensions": list(cohort.features),
+        "varying": dict(cohort.varying),
+        "unused": dict(cohort.unused),
+        **({"measured": cohort.measured} if cohort.measured else {}),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that numbers depend on."""
+    known = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            known[package] = version(package)
+        except PackageNotFoundError:  # an extra that this result did not need
+            continue
+    return known
+
+
+@final
+class Clock:
+    """Progress that passes everything on and notes how long each stage took."""
+
+    def __init__(self, inner: Progress) -> None:
+        self._inner = inner
+        self._begun = 0.0
+        self._name = ""
+        self._seconds: dict[str, float] = {}
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What each stage took that has ended, to the millisecond."""
+        return {name: round(value, 3) for name, value in self._seconds.items()}
+
+    def stage(self, name: str, total: int) -> None:
+        """Begin a stage."""
+        self.end()
+        self._name, self._begun = name, time.perf_counter()
+        self._inner.stage(name, total)
+
+    def advance(self, steps: int = 1) -> None:
+        """Pass it on."""
+        self._inner.advance(steps)
+
+    def end(self) -> None:
+        """End the stage that runs."""
+        if self._name:
+            self._seconds[self._name] = time.perf_counter() - self._begun
+            self._name = ""
+
 
 # Below this Spearman correlation of the size of samples with the distance to the nearest the reader is warned: two
 # draws of few cells from one distribution differ by luck alone (kidney biopsies of 2 to 415 glomeruli: -0.8).
@@ -267,18 +585,18 @@ def study_cohort(
         check_reference(asked.reference, {name: table[name].tolist() for name in chosen})
     blocks = {name: check_block(cohort.variable(name).iloc[kept], name) for name in asked.blocks} or None
     covariates = covariates_of(cohort, table, blocks, asked)
-    aligned = cohort
-    alignment = None
+    aligned, moved = cohort, tuple[str, ...]()
     if asked.align_batch is not None:
         check_alignment(cohort, table, asked)
         watch.stage("align batches", 1)
         aligned, alignment = align_cohort(cohort, kept, *_batches(table, asked))
+        moved = (alignment.describe(asked.align_batch),)
         watch.advance()
     annotation, told = _annotation(cohort, aligned, asked, getattr(comparer, "n_jobs", None), watch)
     with _quiet() as warned:
         compared = comparer.compare(aligned, kept, annotation, asked, watch)
     compact = [_text(warning) for warning in warned if issubclass(warning.category, EmbeddingWarning)]
-    told = (*told, *_aligned_notes(alignment, asked), *cell_cautions(cohort, kept, asked, compared.look))
+    told = (*told, *moved, *cell_cautions(cohort, kept, asked, compared.look))
     notes = (*_left_out_notes(cohort, kept, asked.min_cells), *cohort.warnings, *compact, *told)
     watch.stage("diagnose graph", 1)
     if not asked.allow_components:
@@ -437,11 +755,7 @@ def _finish(
             **tests,
         ),
         *left_out,
-        *_drawn_notes(comparison),
-        *_size_notes(comparison),
-        *_noise_notes(comparison),
-        *_unit_notes(comparison),
-        *_landmark_notes(comparison),
+        *_comparison_notes(comparison),
     )
     contrast = None
     if compared.annotation is not None:
@@ -454,8 +768,12 @@ def _finish(
         watch.advance()
     watch.end()
     record = StudyRecord(source, parameters, how, watch.seconds, versions())
+    composition = None
+    if compared.annotation is not None:
+        masses = comparison.measures.masses if compared.cells is None else compared.cells.masses
+        composition = shares_of(compared.annotation, masses)
     noise = noise_sentences(comparison)
-    return Study(comparison, design.table, findings, notes, record, contrast, noise, terms, compose(compared))
+    return Study(comparison, design.table, findings, notes, record, contrast, noise, terms, composition)
 
 
 def _terms(
@@ -653,11 +971,6 @@ def _batches(table: Any, asked: StudyParameters) -> tuple[list[Any], dict[str, l
     return table[asked.align_batch].tolist(), keep, anchors
 
 
-def _aligned_notes(alignment: Alignment | None, asked: StudyParameters) -> Iterator[str]:
-    if alignment is not None:
-        yield alignment.describe(str(asked.align_batch))
-
-
 def _check_known(name: str, values: list[Any], table: Any, what: str) -> None:
     missing = [sample for sample, value in zip(table.index, values, strict=True) if is_missing(value)]
     if missing:
@@ -722,9 +1035,19 @@ def _left_out_notes(cohort: Cohort, kept: Intp, min_cells: int | None) -> Iterat
         )
 
 
-def _drawn_notes(comparison: Comparison) -> Iterator[str]:
+def _comparison_notes(comparison: Comparison) -> Iterator[str]:
+    """Yield which cells took part, how sure the distances are, their unit, and what landmarks cost."""
     if comparison.drawn is not None:
         yield f"{comparison.drawn}. The others took no part."
+    yield from _size_notes(comparison)
+    if comparison.uncertainty is not None:
+        yield f"Noise: {describe_noise(comparison)}"
+        if unreliable(comparison):
+            yield NOISY
+    if comparison.calibration is not None:
+        yield comparison.calibration.describe()
+    if comparison.landmark_agreement is not None:
+        yield f"Landmarks stood for the cells: {comparison.landmark_agreement}."
 
 
 def _size_notes(comparison: Comparison) -> Iterator[str]:
@@ -746,25 +1069,6 @@ def _size_notes(comparison: Comparison) -> Iterator[str]:
             f"may be the number of cells; {remedy}{argument('equal_cells', True)} draws equally many from every "
             f"sample, {argument('min_cells')} leaves small samples out."
         )
-
-
-def _noise_notes(comparison: Comparison) -> Iterator[str]:
-    if comparison.uncertainty is None:
-        return
-    yield f"Noise: {describe_noise(comparison)}"
-    if unreliable(comparison):
-        yield NOISY
-
-
-def _unit_notes(comparison: Comparison) -> Iterator[str]:
-    if comparison.calibration is not None:
-        yield comparison.calibration.describe()
-
-
-def _landmark_notes(comparison: Comparison) -> Iterator[str]:
-    agreement = comparison.landmark_agreement
-    if agreement is not None:
-        yield f"Landmarks stood for the cells: {agreement}."
 
 
 def _text(warning: warnings.WarningMessage) -> str:

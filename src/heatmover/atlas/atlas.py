@@ -29,9 +29,8 @@ from heatmover._validation import (
     sample_columns,
 )
 from heatmover._words import counted, find, listed, percent, quoted, quoted_path
-from heatmover.analysis.comparison import check_model, fit_samples
+from heatmover.analysis.comparison import Units, check_model, check_units, fit_samples
 from heatmover.analysis.landmarking import place_landmarks
-from heatmover.analysis.units import Units, check_units
 from heatmover.atlas.coverage import RANKED, CellDraw, Coverage, Support, hold_out, support_bytes
 from heatmover.atlas.features import Features, Ranges, check_names, check_unmoved, code_labels, raw_blocks
 from heatmover.atlas.placing import PLACEMENTS, UNIT, Placement, around, count_at, share_among

@@ -16,26 +16,32 @@ from rich.text import Text
 from heatmover._progress import SILENT, Progress
 from heatmover._typing import Int32, Int64, Intp
 from heatmover._words import counted, listed, unused
-from heatmover.analysis.cautions import MOST_CELLS, SMALL_SAMPLE, CellLook, cell_cautions, look_at, table_cautions
-from heatmover.analysis.cell_types import annotate, check_reference
-from heatmover.analysis.clusters import clusters_wanted
-from heatmover.analysis.comparers import draw_equally
-from heatmover.analysis.comparison import Comparison, compare
+from heatmover.analysis.cautions import (
+    MOST_CELLS,
+    NOISY,
+    SMALL_SAMPLE,
+    CellLook,
+    cell_cautions,
+    look_at,
+    table_cautions,
+    unreliable,
+)
+from heatmover.analysis.cell_types import annotate, check_reference, clusters_wanted
+from heatmover.analysis.comparison import Comparison, check_enough_samples, check_units, compare
 from heatmover.analysis.landmarking import LANDMARKS, LANDMARKS_ABOVE
-from heatmover.analysis.noise import NOISY, unreliable
 from heatmover.analysis.parameters import StudyParameters
-from heatmover.analysis.record import Clock
 from heatmover.analysis.study import (
+    Clock,
     check_alignment,
     check_block,
     check_components,
     check_noise,
     choose_variables,
     covariates_of,
+    draw_equally,
     enough_cells,
     wanted_variables,
 )
-from heatmover.analysis.units import check_enough_samples, check_units
 from heatmover.analysis.variables import kind_of, read_variables
 from heatmover.cli._settings import Settings, in_options
 from heatmover.cli._summary import columns_of, hanging, short, show_candidates

@@ -10,9 +10,8 @@ import numpy.typing as npt
 from heatmover._typing import Intp
 from heatmover._validation import as_array, check_integer, check_option
 from heatmover._words import counted, quoted
-from heatmover.analysis.cell_types import LEVEL, CellContrast, annotate
+from heatmover.analysis.cell_types import LEVEL, CellContrast, SampleComposition, annotate, shares_of
 from heatmover.analysis.comparison import Comparison
-from heatmover.analysis.composition import SampleComposition, shares_of
 from heatmover.analysis.study import Study
 from heatmover.attribution import Drivers, Explanation, GroupContrast
 from heatmover.drawing.cells import PartBars, arranged, draw_composition, draw_drivers, draw_parts, draw_points

@@ -19,10 +19,9 @@ from heatmover._files import plain, replacing
 from heatmover._typing import Float64, Int64
 from heatmover._validation import import_extra
 from heatmover._words import counted, naturally
-from heatmover.analysis.cell_types import LEVEL, CellContrast, CellType
+from heatmover.analysis.cautions import named_floors, pair_counts
+from heatmover.analysis.cell_types import LEVEL, CellContrast, CellType, SampleComposition
 from heatmover.analysis.comparison import Comparison, Intervals
-from heatmover.analysis.composition import SampleComposition
-from heatmover.analysis.noise import named_floors, pair_counts
 from heatmover.analysis.study import Study, study_comparison
 from heatmover.analysis.variables import kind_of, label
 from heatmover.drawing.heatmap import leaf_order

@@ -20,20 +20,20 @@ from heatmover._version import __version__
 from heatmover._words import counted, readable
 from heatmover.analysis.cautions import MOST_CELLS, look_at
 from heatmover.analysis.cell_types import Annotation
-from heatmover.analysis.comparers import Compared, draw_equally
 from heatmover.analysis.comparison import (
     BIASES,
     Comparison,
+    Units,
     check_all_pairs,
     check_model,
+    check_units,
     compare_embedded,
     fit_samples,
 )
 from heatmover.analysis.landmarking import LANDMARKS, landmark_agreement
 from heatmover.analysis.parameters import StudyParameters
-from heatmover.analysis.study import Study
 from heatmover.analysis.study import study_cohort as study_with
-from heatmover.analysis.units import Units, check_units
+from heatmover.analysis.study import Compared, Study, draw_equally
 from heatmover.cohort import Cohort
 from heatmover.cohort import read_cohort as read_whole_cohort
 from heatmover.cohort.cohort import ShiftedReader

@@ -13,8 +13,7 @@ import scipy.sparse as sp
 from heatmover._typing import Int32
 from heatmover._validation import check_sparse
 from heatmover._words import counted, find, listed, quoted, verb
-from heatmover.analysis.comparison import compare
-from heatmover.analysis.units import Units
+from heatmover.analysis.comparison import Units, compare
 from heatmover.cohort import read_cohort
 from heatmover.cohort.formats.anndata import DEFAULT_REPRESENTATION
 from heatmover.cohort.read import MOST_COLUMNS

@@ -16,9 +16,8 @@ from heatmover._typing import Float64, Int32, Int64, Intp
 from heatmover._validation import check_integer, check_option, import_extra
 from heatmover._version import __version__
 from heatmover._words import counted, distinct, find, quoted
-from heatmover.analysis.cell_types import annotate
+from heatmover.analysis.cell_types import SampleComposition, annotate, shares_of
 from heatmover.analysis.comparison import Comparison
-from heatmover.analysis.composition import SampleComposition, shares_of
 from heatmover.cohort.samples import SampleTable
 from heatmover.errors import InvalidInputError, argument
 from heatmover.manifold import classical_scaling, diffusion_map, phate, sample_graph, umap
@@ -34,7 +33,6 @@ __all__ = [
     "composed",
     "names_to_store",
     "pack",
-    "parts_of_samples",
     "read_labels",
     "samples",
     "scale_summary",
@@ -354,29 +352,6 @@ def assemble(
         As in `samples`, checked.
     """
     anndata = import_extra("anndata", package="anndata", extra="cohort")
-    parts = parts_of_samples(
-        packed, table, varying, k=k, n_components=n_components, maps=maps, random_state=random_state
-    )
-    return anndata.AnnData(**parts)
-
-
-def parts_of_samples(
-    packed: Mapping[str, Any],
-    table: Any,
-    varying: Sequence[str],
-    *,
-    k: int = 10,
-    n_components: int = 10,
-    maps: Sequence[str] = ("mds", "diffusion"),
-    random_state: int = 0,
-) -> dict[str, Any]:
-    """Return what the AnnData of samples is made of: ``obs``, ``obsm``, ``obsp`` and ``uns``.
-
-    Parameters
-    ----------
-    packed, table, varying, k, n_components, maps, random_state
-        As in `assemble`.
-    """
     distances = packed["distances"]
     neighbors = min(check_integer("k", k, minimum=1), len(distances) - 1)
     scaling, shares = classical_scaling(distances, min(n_components, len(distances)))
@@ -386,12 +361,12 @@ def parts_of_samples(
     }
     if "embedding" in packed:
         obsm["X_heatmover"] = packed["embedding"]
-    return {
-        "obs": table,
-        "obsm": obsm,
-        "obsp": {"distances": distances, "connectivities": sp.csr_matrix(sample_graph(distances, k=neighbors))},
-        "uns": _notes(packed, varying, shares, neighbors),
-    }
+    return anndata.AnnData(
+        obs=table,
+        obsm=obsm,
+        obsp={"distances": distances, "connectivities": sp.csr_matrix(sample_graph(distances, k=neighbors))},
+        uns=_notes(packed, varying, shares, neighbors),
+    )
 
 
 def _notes(packed: Mapping[str, Any], varying: Sequence[str], shares: Float64, neighbors: int) -> dict[str, Any]:

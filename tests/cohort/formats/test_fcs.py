@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from heatmover.analysis.record import input_record
+from heatmover.analysis.study import input_record
 from heatmover.cohort import read_cohort
 from heatmover.cohort.formats.fcs import LINEAR, Logicle
 from heatmover.errors import InvalidInputError
