@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 import scipy.sparse as sp
+from threadpoolctl import threadpool_limits
 
 from heatmover._progress import SILENT, Progress
 from heatmover._readonly import ReadOnlyArrays
@@ -28,7 +29,7 @@ from heatmover.cohort import Cohort
 from heatmover.cohort.draw import draw_cells
 from heatmover.cohort.samples import encode
 from heatmover.errors import InvalidInputError, argument
-from heatmover.graphs.centers import CenterSearch, move_centers
+from heatmover.graphs.centers import CenterSearch
 from heatmover.measures import is_missing
 from heatmover.statistics.permutations import within_reach
 
@@ -603,7 +604,7 @@ def cluster_cells(
         raise InvalidInputError(
             f"{argument('clusters')} of at most {different}, the number of different cells", str(n_clusters)
         )
-    centers = _centers(drawn, n_clusters, random_state, threads)
+    centers = _centers(drawn, n_clusters, random_state)
     search, codes = CenterSearch.for_many(centers, cohort.n_cells), np.empty(cohort.n_cells, dtype=np.int32)
     done = 0
     for block, _ in cohort.chunks():
@@ -618,42 +619,15 @@ def cluster_cells(
     return annotate("cluster", (place[codes], names), cohort.n_cells)
 
 
-def _centers(points: Float64, n_clusters: int, seed: int, threads: int) -> Float64:
-    """Return the centres of the best of several runs of k-means, each until no cell changes its cluster."""
-    best, least = points[:n_clusters], np.inf
-    for run in range(STARTS):
-        centers = _start(points, n_clusters, np.random.default_rng([seed, run]))
-        before = np.full(len(points), -1)
-        for _ in range(MOST_MOVES):
-            nearest, squares = CenterSearch(centers).nearest(points, threads)
-            if np.array_equal(nearest, before):
-                break
-            centers, before = _moved(points, nearest, squares, centers), nearest
-        total = float(squares.sum())
-        if total < least:
-            best, least = centers, total
-    return best
+def _centers(points: Float64, n_clusters: int, seed: int) -> Float64:
+    """Return the centers of the best of several runs of k-means; on one thread, so that sums are always the same."""
+    # Here, because it takes a while to import.
+    from sklearn.cluster import KMeans
 
-
-def _moved(points: Float64, nearest: Int64, squares: Float64, centers: Float64) -> Float64:
-    """Return the mean of each cluster; one that lost all its cells begins anew at the cell farthest from its centre."""
-    moved = move_centers(points, nearest, centers)
-    empty = np.flatnonzero(np.bincount(nearest, minlength=len(centers)) == 0)
-    moved[empty] = points[np.argsort(-squares, kind="stable")[: empty.size]]
-    return moved
-
-
-def _start(points: Float64, n_clusters: int, rng: np.random.Generator) -> Float64:
-    """Return cells drawn by k-means++ (Arthur and Vassilvitskii 2007): each far from those before, with luck."""
-    chosen = [int(rng.integers(len(points)))]
-    squares = np.square(points - points[chosen[0]]).sum(axis=1)
-    for _ in range(n_clusters - 1):
-        heights = np.cumsum(squares)
-        # Below the last height, and at a cell that is none of those chosen: their own steps have no height.
-        place = int(np.searchsorted(heights, rng.random() * heights[-1], side="right"))
-        chosen.append(min(place, len(points) - 1))
-        squares = np.minimum(squares, np.square(points - points[chosen[-1]]).sum(axis=1))
-    return points[chosen]
+    random = np.random.RandomState(np.random.PCG64(seed))
+    with threadpool_limits(1):
+        found = KMeans(n_clusters, n_init=STARTS, max_iter=MOST_MOVES, tol=0, random_state=random).fit(points)
+    return np.asarray(found.cluster_centers_)
 
 
 def _names(cohort: Cohort, centers: Float64, drawn: Float64) -> tuple[str, ...]:

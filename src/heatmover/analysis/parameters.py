@@ -15,6 +15,7 @@ from heatmover.errors import InvalidInputError, argument
 from heatmover.statistics.designs import formula_names
 
 __all__ = [
+    "COMPARED",
     "METHOD",
     "RUN",
     "TESTS",
@@ -29,6 +30,8 @@ __all__ = [
 
 # Headings under which the command line lists parameters.
 TESTS, METHOD, RUN = "Variables of samples", "Method", "Output and run"
+# What `heatmover.compare` takes of them.
+COMPARED = ("n_neighbors", "landmarks", "equal_cells", "bias", "n_bootstrap", "units", "random_state")
 # Intervals rest on a variance over replicates, whose relative error is sqrt(2 / replicates): 45 % with 10.
 FEWEST_REPLICATES = 10
 

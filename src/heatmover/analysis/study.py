@@ -57,7 +57,7 @@ from heatmover.analysis.examination import (
     examine_design,
     out_of_reach,
 )
-from heatmover.analysis.parameters import StudyParameters
+from heatmover.analysis.parameters import COMPARED, StudyParameters
 from heatmover.analysis.variables import as_groups, read_variables
 from heatmover.cohort import Cohort
 from heatmover.cohort.draw import EqualDraw, draw_from, drawn_cohort, equal_count
@@ -262,12 +262,9 @@ class InMemory:
         shape = (len(kept), codes.size)
         weights = sp.csr_array((np.ones(codes.size), (codes, np.arange(codes.size))), shape=shape)
         samples = measures_from_weights(weights, names=[cohort.names[i] for i in kept])
-        comparison = compare(
-            points, samples, n_neighbors=parameters.n_neighbors, landmarks=parameters.landmarks,
-            bias=parameters.bias, n_bootstrap=parameters.n_bootstrap, units=parameters.units,
-            random_state=parameters.random_state, n_jobs=self.n_jobs, progress=progress,
-        )  # fmt: skip
-        comparison = replace(comparison, drawn=drawn)
+        # Cells were drawn already, so that types are those of the cells drawn.
+        settings = {name: getattr(parameters, name) for name in COMPARED} | {"equal_cells": False}
+        comparison = replace(compare(points, samples, n_jobs=self.n_jobs, progress=progress, **settings), drawn=drawn)
         if annotation is None:
             return Compared(comparison, look=look)
         annotation = annotation._replace(codes=annotation.codes[inside])

@@ -62,8 +62,6 @@ __all__ = [
 
 INPUT, LARGE = "Input", "Cells that do not fit into memory"
 HEADINGS = (None, INPUT, TESTS, METHOD, LARGE, RUN)
-# What --equal-cells means without a number.
-SMALLEST = "smallest"
 DEFAULT_MEMORY = "4 GB"
 # The embedding of a demo has about 4 * 10 * samples^2 * cells bytes: this is 3 GB, which most machines have.
 LARGEST_DEMO = 80_000_000
@@ -534,8 +532,13 @@ def number(text: str, words: Mapping[str, Any]) -> Any:
 
 
 def spelled_out(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a command, with what --equal-cells means where no number follows it."""
+    """Yield the words of a command, with what an option means, such as --equal-cells, where no number follows it."""
+    bare = {
+        OPTIONS[name]: next(iter(told.words))
+        for name, told in descriptions(StudyParameters).items()
+        if (told.metavar or "").startswith("[")
+    }
     for word, following in zip(words, [*words[1:], ""], strict=False):
         yield word
-        if word == OPTIONS["equal_cells"] and following != SMALLEST and isinstance(number(following, {}), str):
-            yield SMALLEST
+        if word in bare and following != bare[word] and isinstance(number(following, {}), str):
+            yield bare[word]

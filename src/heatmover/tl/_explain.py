@@ -13,6 +13,7 @@ from heatmover._words import counted, find, find_all, quoted
 from heatmover.analysis.cell_types import Annotation, CellContrast, CellMasses, annotate, contrast_cells
 from heatmover.analysis.comparison import Comparison, compare, in_units
 from heatmover.analysis.examination import label
+from heatmover.analysis.parameters import COMPARED
 from heatmover.attribution import GroupContrast, explain_groups
 from heatmover.attribution.contrast import choose_groups, first_of_order
 from heatmover.calibration import Calibration, Curve
@@ -27,8 +28,6 @@ __all__ = ["explain"]
 
 # What `sample_distances` writes beside it.
 TAKEN = ("params", "names", "sizes", "distances", "embedding", "scales", "landmarks", "drawn", "intervals", "units")
-# What it was told and tells `compare`; units come from what is stored.
-SETTINGS = ("n_neighbors", "equal_cells", "bias", "n_bootstrap", "random_state")
 # Distances that are computed again differ by rounding in float32, and by no more.
 SAME = 1e-3
 
@@ -285,7 +284,10 @@ def _again(adata: Any, stored: Mapping[str, Any]) -> tuple[Comparison, CellMasse
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # all was said when the distances were made
         places, measures = _input(adata, asked)
-        settings = {name: _plain(asked[name]) for name in SETTINGS if name in asked}
+        # Units come from what is stored.
+        settings = {
+            name: _plain(asked[name]) for name in COMPARED if name in asked and name not in ("landmarks", "units")
+        }
         result = compare(
             places, measures, model=model, landmarks=_plain(asked["landmarks"]) if many else None, **settings
         )
