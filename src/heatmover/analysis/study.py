@@ -62,7 +62,7 @@ from heatmover.analysis.variables import as_groups, read_variables
 from heatmover.cohort import Cohort
 from heatmover.cohort.draw import EqualDraw, draw_from, drawn_cohort, equal_count
 from heatmover.cohort.values import block_rows
-from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, Sentence, argument
+from heatmover.errors import EmbeddingWarning, GraphWarning, HeatmoverError, InvalidInputError, Sentence, argument
 from heatmover.measures import is_missing, measures_from_weights
 from heatmover.metrics import centered_ranks
 from heatmover.statistics import Design, DesignResult
@@ -73,12 +73,14 @@ __all__ = [
     "Compared",
     "Comparer",
     "InMemory",
+    "SampleDesign",
     "Study",
     "StudyRecord",
     "check_alignment",
     "check_block",
     "check_components",
     "check_noise",
+    "check_study",
     "choose_variables",
     "covariates_of",
     "draw_equally",
@@ -87,7 +89,6 @@ __all__ = [
     "study_cohort",
     "study_comparison",
     "versions",
-    "wanted_variables",
 ]
 
 
@@ -504,7 +505,7 @@ class Study:
         return f"Study({self.headline()})"
 
 
-class _Design(NamedTuple):
+class SampleDesign(NamedTuple):
     """What is asked of the samples: variables, those to examine, blocks by name, covariates, and notes so far."""
 
     table: Any
@@ -570,23 +571,12 @@ def study_cohort(
         raise InvalidInputError("n_jobs in the comparer", f"n_jobs={n_jobs} beside it", "give it to the comparer alone")
     comparer.check(asked)
     watch = Clock(progress)
-    kept = enough_cells(cohort, asked.min_cells)
-    check_noise(cohort, kept, asked)
-    if asked.units is not None:
-        check_enough_samples(len(kept))
-    for name in (*asked.numeric, *asked.categorical):
-        cohort.variable(name)
-    table = read_variables(cohort.samples.iloc[kept], asked.numeric, asked.categorical)
-    chosen = choose_variables(cohort, table, wanted_variables(asked), (*asked.blocks, *asked.design))
-    if asked.reference is not None:
-        check_reference(asked.reference, {name: table[name].tolist() for name in chosen})
-    blocks = {name: check_block(cohort.variable(name).iloc[kept], name) for name in asked.blocks} or None
-    covariates = covariates_of(cohort, table, blocks, asked)
+    kept, design = check_study(cohort, asked)
+    assert design is not None
     aligned, moved = cohort, tuple[str, ...]()
     if asked.align_batch is not None:
-        check_alignment(cohort, table, asked)
         watch.stage("align batches", 1)
-        aligned, alignment = align_cohort(cohort, kept, *_batches(table, asked))
+        aligned, alignment = align_cohort(cohort, kept, *_batches(design.table, asked))
         moved = (alignment.describe(asked.align_batch),)
         watch.advance()
     annotation, told = _annotation(cohort, aligned, asked, getattr(comparer, "n_jobs", None), watch)
@@ -600,9 +590,77 @@ def study_cohort(
         _check_whole(compared.comparison)
     watch.advance()
     return _finish(
-        compared, _Design(table, chosen, blocks, covariates, notes), watch,
-        source=input_record(cohort), parameters=asked.record() | {"variables": list(chosen)}, how=comparer.record(),
+        compared, design._replace(notes=notes), watch, source=input_record(cohort),
+        parameters=asked.record() | {"variables": list(design.chosen)}, how=comparer.record(),
     )  # fmt: skip
+
+
+def check_study(
+    cohort: Cohort, asked: StudyParameters, refusals: list[str] | None = None
+) -> tuple[Intp, SampleDesign | None]:
+    """Return the samples to compare and what is asked of them, before any cell is read, or raise if that cannot be.
+
+    Parameters
+    ----------
+    cohort, asked
+        The samples, and the parameters of the study.
+    refusals
+        Every reason against the study is appended here instead of raised, so that a reader can fix all of them; the
+        samples are then all, and their design None, where it is theirs that cannot be.
+    """
+    kept = np.arange(len(cohort.names))
+    with _noted(refusals):
+        kept = enough_cells(cohort, asked.min_cells)
+    with _noted(refusals):
+        check_noise(cohort, kept, asked)
+    with _noted(refusals):
+        equal_count(asked.equal_cells, cohort.sizes[kept], [cohort.names[i] for i in kept])
+    if asked.units is not None:
+        with _noted(refusals):
+            check_units(asked.units)
+        with _noted(refusals):
+            check_enough_samples(len(kept))
+    before, table, chosen = len(refusals or ()), cohort.samples.iloc[kept], list[str]()
+    for name in (*asked.numeric, *asked.categorical):
+        with _noted(refusals):
+            cohort.variable(name)
+    with _noted(refusals):
+        table = read_variables(table, asked.numeric, asked.categorical)
+    wanted = asked.variables if asked.formula is None else asked.design
+    for names in (None,) if wanted is None else [[name] for name in dict.fromkeys(wanted)]:
+        with _noted(refusals):
+            chosen += choose_variables(cohort, table, names, (*asked.blocks, *asked.design))
+    cells = asked.cells
+    if refusals is not None and cells is not None and clusters_wanted(cohort, asked) is None:
+        with _noted(refusals):
+            annotate(cells, cohort.annotation(cells), cohort.n_cells)
+    if asked.reference is not None and chosen:
+        with _noted(refusals):
+            check_reference(asked.reference, {name: table[name].tolist() for name in chosen})
+    blocks: dict[str, Sequence[object]] = {}
+    for name in asked.blocks:
+        with _noted(refusals):
+            blocks[name] = check_block(cohort.variable(name).iloc[kept], name)
+    if len(refusals or ()) > before:
+        return kept, None
+    covariates = None
+    with _noted(refusals):
+        covariates = covariates_of(cohort, table, blocks or None, asked)
+    if asked.align_batch is not None:
+        with _noted(refusals):
+            check_alignment(cohort, table, asked)
+    return kept, SampleDesign(table, chosen, blocks or None, covariates, ())
+
+
+@contextmanager
+def _noted(refusals: list[str] | None) -> Iterator[None]:
+    """Note an error among others, if there is a list of them, or let it pass."""
+    try:
+        yield
+    except HeatmoverError as error:
+        if refusals is None:
+            raise
+        refusals.append(error.sentence)
 
 
 def _annotation(
@@ -700,7 +758,7 @@ def study_comparison(
     )  # fmt: skip
     record = asked.record() | {"variables": chosen}
     return _finish(
-        Compared(comparison, annotation), _Design(table, chosen, tied or None, covariates, ()), watch,
+        Compared(comparison, annotation), SampleDesign(table, chosen, tied or None, covariates, ()), watch,
         source=source, parameters={name: record[name] for name in decided}, how={"how": "before"},
     )  # fmt: skip
 
@@ -716,7 +774,7 @@ def _named_blocks(blocks: Any) -> dict[str, Any]:
 
 def _finish(
     compared: Compared,
-    design: _Design,
+    design: SampleDesign,
     watch: Clock,
     *,
     source: Mapping[str, Any] | None,
@@ -774,7 +832,7 @@ def _finish(
 
 
 def _terms(
-    comparison: Comparison, findings: Sequence[Finding], design: _Design, parameters: Mapping[str, Any]
+    comparison: Comparison, findings: Sequence[Finding], design: SampleDesign, parameters: Mapping[str, Any]
 ) -> tuple[DesignResult | None, tuple[str, ...]]:
     """Return what each term of the design explains, and a note if that cannot be told."""
     first = next((found for found in findings if found.answer is not None), None)
@@ -795,7 +853,7 @@ def _terms(
     return found, ()
 
 
-def _after_covariates(design: _Design, finding: Finding) -> tuple[Bool, Design]:
+def _after_covariates(design: SampleDesign, finding: Finding) -> tuple[Bool, Design]:
     """Return which samples have a value of a variable, and the covariates and then the variable as their design."""
     values = design.table[finding.variable].tolist()
     known = np.array([not is_missing(value) for value in values], dtype=bool)
@@ -816,7 +874,11 @@ def _those(blocks: Mapping[str, Sequence[object]] | None, known: Bool) -> Mappin
 
 
 def _contrast(
-    compared: Compared, design: _Design, findings: Sequence[Finding], tests: Mapping[str, Any], reference: str | None
+    compared: Compared,
+    design: SampleDesign,
+    findings: Sequence[Finding],
+    tests: Mapping[str, Any],
+    reference: str | None,
 ) -> CellContrast:
     """Return which cell types differ between the groups of the first variable that has groups, and the reference."""
     tested = [found for found in findings if found.kind == "groups" and found.answer is not None]
@@ -899,11 +961,6 @@ def choose_variables(
                 f"{quoted(name)} to differ between samples", f"{found} in all {len(table)}", "choose another variable"
             )
     return list(dict.fromkeys(variables))
-
-
-def wanted_variables(asked: StudyParameters) -> Sequence[str] | None:
-    """Return the variables to test, or None for all: those of the formula if there is one."""
-    return asked.variables if asked.formula is None else asked.design
 
 
 def covariates_of(cohort: Cohort, table: Any, blocks: Any | None, asked: StudyParameters) -> Design | None:

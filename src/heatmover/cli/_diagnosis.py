@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
@@ -26,31 +27,26 @@ from heatmover.analysis.cautions import (
     table_cautions,
     unreliable,
 )
-from heatmover.analysis.cell_types import annotate, check_reference, clusters_wanted
-from heatmover.analysis.comparison import Comparison, check_enough_samples, check_units, compare
+from heatmover.analysis.comparison import Comparison, compare
 from heatmover.analysis.landmarking import LANDMARKS, LANDMARKS_ABOVE
 from heatmover.analysis.parameters import StudyParameters
 from heatmover.analysis.study import (
     Clock,
-    check_alignment,
-    check_block,
+    SampleDesign,
     check_components,
-    check_noise,
+    check_study,
     choose_variables,
-    covariates_of,
     draw_equally,
-    enough_cells,
-    wanted_variables,
 )
 from heatmover.analysis.variables import kind_of, read_variables
 from heatmover.cli._settings import Settings, in_options
 from heatmover.cli._summary import columns_of, hanging, short, show_candidates
 from heatmover.cli._terminal import clean, output, watched
 from heatmover.cohort import Cohort
-from heatmover.cohort.draw import draw_cells, equal_count
+from heatmover.cohort.draw import draw_cells
 from heatmover.cohort.read import format_of
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
-from heatmover.errors import EmbeddingWarning, GraphWarning, HeatmoverError, InvalidInputError
+from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.graphs import Diagnosis, Graph
 from heatmover.measures import measures_from_labels
 
@@ -126,10 +122,8 @@ class Checkup:
 
 def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     """Look at a cohort without changing anything."""
-    refusals, asked = list(_refusals(cohort, settings)), settings.study
-    kept = np.flatnonzero(cohort.sizes >= (asked.min_cells or 1))
-    if not kept.size:  # among the refusals
-        kept = np.arange(len(cohort.names))
+    refusals, asked = list[str](), settings.study
+    kept, design = check_study(cohort, asked, refusals)
     progress.stage("draw cells", 1)
     compared, own = _compared(cohort, kept, settings)
     points, codes = draw_cells(compared, MOST_CELLS, settings.study.random_state, own)
@@ -146,7 +140,10 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
         diagnosis = graph.diagnose()
         watch.end()
         if not settings.study.allow_components:
-            refusals += _tried(check_components, graph.node_affinity, graph.gather(np.ones((1, len(points))))[0])
+            try:
+                check_components(graph.node_affinity, graph.gather(np.ones((1, len(points))))[0])
+            except InvalidInputError as error:
+                refusals.append(error.sentence)
         progress.advance()
         progress.stage("assess noise", 1)
         whole = len(points) == compared.sizes[own].sum() == _nodes(settings, len(points))
@@ -155,7 +152,7 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
         progress.advance()
     advice = (
         *cell_cautions(cohort, kept, asked, look),
-        *_table_cautions(cohort, kept, compared.sizes[own], asked),
+        *_table_cautions(design, compared.sizes[own], asked),
         *noise_cautions(noise, asked),
     )
     watch.end()
@@ -171,51 +168,6 @@ def _compared(cohort: Cohort, kept: Intp, settings: Settings) -> tuple[Cohort, I
         return cohort, kept
 
 
-def _refusals(cohort: Cohort, settings: Settings) -> Iterator[str]:
-    """Yield every reason why `compare` would refuse before it makes a graph, not the first only."""
-    asked, kept = settings.study, np.arange(len(cohort.names))
-    try:
-        kept = enough_cells(cohort, asked.min_cells)
-    except InvalidInputError as error:
-        yield error.sentence
-    table, cells = cohort.samples.iloc[kept], asked.cells
-    yield from _tried(check_noise, cohort, kept, asked)
-    yield from _tried(equal_count, asked.equal_cells, cohort.sizes[kept], [cohort.names[i] for i in kept])
-    if asked.units is not None:
-        yield from _tried(check_units, asked.units)
-        yield from _tried(check_enough_samples, len(kept))
-    for name in (*asked.numeric, *asked.categorical):
-        yield from _tried(cohort.variable, name)
-    yield from _tried(read_variables, table, asked.numeric, asked.categorical)
-    for name in wanted_variables(asked) or ():
-        yield from _tried(choose_variables, cohort, table, [name], asked.blocks)
-    if cells is not None and clusters_wanted(cohort, asked) is None:
-        yield from _tried(lambda: annotate(cells, cohort.annotation(cells), cohort.n_cells))
-    if asked.reference is not None:
-        named = [name for name in wanted_variables(asked) or table.columns if name in table.columns]
-        yield from _tried(check_reference, asked.reference, {name: table[name].tolist() for name in named})
-    blocks, refused = {}, []
-    for name in asked.blocks:
-        try:
-            blocks[name] = check_block(cohort.variable(name).iloc[kept], name)
-        except InvalidInputError as error:
-            refused.append(error.sentence)
-    yield from refused
-    if asked.design and not refused and not _tried(read_variables, table, asked.numeric, asked.categorical):
-        read = read_variables(table, asked.numeric, asked.categorical)
-        yield from _tried(covariates_of, cohort, read, blocks or None, asked)
-        if asked.align_batch is not None:
-            yield from _tried(check_alignment, cohort, read, asked)
-
-
-def _tried(check: Callable[..., object], *arguments: Any) -> list[str]:
-    try:
-        check(*arguments)
-    except HeatmoverError as error:
-        return [error.sentence]
-    return []
-
-
 def _graph(points: npt.NDArray[Any], settings: Settings) -> Graph:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GraphWarning)
@@ -224,20 +176,14 @@ def _graph(points: npt.NDArray[Any], settings: Settings) -> Graph:
         return Graph.from_points(points, n_neighbors=count, random_state=seed, n_jobs=n_jobs)
 
 
-def _table_cautions(cohort: Cohort, kept: Intp, sizes: Int64, asked: StudyParameters) -> Iterator[str]:
+def _table_cautions(design: SampleDesign | None, sizes: Int64, asked: StudyParameters) -> Iterator[str]:
     """Yield what a study would say of the table of samples; nothing where it would refuse the table."""
-    table = cohort.samples.iloc[kept]
-    try:
-        table = read_variables(table, asked.numeric, asked.categorical)
-        chosen = choose_variables(cohort, table, wanted_variables(asked), (*asked.blocks, *asked.design))
-        blocks = {name: check_block(cohort.variable(name).iloc[kept], name) for name in asked.blocks} or None
+    if design is not None:
         yield from table_cautions(
-            table, chosen, sizes, blocks=blocks, adjust=asked.design, numeric=asked.numeric,
+            design.table, design.chosen, sizes, blocks=design.blocks, adjust=asked.design, numeric=asked.numeric,
             categorical=asked.categorical, bias=asked.bias, n_permutations=asked.n_permutations,
             random_state=asked.random_state,
         )  # fmt: skip
-    except InvalidInputError:  # among the refusals
-        return
 
 
 def assess_noise(
@@ -428,8 +374,9 @@ def _costs(cost: tuple[float, int] | None, asked: StudyParameters) -> Iterator[t
 
 def _show_variables(console: Console, cohort: Cohort, asked: StudyParameters) -> None:
     table = columns_of("variable", "kind", "values", "missing")
-    refused = _tried(read_variables, cohort.samples, asked.numeric, asked.categorical)
-    samples = cohort.samples if refused else read_variables(cohort.samples, asked.numeric, asked.categorical)
+    samples = cohort.samples
+    with suppress(InvalidInputError):  # among the refusals
+        samples = read_variables(samples, asked.numeric, asked.categorical)
     for name in list(samples.columns)[:VARIABLES_SHOWN]:
         column = samples[name]
         known = column.dropna()
