@@ -97,7 +97,7 @@ COUNTED = re.compile(
 # Texts, whose noun is not counted, and numbers that are always many.
 NO_NUMBERS = {
     "argument('k', k)", "argument('n_pairs', n_pairs)", "argument('numeric')", "cohort.n_dimensions", "kind", "name",
-    "n_centers", "pairs['all']", "scales", "side", "size", "told", "words", "floor['cells']", "max(BINS)",
+    "n_centers", "pairs['all']", "scales", "side", "size", "told", "told[0]", "words", "floor['cells']", "max(BINS)",
     "len(covered)", "' x '.join(map(str, how['shape']))", "len(parts)", "count", "least",
 }  # fmt: skip
 

@@ -32,8 +32,8 @@ from heatmover.analysis.comparison import (
 )
 from heatmover.analysis.landmarking import LANDMARKS, landmark_agreement
 from heatmover.analysis.parameters import StudyParameters
-from heatmover.analysis.study import study_cohort as study_with
 from heatmover.analysis.study import Compared, Study, draw_equally
+from heatmover.analysis.study import study_cohort as study_with
 from heatmover.cohort import Cohort
 from heatmover.cohort import read_cohort as read_whole_cohort
 from heatmover.cohort.cohort import ShiftedReader
