@@ -10,7 +10,7 @@ import shutil
 import stat
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -136,6 +136,7 @@ def _begin(aside: Path, out: Path, ends: ExitStack) -> None:
     """Make the folder of a run, or raise if another run is at work; the system frees the lock of a dead one."""
     before = out.absolute().parent / aside.name  # where a run began when the folder was not there yet
     for folder in (before, aside) if before.is_dir() and before != aside else (aside,):
+        ends.callback(_remove, folder)
         folder.mkdir(exist_ok=True)
         lock = lock_file(folder / LOCK)
         ends.callback(os.close, lock)
@@ -145,10 +146,20 @@ def _begin(aside: Path, out: Path, ends: ExitStack) -> None:
                 "one at work",
                 f"wait for it, or choose another {argument('out')}",
             )
-        ends.callback(shutil.rmtree, folder, ignore_errors=True)
     for name in (NEW, OLD):
         shutil.rmtree(aside / name, ignore_errors=True)
         (aside / name).mkdir(parents=True)  # a run that ended meanwhile may have removed the folder
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder of a run, wherever the run was interrupted, unless another run is at work there."""
+    with suppress(OSError):
+        lock = lock_file(folder / LOCK)
+        try:
+            if try_lock(lock) is not False:
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
 
 
 def _deliver(aside: Path, out: Path, names: Sequence[str]) -> None:
