@@ -153,9 +153,10 @@ def null_p_values(make, design, concentration, run):
             rows.append(left[k][:count])
             left[k] = left[k][count:]
             labels += [f"{sample:03}"] * len(rows[-1])
-    result = hm.compare(points[np.concatenate(rows)], labels, bias="corrected", n_jobs=1, random_state=run)
+    cells = points[np.concatenate(rows)]
+    raw, result = (hm.compare(cells, labels, bias=bias, n_jobs=1, random_state=run) for bias in ("raw", "corrected"))
     groups = np.repeat(["few", "many"], [few, many])
-    tested = (result.uncertainty.distances, result.test_distances)
+    tested = (raw.distances, result.test_distances)
     return [permanova(distances, groups, n_permutations=199, random_state=run).p_value for distances in tested]
 
 

@@ -45,8 +45,8 @@ LAYERS: list[set[str]] = [
 PROMISED = ["cohort", "drawing", "analysis", "scale", "atlas", "tl", "pl", "report", "cli"]
 
 # Installed with heatmover itself; every other package is an extra and must be imported inside a function.
-# llvmlite is numba's own.
-CORE = {"numpy", "scipy", "sklearn", "numba", "llvmlite", "threadpoolctl"}
+# llvmlite is numba's own, joblib scikit-learn's.
+CORE = {"numpy", "scipy", "sklearn", "joblib", "numba", "llvmlite", "threadpoolctl"}
 # By the name of the module or package at the top.
 LOADS_EXTRAS = {
     "cli": {"typer", "rich"},

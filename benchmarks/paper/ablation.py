@@ -100,7 +100,7 @@ def by_threshold(roll: Roll) -> Found:
     for delta in THRESHOLDS:
         yield from compact(delta, delta)
     yield from compact("paper", PAPER_THRESHOLD, n_scales=PAPER_SCALES)
-    yield from compact("centres", PAPER_THRESHOLD, n_scales=PAPER_SCALES, compress_by="centres")
+    yield from compact("centers", PAPER_THRESHOLD, n_scales=PAPER_SCALES, compress_by="centers")
     # The library keeps at least 256 cells per scale; the paper keeps as many as the rank.
     with patch.object(preparation, "FEWEST_REGIONS", 1):
         for delta in RANK_ONLY:
@@ -275,8 +275,8 @@ def rows_of(runs: Runs) -> list[list[str]]:
         row(
             runs,
             "rank",
-            "centres",
-            f"(b, c) δ = {PAPER_THRESHOLD:g}, {PAPER_SCALES} scales, densities at the centres, {features('centres')}",
+            "centers",
+            f"(b, c) δ = {PAPER_THRESHOLD:g}, {PAPER_SCALES} scales, densities at the centres, {features('centers')}",
         ),
         *(
             row(runs, "rank", ("rank only", s), f"(b, c) δ = {s:g}, as many as the rank, {features(('rank only', s))}")

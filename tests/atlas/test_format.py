@@ -125,7 +125,7 @@ def fingerprint(document: dict, arrays: dict[str, np.ndarray]) -> str:
     widths = [size] * len(scales)
     if layout["compact"]:
         blocks = [f"model/prepared/layout/block_{block}" for block in range(len(scales))]
-        names += [f"{block}/{name}" for block in blocks for name in ("labels", "centres")]
+        names += [f"{block}/{name}" for block in blocks for name in ("labels", "centers")]
         widths = [arrays[f"{block}/centres"].size for block in blocks]
     total = json.dumps([scales, size, sum(widths), values["precision"], values["adjoint"]]).encode()
     for name in names:

@@ -1,4 +1,4 @@
-"""Regions around centres placed farthest first, against shortest paths from every point."""
+"""Regions around centers placed farthest first, against shortest paths from every point."""
 
 from heapq import heappop, heappush
 
@@ -39,20 +39,20 @@ def edge_lengths(operator):
 
 
 def farthest_first(operator, first, count):
-    """Labels and centres by brute force, in the graph's order: the next centre is the first of the farthest rows."""
+    """Labels and centers by brute force, in the graph's order: the next center is the first of the farthest rows."""
     lengths = edge_lengths(operator)
-    centres, distances = [first], [distances_from(lengths, first)]
-    while len(centres) < count:
+    centers, distances = [first], [distances_from(lengths, first)]
+    while len(centers) < count:
         remaining = np.min(distances, axis=0)
-        remaining[centres] = -1
-        centres.append(int(np.argmax(remaining)))
-        distances.append(distances_from(lengths, centres[-1]))
-    # The earliest of equally near centres; but a centre is its own, even at distance zero from another.
+        remaining[centers] = -1
+        centers.append(int(np.argmax(remaining)))
+        distances.append(distances_from(lengths, centers[-1]))
+    # The earliest of equally near centers; but a center is its own, even at distance zero from another.
     labels = np.argmin(distances, axis=0)
-    labels[centres] = np.arange(count)
+    labels[centers] = np.arange(count)
     placed = np.empty_like(labels)
     placed[operator.order] = labels
-    return placed, operator.order[centres]
+    return placed, operator.order[centers]
 
 
 def regions_of(graph, counts, seed=0):
@@ -62,10 +62,10 @@ def regions_of(graph, counts, seed=0):
 def assert_a_partition_within_components(operator, regions):
     assert regions.labels.shape == (operator.n_points,)
     assert sorted(set(regions.labels)) == list(range(regions.count))
-    np.testing.assert_array_equal(regions.labels[regions.centres], np.arange(regions.count))
+    np.testing.assert_array_equal(regions.labels[regions.centers], np.arange(regions.count))
     component = np.empty_like(operator.component)
     component[operator.order] = operator.component
-    np.testing.assert_array_equal(component, component[regions.centres][regions.labels])
+    np.testing.assert_array_equal(component, component[regions.centers][regions.labels])
 
 
 def cloud(n=120):
@@ -79,8 +79,8 @@ def test_cells_are_those_of_brute_force(graph):
     for seed in range(3):
         first = int(np.random.default_rng(seed).integers(operator.n_points))
         for count, regions in zip(counts, regions_of(graph, counts, seed), strict=True):
-            labels, centres = farthest_first(operator, first, min(count, operator.n_points))
-            np.testing.assert_array_equal(regions.centres, centres)
+            labels, centers = farthest_first(operator, first, min(count, operator.n_points))
+            np.testing.assert_array_equal(regions.centers, centers)
             np.testing.assert_array_equal(regions.labels, labels)
 
 
@@ -95,8 +95,8 @@ def test_cells_of_random_weights_are_those_of_brute_force(seed, levels, share):
     count = int(rng.integers(operator.n_components, 31))
     (regions,) = regions_of(graph, [count], seed)
     first = int(np.random.default_rng(seed).integers(30))
-    labels, centres = farthest_first(operator, first, count)
-    np.testing.assert_array_equal(regions.centres, centres)
+    labels, centers = farthest_first(operator, first, count)
+    np.testing.assert_array_equal(regions.centers, centers)
     np.testing.assert_array_equal(regions.labels, labels)
 
 
@@ -112,7 +112,7 @@ def test_fewer_centres_are_among_more():
     assert [regions.count for regions in partitions] == counts
     most = partitions[3]
     for regions in partitions:
-        np.testing.assert_array_equal(regions.centres, most.centres[: regions.count])
+        np.testing.assert_array_equal(regions.centers, most.centers[: regions.count])
 
 
 def test_the_same_count_twice_is_the_same_partition():
@@ -128,7 +128,7 @@ def test_counts_are_clipped_to_components_and_points():
 def test_as_many_cells_as_points_is_every_point_its_own(graph):
     (regions,) = regions_of(graph, [graph.n_points])
     assert sorted(regions.labels) == list(range(graph.n_points))
-    np.testing.assert_array_equal(regions.centres[regions.labels], np.arange(graph.n_points))
+    np.testing.assert_array_equal(regions.centers[regions.labels], np.arange(graph.n_points))
 
 
 def test_centres_spread_evenly():
@@ -138,7 +138,7 @@ def test_centres_spread_evenly():
 
 
 def test_thousands_of_tiny_components():
-    """As many centres as components at least, and the infinite distance between components is no trouble."""
+    """As many centers as components at least, and the infinite distance between components is no trouble."""
     graph = Graph.from_affinity(sp.kron(sp.eye(4000), np.array([[1.0, 0.5], [0.5, 1.0]])))
     operator = DiffusionOperator.from_graph(graph)
     coarse, fine = nested_regions(operator, [1, 6000], np.random.default_rng(0))
@@ -150,9 +150,9 @@ def test_thousands_of_tiny_components():
 def test_the_seed_decides():
     one, same = (regions_of(cloud(), [20], seed=3)[0] for _ in range(2))
     np.testing.assert_array_equal(one.labels, same.labels)
-    np.testing.assert_array_equal(one.centres, same.centres)
+    np.testing.assert_array_equal(one.centers, same.centers)
     others = [regions_of(cloud(), [20], seed=seed)[0] for seed in range(4, 8)]
-    assert any(not np.array_equal(one.centres, other.centres) for other in others)
+    assert any(not np.array_equal(one.centers, other.centers) for other in others)
 
 
 def test_cells_are_in_the_graphs_order_of_points(monkeypatch):
@@ -172,13 +172,13 @@ def test_cells_are_in_the_graphs_order_of_points(monkeypatch):
             return self.place
 
     (here,), (there,) = (nested_regions(operator, [25], First(operator)) for operator in (plain, moved))
-    np.testing.assert_array_equal(here.centres, there.centres)
+    np.testing.assert_array_equal(here.centers, there.centers)
     np.testing.assert_array_equal(here.labels, there.labels)
-    assert here.centres[0] == 17
+    assert here.centers[0] == 17
 
 
 def test_affinities_that_vanish_in_single_precision_are_still_edges():
-    """The floor under S keeps the distance finite, so that the component has one centre at first."""
+    """The floor under S keeps the distance finite, so that the component has one center at first."""
     affinity = np.eye(4)
     affinity[[0, 1, 2], [1, 2, 3]] = affinity[[1, 2, 3], [0, 1, 2]] = [0.5, 1e-60, 0.5]
     graph = Graph.from_affinity(affinity)

@@ -517,8 +517,8 @@ def test_auto_finds_the_scale_of_slow_graphs_with_a_basis():
 def grid_of_hills():
     places = np.stack(np.meshgrid(np.arange(32), np.arange(32), indexing="ij"), axis=-1).reshape(-1, 2)
     rng = np.random.default_rng(0)
-    centres, width = rng.uniform(4, 28, size=(16, 1, 2)), rng.uniform(2, 20, size=(16, 1))
-    hills = np.exp(-((places - centres) ** 2).sum(axis=-1) / width)
+    centers, width = rng.uniform(4, 28, size=(16, 1, 2)), rng.uniform(2, 20, size=(16, 1))
+    hills = np.exp(-((places - centers) ** 2).sum(axis=-1) / width)
     return hm.Graph.from_grid((32, 32)), hills / hills.sum(axis=1, keepdims=True)
 
 

@@ -162,7 +162,7 @@ def test_the_largest_scale_is_that_of_lemma_1(n_points, seed, width, epsilon):
     assert "Lemma 1" in model.max_scale_reason_
 
 
-# --- centres ------------------------------------------------------------------------------------------------------
+# --- centers ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -205,13 +205,13 @@ def fitted(strip, strip_measures):
 
 
 def centres_of(model):
-    return [regions.centres for regions in model.prepared_.layout.regions]
+    return [regions.centers for regions in model.prepared_.layout.regions]
 
 
 def expected_at_centres(densities, model):
-    """b_k at the centres of its coarser level, by dense powers."""
+    """b_k at the centers of its coarser level, by dense powers."""
     blocks = [T(densities, model.alpha, k) for k in model.scales_]
-    return np.hstack([block[centres].T for block, centres in zip(blocks, centres_of(model), strict=True)])
+    return np.hstack([block[centers].T for block, centers in zip(blocks, centres_of(model), strict=True)])
 
 
 @pytest.mark.parametrize("delta", [1e-3, DELTA, 1e-8])
@@ -232,11 +232,11 @@ def test_algorithm_4_is_equation_8_at_its_centres(strip, strip_measures, strip_d
 
 def test_the_skeletons_are_nested_and_have_the_rank_of_the_powers(fitted, strip_eigenvalues):
     model = fitted(algorithm="interpolative")
-    centres = [set(part.tolist()) for part in centres_of(model)]
-    assert all(coarse <= fine for fine, coarse in pairwise(centres))
-    # The difference and the density at the top are both at the centres of K.
-    assert centres[-1] == centres[-2]
-    for level, part in zip([*model.scales_[1:], model.max_scale_], centres, strict=True):
+    centers = [set(part.tolist()) for part in centres_of(model)]
+    assert all(coarse <= fine for fine, coarse in pairwise(centers))
+    # The difference and the density at the top are both at the centers of K.
+    assert centers[-1] == centers[-2]
+    for level, part in zip([*model.scales_[1:], model.max_scale_], centers, strict=True):
         rank = np.count_nonzero(strip_eigenvalues**2.0**level >= DELTA)
         assert abs(len(part) - rank) <= max(2, 0.25 * rank)
 
@@ -277,8 +277,8 @@ def test_several_components_have_centres_each(strip_measures):
     with pytest.warns(hm.errors.GraphWarning, match="3 components"):
         model = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative").fit(strip_measures)
     assert model.method_ == "interpolative"
-    for centres in centres_of(model):
-        assert set(centres // 200) == {0, 1, 2}
+    for centers in centres_of(model):
+        assert set(centers // 200) == {0, 1, 2}
     densities = dyadic_densities(P, strip_measures.T, model.max_scale_)
     assert np.abs(model.transform(strip_measures) - expected_at_centres(densities, model)).max() < 1e-4
 
@@ -287,7 +287,7 @@ def test_several_components_have_centres_each(strip_measures):
 
 PRESETS = {
     "algorithm 1": {},
-    "algorithm 1 at centres": {"compress": DELTA},
+    "algorithm 1 at centers": {"compress": DELTA},
     "algorithm 4": {"algorithm": "interpolative"},
 }
 
@@ -334,7 +334,7 @@ def test_columns_have_the_names_of_points(preset):
     assert len(set(names)) == names.size
     regions = preset.prepared_.layout.regions
     if regions is not None:
-        assert names[0] == f"scale{preset.scales_[0]}_x{regions[0].centres[0]}"
+        assert names[0] == f"scale{preset.scales_[0]}_x{regions[0].centers[0]}"
 
 
 def test_clone_and_pickle_keep_the_preset(preset, strip_measures, embedded):
@@ -370,12 +370,12 @@ def test_barycenters_take_the_preset(options):
         ({"method": "spectral"}, "the paper's method='chebyshev'"),
         ({"tol": 1e-3}, "the paper's tol=1e-10"),
         ({"dtype": "float32"}, "the paper's dtype='float64'"),
-        ({"compress_by": "regions", "compress": 1e-6}, "the paper's compress_by='centres'"),
+        ({"compress_by": "regions", "compress": 1e-6}, "the paper's compress_by='centers'"),
         ({"alpha": 0.5}, r"alpha in \(0, 1/2\)"),
         ({"alpha": 0.7}, r"alpha in \(0, 1/2\)"),
         ({"alpha": 0}, "alpha"),
         ({"algorithm": "exact"}, "algorithm"),
-        ({"algorithm": "interpolative", "compress": False}, "Algorithm 4 compares densities at its centres only"),
+        ({"algorithm": "interpolative", "compress": False}, "Algorithm 4 compares densities at its centers only"),
         ({"compress": 2.0}, "compress to be a threshold"),
         ({"max_scale": "auto"}, "max_scale"),
         ({"max_scale": 1.5}, "max_scale"),
@@ -399,12 +399,12 @@ def test_unknown_options_are_unknown():
 def test_centres_serve_the_other_norms_too(strip, strip_measures, strip_densities):
     graph, _ = strip
     model = hm.DiffusionEMD(
-        graph, compress=DELTA, compress_by="centres", density="function", tol=1e-8, dtype="float64", max_scale=8
+        graph, compress=DELTA, compress_by="centers", density="function", tol=1e-8, dtype="float64", max_scale=8
     )
     embedding = model.fit_transform(strip_measures)
     densities = strip_densities(8)
     expected = [
-        2 ** (-0.5 * (8 - k)) * densities[k][centres].T
-        for k, centres in zip(model.scales_, centres_of(model), strict=True)
+        2 ** (-0.5 * (8 - k)) * densities[k][centers].T
+        for k, centers in zip(model.scales_, centres_of(model), strict=True)
     ]
     assert np.abs(embedding - np.hstack(expected)).max() < 1e-6

@@ -126,4 +126,4 @@ def test_cells_of_coarser_scales_are_around_centres_of_finer_ones():
     operator = DiffusionOperator.from_graph(Graph.from_grid((40, 40)))
     regions = regions_of_scales(operator, states_of(operator), range(1, 9), 1e-3, np.random.default_rng(0))
     for fine, coarse in pairwise(regions):
-        np.testing.assert_array_equal(coarse.centres, fine.centres[: coarse.count])
+        np.testing.assert_array_equal(coarse.centers, fine.centers[: coarse.count])

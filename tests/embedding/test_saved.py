@@ -24,7 +24,7 @@ KINDS = {
     "interpolative": {"method": "interpolative", "max_scale": 9},
     "chebyshev": {"method": "chebyshev", "dtype": "float64", "max_scale": 6},
     "table": {"compress": 0.1, "max_scale": 4},
-    "centres": {"compress": 0.1, "compress_by": "centres", "max_scale": 8, "n_scales": 3},
+    "centers": {"compress": 0.1, "compress_by": "centers", "max_scale": 8, "n_scales": 3},
     "function": {"density": "function", "norm": "increments", "normalize": True, "max_scale": 5},
     "weights": {"max_scale": 5, "weights": np.array([1, 2, 3.5]), "random_state": None, "n_jobs": 1},
     "coarsest": {"norm": "coarsest", "max_scale": 7, "n_scales": np.int64(3)},

@@ -76,6 +76,11 @@ def test_correction_of_equal_sizes_keeps_the_order():
     assert corrected.mean() < raw.mean()
 
 
+def both(places, labels, **options):
+    """Raw distances of samples, and the comparison without their noise."""
+    return hm.compare(places, labels, **options).distances, hm.compare(places, labels, bias="corrected", **options)
+
+
 def test_small_samples_are_no_longer_far():
     """Forty samples of 10 to 500 cells, whose true places do not depend on their sizes."""
     rng = np.random.default_rng(3)
@@ -83,9 +88,9 @@ def test_small_samples_are_no_longer_far():
     raw, corrected = [], []
     for seed in range(3):
         points, labels = draw(sizes, apart=0.15, seed=seed)
-        result = hm.compare(points, labels, n_neighbors=15, bias="corrected")
-        for distances, found in ((result.uncertainty.distances, raw), (result.distances, corrected)):
-            found.append(spearmanr(result.sizes, distances.mean(axis=1))[0])
+        before, result = both(points, labels, n_neighbors=15)
+        raw.append(spearmanr(result.sizes, before.mean(axis=1))[0])
+        corrected.append(spearmanr(result.sizes, result.distances.mean(axis=1))[0])
     assert np.mean(raw) < -0.5
     assert abs(np.mean(corrected)) < 0.25
 
@@ -104,9 +109,9 @@ def test_samples_of_one_distribution_come_to_nearly_zero():
     raw, corrected = [], []
     for seed in range(6):
         points, labels = draw((15, 30, 60, 120, 240, 480), seed=seed)
-        result = hm.compare(points, labels, n_neighbors=15, bias="corrected")
+        before, result = both(points, labels, n_neighbors=15)
         assert result.uncertainty is not None
-        raw.append(result.uncertainty.distances[np.triu_indices(6, 1)].mean())
+        raw.append(before[np.triu_indices(6, 1)].mean())
         corrected.append(result.distances[np.triu_indices(6, 1)].mean())
     assert np.mean(corrected) < 0.25 * np.mean(raw)
 
@@ -129,8 +134,8 @@ def test_unequal_numbers_of_cells_are_no_finding():
     rejected = {"raw": 0, "corrected": 0}
     for seed in range(8):
         points, labels = draw([30] * 5 + [200] * 15, seed=seed)
-        result = hm.compare(hm.Graph.from_points(points, n_neighbors=8), labels, bias="corrected")
-        for bias, distances in (("raw", result.uncertainty.distances), ("corrected", result.test_distances)):
+        before, result = both(hm.Graph.from_points(points, n_neighbors=8), labels)
+        for bias, distances in (("raw", before), ("corrected", result.test_distances)):
             rejected[bias] += permanova(distances, groups, n_permutations=99).p_value <= 0.05
     assert rejected["raw"] >= 4
     assert rejected["corrected"] <= 2
@@ -292,9 +297,9 @@ def test_what_a_permutation_test_finds_is_not_corrected_away(seed, by_rule):
         labels += [f"{sample:02}"] * len(birth)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # far points may be nearly disconnected
-        found = hm.compare(np.vstack(points), labels, bias="corrected")
-    raw = hm.statistics.permanova(found.uncertainty.distances, kinds)
-    corrected = hm.statistics.permanova(found.distances, kinds)
+        before, result = both(np.vstack(points), labels)
+    raw = hm.statistics.permanova(before, kinds)
+    corrected = hm.statistics.permanova(result.distances, kinds)
     assert raw.p_value <= 0.01
     assert corrected.p_value <= 0.01
     assert corrected.effect > 0.5 * raw.effect

@@ -51,8 +51,8 @@ def test_variance_between_samples_solves_its_equation():
     assert between == pytest.approx(1.5, rel=0.1)
     assert excess > 0
     weights = 1 / (between + noise)
-    centre = weights @ values / weights.sum()
-    assert weights @ ((values - centre) ** 2).mean(axis=1) == pytest.approx(29, rel=1e-9)
+    center = weights @ values / weights.sum()
+    assert weights @ ((values - center) ** 2).mean(axis=1) == pytest.approx(29, rel=1e-9)
 
 
 def test_excess_of_noise_alone_has_mean_zero():
@@ -141,8 +141,8 @@ def test_many_equal_directions_move_as_one():
     assert not found.directions.any()
     share = found.between[0] / (found.between[0] + noise[0])
     np.testing.assert_allclose(found.factors[0, :, -1], np.sqrt(share), rtol=1e-6)
-    centre, deviations = exchangeable(sketch.means[0], found.variance[0])
-    moved = centre + np.sqrt(found.between[0]) * deviations
+    center, deviations = exchangeable(sketch.means[0], found.variance[0])
+    moved = center + np.sqrt(found.between[0]) * deviations
     np.testing.assert_allclose(found.apply(sketch.means[0], 0, 1e9), moved, rtol=1e-3, atol=1e-9)
 
 
@@ -150,7 +150,7 @@ def test_correction_is_the_plain_formula():
     """Each sample along each direction, one by one."""
     _, sketch, noise = simulate(45, rank=3, between=3.0, seed=4)
     found = correction_of(sketch, noise)
-    centre, deviations = exchangeable(sketch.means[0], found.variance[0])
+    center, deviations = exchangeable(sketch.means[0], found.variance[0])
     left, sizes, right = np.linalg.svd(deviations, full_matrices=False)
     by_noise = np.linalg.svd(sketch.halves[0] / np.sqrt(found.variance[0])[:, None])[1][0]
     kept = np.flatnonzero(sizes**2 > STANDS_OUT * by_noise**2)
@@ -163,7 +163,7 @@ def test_correction_is_the_plain_formula():
             rest -= part
             expected[i] += found.factors[0, i, number] * part
         expected[i] += found.factors[0, i, -1] * rest
-    expected = centre + np.sqrt(found.variance[0])[:, None] * expected
+    expected = center + np.sqrt(found.variance[0])[:, None] * expected
     np.testing.assert_allclose(found.apply(sketch.means[0], 0, 1e9), expected, rtol=1e-3, atol=1e-9)
 
 

@@ -55,7 +55,7 @@ def factors_of(build, operator, tol):
 
 
 def skeletons_of_a_third(operator, first, n_points, *, tol, rng, last):
-    """The paper's Algorithm 4 with a third of the points as centres."""
+    """The paper's Algorithm 4 with a third of the points as centers."""
     ranks = dict.fromkeys(range(first, last + 1), max(n_points // 3, operator.n_components))
     factors = nested_skeletons(operator, ranks, tol=tol, rng=rng)
     return factors if all(factor.bound <= tol for factor in factors) else None

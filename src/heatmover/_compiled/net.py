@@ -1,4 +1,4 @@
-"""Farthest-first traversal of a graph: centres one by one, each where the earlier ones are farthest."""
+"""Farthest-first traversal of a graph: centers one by one, each where the earlier ones are farthest."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ def _drop_first(keys, items, size):  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def farthest_first(indptr, indices, lengths, first, counts, labels, centres):  # type: ignore[no-untyped-def]
-    """Place centres and record, at every wanted number of them, which is nearest to each point.
+def farthest_first(indptr, indices, lengths, first, counts, labels, centers):  # type: ignore[no-untyped-def]
+    """Place centers and record, at every wanted number of them, which is nearest to each point.
 
     Parameters
     ----------
     indptr, indices, lengths
         The graph with non-negative edge lengths, CSR, ``(n_points, n_points)``.
     first
-        The first centre.
+        The first center.
     counts
-        Wanted numbers of centres, ascending, ``(n_counts,)``.
+        Wanted numbers of centers, ascending, ``(n_counts,)``.
     labels
-        ``(n_counts, n_points)``: becomes the number of the nearest centre. A point in a component without a centre
+        ``(n_counts, n_points)``: becomes the number of the nearest center. A point in a component without a center
         keeps -1.
-    centres
-        ``(counts[-1],)``: becomes the points that are centres, in order.
+    centers
+        ``(counts[-1],)``: becomes the points that are centers, in order.
     """
     n_points = indptr.size - 1
     distance = np.full(n_points, np.inf)
@@ -79,24 +79,24 @@ def farthest_first(indptr, indices, lengths, first, counts, labels, centres):  #
     done = 0
     for number in range(counts[-1]):
         if number == 0:
-            centre = first
+            center = first
         else:
             while True:
-                centre, key = far_items[0], -far_keys[0]
+                center, key = far_items[0], -far_keys[0]
                 _drop_first(far_keys, far_items, far_size)
                 far_size -= 1
-                if taken[centre]:
+                if taken[center]:
                     continue
-                if distance[centre] == key:
+                if distance[center] == key:
                     break
-                _push(far_keys, far_items, far_size, -distance[centre], centre)
+                _push(far_keys, far_items, far_size, -distance[center], center)
                 far_size += 1
-        centres[number] = centre
-        taken[centre] = True
-        distance[centre] = 0.0
-        owner[centre] = number
-        # Dijkstra from the new centre, only where it is nearer than every earlier one.
-        near_keys[0], near_items[0], near_size = 0.0, centre, 1
+        centers[number] = center
+        taken[center] = True
+        distance[center] = 0.0
+        owner[center] = number
+        # Dijkstra from the new center, only where it is nearer than every earlier one.
+        near_keys[0], near_items[0], near_size = 0.0, center, 1
         while near_size > 0:
             key, point = near_keys[0], near_items[0]
             _drop_first(near_keys, near_items, near_size)

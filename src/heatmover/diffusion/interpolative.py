@@ -192,7 +192,7 @@ def nested_skeletons(
     Returns
     -------
     list of Factor
-        Their skeletons are nested: the paper's centres phi_k.
+        Their skeletons are nested: the paper's centers phi_k.
 
     Examples
     --------

@@ -13,6 +13,7 @@ from itertools import count
 from typing import final
 
 import numpy as np
+import scipy.sparse as sp
 
 from heatmover._typing import Float64
 from heatmover.diffusion.operator import Block, Diffuser, DiffusionOperator
@@ -41,10 +42,14 @@ class WalkDiffuser(Diffuser):
 
     def __init__(self, operator: DiffusionOperator, *, adjoint: bool) -> None:
         self.operator = operator
-        matrix, root = operator.symmetric, operator.top if adjoint else 1 / operator.top
-        self._structure = operator.structure
+        place = np.argsort(operator.order)
+        matrix = operator.symmetric[place][:, place]
+        root = (operator.top if adjoint else 1 / operator.top)[place]
         ratio = np.repeat(root, np.diff(matrix.indptr)) / root[matrix.indices]
-        self._forward, self._backward = matrix.data * ratio, matrix.data / ratio
+        self._forward, self._backward = (
+            sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+            for data in (matrix.data * ratio, matrix.data / ratio)
+        )
 
     def to_record(self) -> Record:
         """Return the diffuser as a record that a store can hold, its operator and density apart."""
@@ -58,41 +63,36 @@ class WalkDiffuser(Diffuser):
 
     def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
         """Yield the densities at the given scales; see `Diffuser.diffuse`."""
-        block: Block = np.array(masses[self.operator.order], dtype=np.float64, order="C")
+        density: Block = np.asarray(masses, dtype=np.float64)
         steps = 0
         for scale in scales:
-            block, steps = self._walk(self._forward, block, 2**scale - steps), 2**scale
-            yield self._in_graph_order(block)
+            density, steps = _walk(self._forward, density, 2**scale - steps), 2**scale
+            yield density
 
     def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
         """Yield density after density; see `Diffuser.diffuse_progressively`."""
         density = next(self.diffuse(masses, range(1)))
         for scale in count():
             yield density
-            block = np.ascontiguousarray(density[self.operator.order])
-            density = self._in_graph_order(self._walk(self._forward, block, 2**scale))
+            density = _walk(self._forward, density, 2**scale)
 
     def collect(self, blocks: Iterable[Block], scales: range) -> Block:
         """Return the sum of the transposed operators on one block each, coarsest first; see `Diffuser.collect`."""
-        inputs = [np.array(block[self.operator.order], dtype=np.float64, order="C") for block in blocks]
+        inputs = [np.asarray(block, dtype=np.float64) for block in blocks]
         total: Block = np.zeros_like(inputs[-1])
         for scale, block in zip(reversed(scales), reversed(inputs), strict=True):
             finer = 2 ** (scale - 1) if scale > scales.start else 0
-            total = self._walk(self._backward, total + block, 2**scale - finer)
-        return self._in_graph_order(total)
+            total = _walk(self._backward, total + block, 2**scale - finer)
+        return total
 
     def error_bound(self, scales: range) -> Float64:
         """Return what rounding may do: nothing is cut off, and nothing is subtracted."""
-        per_step = (int(np.diff(self._structure[0]).max()) + ROUNDINGS) * np.finfo(np.float64).eps
+        per_step = (int(np.diff(self._forward.indptr).max()) + ROUNDINGS) * np.finfo(np.float64).eps
         return np.array([2**scale * per_step for scale in scales])
 
-    def _walk(self, data: Float64, block: Block, steps: int) -> Block:
-        from heatmover._compiled.heat import diffuse
 
-        everywhere = np.zeros((2, self.operator.n_points), dtype=np.int64)
-        return np.asarray(diffuse(*self._structure, data, block, np.zeros_like(block), steps, everywhere))
-
-    def _in_graph_order(self, block: Block) -> Block:
-        result = np.empty_like(block)
-        result[self.operator.order] = block
-        return result
+def _walk(matrix: sp.csr_array, block: Block, steps: int) -> Block:
+    """Return ``matrix ** steps @ block``; SciPy adds each column by itself, in the order of the entries."""
+    for _ in range(steps):
+        block = matrix @ block
+    return block

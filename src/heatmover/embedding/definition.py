@@ -58,42 +58,42 @@ __all__ = [
 @final
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """A partition of the points around centres, or the centres alone: regions of one point, and points in none.
+    """A partition of the points around centers, or the centers alone: regions of one point, and points in none.
 
     Attributes
     ----------
     labels
         Region of each point, in the graph's order of points, ``(n_points,)``; -1 for a point in none.
-    centres
-        The points at the centres, ``(n_regions,)``; centre c lies in region c.
+    centers
+        The points at the centers, ``(n_regions,)``; center c lies in region c.
     """
 
     labels: Int32
-    centres: Intp
+    centers: Intp
 
     def to_record(self) -> Record:
         """Return the regions as a record that a store can hold."""
-        return Record(arrays={"labels": self.labels, "centres": self.centres.astype(np.int64, copy=False)})
+        return Record(arrays={"labels": self.labels, "centers": self.centers.astype(np.int64, copy=False)})
 
     @classmethod
     def from_record(cls, record: Record, n_points: int) -> Regions:
         """Return the regions of ``n_points`` points of a record, or raise if they are none."""
-        centres = record.places("centres", np.int64, (None,), n_points).astype(np.intp, copy=False)
-        return cls(record.places("labels", np.int32, (n_points,), centres.size, least=-1), centres)
+        centers = record.places("centers", np.int64, (None,), n_points).astype(np.intp, copy=False)
+        return cls(record.places("labels", np.int32, (n_points,), centers.size, least=-1), centers)
 
     @property
     def count(self) -> int:
         """Number of regions."""
-        return int(self.centres.size)
+        return int(self.centers.size)
 
     @property
     def are_points(self) -> bool:
-        """Whether every region is its centre and nothing else."""
+        """Whether every region is its center and nothing else."""
         return int(np.count_nonzero(self.labels >= 0)) == self.count
 
 
-def sampled_points(n_points: int, centres: Intp) -> Regions:
-    """Return the regions that are single points ``centres``, all other points being in none.
+def sampled_points(n_points: int, centers: Intp) -> Regions:
+    """Return the regions that are single points ``centers``, all other points being in none.
 
     Examples
     --------
@@ -101,12 +101,12 @@ def sampled_points(n_points: int, centres: Intp) -> Regions:
     [1, -1, -1, 0, -1]
     """
     labels = np.full(n_points, -1, dtype=np.int32)
-    labels[centres] = np.arange(centres.size, dtype=np.int32)
-    return Regions(labels, centres)
+    labels[centers] = np.arange(centers.size, dtype=np.int32)
+    return Regions(labels, centers)
 
 
 def nested_regions(operator: DiffusionOperator, counts: Sequence[int], rng: np.random.Generator) -> list[Regions]:
-    """Partition the points into regions, once per wanted number of them; fewer centres are always among more.
+    """Partition the points into regions, once per wanted number of them; fewer centers are always among more.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def nested_regions(operator: DiffusionOperator, counts: Sequence[int], rng: np.r
     counts
         Wanted numbers of regions; at least one per connected component is made, and at most one per point.
     rng
-        Draws the first centre.
+        Draws the first center.
 
     Returns
     -------
@@ -137,19 +137,19 @@ def nested_regions(operator: DiffusionOperator, counts: Sequence[int], rng: np.r
     matrix = operator.symmetric
     lengths = np.sqrt(-np.log(np.clip(matrix.data, np.finfo(np.float32).tiny, 1.0)).astype(np.float64))
     labels = np.empty((wanted.size, operator.n_points), dtype=np.int32)
-    centres = np.empty(wanted[-1], dtype=np.intp)
+    centers = np.empty(wanted[-1], dtype=np.intp)
     first = int(rng.integers(operator.n_points))
-    farthest_first(matrix.indptr, matrix.indices, lengths, first, wanted, labels, centres)
+    farthest_first(matrix.indptr, matrix.indices, lengths, first, wanted, labels, centers)
     partitions = {
-        count: _in_graph_order(operator, row, centres[:count]) for count, row in zip(wanted, labels, strict=True)
+        count: _in_graph_order(operator, row, centers[:count]) for count, row in zip(wanted, labels, strict=True)
     }
     return [partitions[count] for count in limited]
 
 
-def _in_graph_order(operator: DiffusionOperator, labels: Int32, centres: Intp) -> Regions:
+def _in_graph_order(operator: DiffusionOperator, labels: Int32, centers: Intp) -> Regions:
     placed = np.empty_like(labels)
     placed[operator.order] = labels
-    return Regions(placed, operator.order[centres])
+    return Regions(placed, operator.order[centers])
 
 
 # Measures that are diffused in one block by all threads together. Halves of 16 columns took 1.35 to 1.5 times the work
@@ -232,9 +232,9 @@ def scale_weights(scales: range, alpha: float) -> Float64:
 
 
 def sampled_scales(scales: range, norm: str) -> list[int]:
-    """Return, per block, the scale at whose centres the block is sampled, the one whose weight it carries.
+    """Return, per block, the scale at whose centers the block is sampled, the one whose weight it carries.
 
-    The paper's Algorithm 4 takes the difference from 2^k to 2^(k+1) at the centres of k + 1.
+    The paper's Algorithm 4 takes the difference from 2^k to 2^(k+1) at the centers of k + 1.
 
     Examples
     --------
@@ -324,7 +324,7 @@ def embed(
     -------
     ndarray
         ``(n_measures, layout.n_features)``, block after block. With regions, a feature is the mass in a region: what
-        its centre stands for, so that a distance is never above the full one and regions with one point each lose
+        its center stands for, so that a distance is never above the full one and regions with one point each lose
         nothing, unless points are in none.
     """
     fill_block = _fill_points if layout.regions is None else _fill_regions

@@ -61,7 +61,7 @@ MODEL_SCHEMA, MODEL_VERSION = "heatmover-model", 1
 NOT_STORED = {"graph", "memory"}
 
 DENSITIES = ("adjoint", "function")
-COMPRESSIONS = ("regions", "centres")
+COMPRESSIONS = ("regions", "centers")
 
 # The paper as parameters: Eq. 6, Eq. 8, the top six scales ("60,000 features" of 10,000 points), all points.
 PAPER: dict[str, Any] = {
@@ -69,7 +69,7 @@ PAPER: dict[str, Any] = {
     "norm": "increments",
     "n_scales": 6,
     "compress": False,
-    "compress_by": "centres",
+    "compress_by": "centers",
     "dtype": "float64",
     "weights": None,
 }
@@ -83,7 +83,7 @@ WHY_PAPER = {
     "density": "which Eq. 6 says",
     "norm": "which Eq. 8 says",
     "n_scales": "the largest scales that its appendix uses",
-    "compress_by": "the centres of its appendix",
+    "compress_by": "the centers of its appendix",
     "dtype": "to compute it exactly",
     "weights": "the powers of two of Eq. 8",
     "method": "which the algorithm names",
@@ -129,7 +129,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         numerical rank of that scale's operator at this threshold in (0, 1), and at least 256 (512 at 1e-4). None: only
         if the full embedding would exceed 2 GiB, then 0.1, with an `EmbeddingWarning`. False: never.
     compress_by
-        ``"regions"``: as above. ``"centres"``: the densities at as many points as the rank, those that an interpolative
+        ``"regions"``: as above. ``"centers"``: the densities at as many points as the rank, those that an interpolative
         decomposition chooses, and at all points of scales whose rank is a tenth of the points or more (the paper's
         way). With ``method="interpolative"`` they are also what diffuses.
     density
@@ -164,7 +164,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         Why it is, or is not.
     n_regions_ : ndarray
         ``(n_scales_,)``: number of columns of each block. In a full embedding every point is a region of its own; with
-        ``compress_by="centres"`` the centres are.
+        ``compress_by="centers"`` the centers are.
     max_scale_ : int
         K.
     max_scale_reason_ : str
@@ -210,7 +210,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         alpha: float = 0.5,
         tol: float = 1e-3,
         compress: float | bool | None = None,
-        compress_by: Literal["regions", "centres"] = "regions",
+        compress_by: Literal["regions", "centers"] = "regions",
         density: Literal["adjoint", "function"] = "adjoint",
         norm: Literal["levels", "increments", "coarsest"] = "levels",
         normalize: bool = False,
@@ -270,7 +270,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             In (0, 1/2); the paper sets it "close to 1/2".
         compress
             The rank threshold delta. None: 1e-6 for Algorithm 4; all points for Algorithm 1, which otherwise is sampled
-            at the same centres.
+            at the same centers.
         normalize, n_jobs, random_state
             As in the constructor.
         **contradictions
@@ -307,7 +307,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         if compress is not None:
             if compress is False and algorithm == "interpolative":
                 raise InvalidInputError(
-                    f"a threshold {argument('compress')}, because Algorithm 4 compares densities at its centres only",
+                    f"a threshold {argument('compress')}, because Algorithm 4 compares densities at its centers only",
                     "compress=False",
                     "use algorithm='chebyshev' for all points",
                 )
@@ -579,7 +579,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         return self._check_rows(X, reset=False)
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
-        """Return a name per column of the embedding, ``(n_features,)``: scale, then point or the region's centre.
+        """Return a name per column of the embedding, ``(n_features,)``: scale, then point or the region's center.
 
         Of equal points, which are one node, the first gives its name.
 
@@ -604,9 +604,9 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         if regions is None:
             return np.array([f"scale{k}_{name}" for k in self.scales_ for name in nodes], dtype=object)
         names = [
-            f"scale{k}_{'' if partition.are_points else 'around_'}{nodes[centre]}"
+            f"scale{k}_{'' if partition.are_points else 'around_'}{nodes[center]}"
             for k, partition in zip(self.scales_, regions, strict=True)
-            for centre in partition.centres
+            for center in partition.centers
         ]
         return np.array(names, dtype=object)
 
@@ -718,6 +718,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
 
 def _kept(memory: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function whose results a memory of joblib keeps, by its first argument, the key."""
+    memory = os.fspath(memory) if isinstance(memory, os.PathLike) else memory
     _, *ignored = inspect.signature(function).parameters
     kept: Callable[..., Any] = check_joblib_memory(memory).cache(function, ignore=ignored)
     return kept

@@ -396,8 +396,8 @@ class _Sketch:
     ----------
     groups
         What was added up.
-    centre, unit
-        Sums that all rows have in common, ``(n_groups,)``, and a power of two: ``values`` are the sums less the centre,
+    center, unit
+        Sums that all rows have in common, ``(n_groups,)``, and a power of two: ``values`` are the sums less the center,
         in this unit.
     values
         ``(n_rows, n_groups)``.
@@ -408,7 +408,7 @@ class _Sketch:
     """
 
     groups: Groups
-    centre: Float64
+    center: Float64
     unit: float
     values: Float32
     slack: Float64
@@ -419,13 +419,13 @@ class _Sketch:
         """Add up the groups of all rows; None if not all values are finite, or a row is beyond all others."""
         with np.errstate(over="ignore", invalid="ignore"):
             sums, sizes = _sums(rows[:: -(-len(rows) // N_PAIRS)], groups)
-            centre = sums.mean(axis=0)
+            center = sums.mean(axis=0)
         size = float(sizes.max())
         if not 0 < size < np.inf:
             return None
         unit = math.ldexp(1.0, min(math.frexp(size)[1], 1023))
         nothing = np.empty((0, groups.count), dtype=np.float32)
-        empty = cls(groups, centre, unit, nothing, np.empty(0), 0.0)
+        empty = cls(groups, center, unit, nothing, np.empty(0), 0.0)
         return empty.like(rows, n_threads)
 
     def like(self, rows: FloatArray, n_threads: int) -> _Sketch | None:
@@ -435,7 +435,7 @@ class _Sketch:
 
         def fill(part: slice) -> None:
             sums, sizes[part] = _sums(rows[part], self.groups)
-            values[part] = (sums - self.centre) / self.unit
+            values[part] = (sums - self.center) / self.unit
             # Half a unit in the last place of every value, twice; the additions in float64, four times; and numbers
             # that are too small for float32.
             rounded = 2.0**-23 * np.abs(values[part]).sum(axis=1, dtype=np.float64)
@@ -449,7 +449,7 @@ class _Sketch:
         if not usable:
             return None
         largest = float(sizes.max())
-        return _Sketch(self.groups, self.centre, self.unit, readable(values, np.float32), slack, largest)
+        return _Sketch(self.groups, self.center, self.unit, readable(values, np.float32), slack, largest)
 
 
 @final

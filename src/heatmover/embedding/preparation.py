@@ -43,7 +43,7 @@ __all__ = [
     "ModelParameters",
     "Preparation",
     "PreparedDiffusion",
-    "centres_of_scales",
+    "centers_of_scales",
     "choose_compression",
     "fewest_regions",
     "lay_out",
@@ -435,7 +435,7 @@ def _choose_precision(work: Workload, plan: DiffusionPlan, settings: ModelParame
 
 def _skeletons_asked_for(work: Workload, max_scale: int, settings: ModelParameters) -> list[Factor] | None:
     """Return the nested skeletons if the embedding is to be sampled at them at any size, else None."""
-    if settings.compress_by != "centres" or settings.compress is None or settings.compress is False:
+    if settings.compress_by != "centers" or settings.compress is None or settings.compress is False:
         return None
     return _skeletons(work, max_scale, float(settings.compress))
 
@@ -444,7 +444,7 @@ def _skeletons(work: Workload, max_scale: int, delta: float) -> list[Factor]:
     """Return the nested skeletons of all scales whose rank is below the paper's gamma."""
     if work.operator.is_uneven:
         raise InvalidInputError(
-            "a graph that is even enough for compress_by='centres'",
+            "a graph that is even enough for compress_by='centers'",
             f"a stationary law whose root varies by {1 / work.operator.evenness:.0e} within a component",
             "use compress_by='regions', or remove the faintest points",
         )
@@ -464,7 +464,7 @@ def _plan_on_skeletons(work: Workload, max_scale: int, skeletons: list[Factor]) 
             "chebyshev", f"skeletons of {counted(skeletons[0].rank, 'point')} are certified to {bound:.1e} only"
         )
     scales = f"2^{skeletons[0].scale} to 2^{max_scale}"
-    reason = f"as asked for; {scales} steps come from the {counted(skeletons[0].rank, 'centre')} and fewer"
+    reason = f"as asked for; {scales} steps come from the {counted(skeletons[0].rank, 'center')} and fewer"
     return DiffusionPlan("interpolative", reason, factors=skeletons)
 
 
@@ -479,11 +479,11 @@ def _layout(
     matrix = combination(scales, alpha=settings.alpha, norm=settings.norm, weights=settings.weights)
     if delta is None:
         return Layout(scales, matrix, work.operator.n_points)
-    if settings.compress_by == "centres":
+    if settings.compress_by == "centers":
         if skeletons is None:
             skeletons = _skeletons(work, scales[-1], delta)
         blocks = sampled_scales(scales, settings.norm)
-        return Layout(scales, matrix, work.operator.n_points, centres_of_scales(work.operator, skeletons, blocks))
+        return Layout(scales, matrix, work.operator.n_points, centers_of_scales(work.operator, skeletons, blocks))
     states = work.estimate_states(scales[-1], delta) if plan.states is None else plan.states
     regions = regions_of_scales(work.operator, states, scales, delta, work.rng)
     return Layout(scales, matrix, work.operator.n_points, regions)
@@ -559,7 +559,7 @@ def regions_of_scales(
     return tuple(nested_regions(operator, counts, rng))
 
 
-def centres_of_scales(
+def centers_of_scales(
     operator: DiffusionOperator, skeletons: Sequence[Factor], scales: Sequence[int]
 ) -> tuple[Regions, ...]:
     """Return the points compared at every scale: its skeleton, or all points at a scale that has none."""

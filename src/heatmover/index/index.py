@@ -688,7 +688,7 @@ def fingerprint(model: DiffusionEMD) -> str:
     total = hashlib.sha256(json.dumps(words).encode())
     arrays: list[Any] = [affinity.data, affinity.indices, affinity.indptr, model.graph_.place, layout.matrix]
     for regions in layout.regions or ():
-        arrays += [regions.labels, regions.centres]
+        arrays += [regions.labels, regions.centers]
     for array in arrays:
         total.update(b"none" if array is None else _plain(array))
     return total.hexdigest()

@@ -251,8 +251,8 @@ def _skewness(sketch: Sketch) -> float:
     """Return the skewness of ``|z|^2`` for the noise z that all samples have together."""
     starts, n_parts = sketch.starts[:-1], np.diff(sketch.starts)
     parts = sketch.parts.astype(np.float64)
-    centres = np.add.reduceat(parts, starts, axis=0) / n_parts[:, None]
-    alone = (parts - np.repeat(centres, n_parts, axis=0)) * np.sqrt(np.repeat(sketch.sizes / n_parts, n_parts))[:, None]
+    centers = np.add.reduceat(parts, starts, axis=0) / n_parts[:, None]
+    alone = (parts - np.repeat(centers, n_parts, axis=0)) * np.sqrt(np.repeat(sketch.sizes / n_parts, n_parts))[:, None]
     spectrum = np.linalg.eigvalsh(alone.T @ alone)
     if spectrum.max() <= np.finfo(float).tiny:  # cells without any spread
         return 0.0
@@ -393,10 +393,10 @@ class Uncertainty(ReadOnlyArrays):
     def correct(self, embedding: FloatArray) -> FloatArray:
         """Return the embedding of the same samples without their noise, as far as it can be told.
 
-        At every scale a sample's distance from the centre shrinks by the square root of the share of the variance
+        At every scale a sample's distance from the center shrinks by the square root of the share of the variance
         that is not noise, along every direction in which samples clearly differ and, together, in all others. The
-        centre is nearest to the samples with many cells, and deviations from it are not quite exchangeable; the
-        smallest rotation among samples that takes the weights of the centre to equal ones makes them so, to second
+        center is nearest to the samples with many cells, and deviations from it are not quite exchangeable; the
+        smallest rotation among samples that takes the weights of the center to equal ones makes them so, to second
         order.
 
         Parameters

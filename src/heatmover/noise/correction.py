@@ -5,7 +5,7 @@ Means over probes of products of psi are inner products of embeddings, in the no
 has by itself (pi is the stationary law). One diffusion gives means, noise and halves of all samples at every scale.
 
 With v_i the noise of sample i and t the variance between samples that is not noise (Paule and Mandel 1982), x_i is
-moved towards the centre by ``sqrt(t / (t + v_i))``: the samples then vary as the true ones do, whatever their numbers
+moved towards the center by ``sqrt(t / (t + v_i))``: the samples then vary as the true ones do, whatever their numbers
 of cells. These are constrained empirical Bayes estimates (Louis 1984, Ghosh 1992).
 
 Noise has many directions, and true differences often few. A direction in which samples vary far more than halves of
@@ -299,7 +299,7 @@ class Correction(ReadOnlyArrays):
         ``(n_scales, n_samples, n_directions)``: orthonormal combinations of samples whose directions stand out, zero
         where a scale has fewer.
     factors
-        ``(n_scales, n_samples, n_directions + 1)``: by which a sample moves towards the centre along each direction
+        ``(n_scales, n_samples, n_directions + 1)``: by which a sample moves towards the center along each direction
         and, last, in all others.
     """
 
@@ -323,7 +323,7 @@ class Correction(ReadOnlyArrays):
             The largest L1 norm of a density there.
         """
         variance, dtype = self.variance[scale], block.dtype
-        centre, deviations = exchangeable(block, variance)
+        center, deviations = exchangeable(block, variance)
         along, rest = self.factors[scale, :, :-1], self.factors[scale, :, -1:]
         used = np.flatnonzero(self.directions[scale].any(axis=0))
         combined = self.directions[scale][:, used]
@@ -332,7 +332,7 @@ class Correction(ReadOnlyArrays):
             moved += ((along[:, used] - rest) * combined).astype(dtype) @ (combined.T.astype(dtype) @ deviations)
         # A scale may weigh nothing, by a calibration.
         length = np.sqrt(variance) * (_spikiness(variance / largest**2) ** SPIKINESS if largest > 0 else 1.0)
-        return np.asarray(centre + length[:, None].astype(dtype) * moved)
+        return np.asarray(center + length[:, None].astype(dtype) * moved)
 
 
 def correction_of(sketch: Sketch, noise: Float64) -> Correction:
@@ -508,7 +508,7 @@ def even_distances(sketch: Sketch, noise: Float64) -> Float64:
 def variance_between(places: Float64, noise: Float64) -> tuple[float, float]:
     """Return the variance between samples beyond their noise, not below zero and as it comes.
 
-    The first solves ``sum(|x_i - c|^2 / (t + v_i)) = n - 1`` for t, with the centre c of these weights; the second is
+    The first solves ``sum(|x_i - c|^2 / (t + v_i)) = n - 1`` for t, with the center c of these weights; the second is
     the moment estimate at t = 0.
 
     Parameters
@@ -527,8 +527,8 @@ def variance_between(places: Float64, noise: Float64) -> tuple[float, float]:
 
     def beyond(t: float) -> float:
         weights = 1 / (t + variance)
-        centre = weights @ places
-        return float(weights @ squares - centre @ centre / n_probes / weights.sum() - (n_samples - 1))
+        center = weights @ places
+        return float(weights @ squares - center @ center / n_probes / weights.sum() - (n_samples - 1))
 
     weights = 1 / variance
     excess = beyond(0.0) / float(weights.sum() - (weights**2).sum() / weights.sum())
@@ -547,7 +547,7 @@ def _root(falling: Callable[[float], float], high: float) -> float:
 
 
 def exchangeable(block: FloatArray, variance: Float64) -> tuple[FloatArray, FloatArray]:
-    """Return the centre of samples with these variances, and their deviations in units of their own, exchangeable.
+    """Return the center of samples with these variances, and their deviations in units of their own, exchangeable.
 
     With standardised deviations y, which are orthogonal to the weights u ~ 1 / sqrt(variance), the rotation is
     ``y - (u + e)(e'y) / (1 + u'e)``, where e has equal entries; the covariance becomes that of deviations from a mean.
@@ -558,11 +558,11 @@ def exchangeable(block: FloatArray, variance: Float64) -> tuple[FloatArray, Floa
     root = 1 / np.sqrt(safe / safe.max())
     weights = root / np.linalg.norm(root)
     equal = np.full(len(root), 1 / np.sqrt(len(root)))
-    centre = ((weights**2).astype(block.dtype) @ block)[None]
-    deviations = (block - centre) * (1 / np.sqrt(safe))[:, None].astype(block.dtype)
+    center = ((weights**2).astype(block.dtype) @ block)[None]
+    deviations = (block - center) * (1 / np.sqrt(safe))[:, None].astype(block.dtype)
     mean = equal.astype(block.dtype) @ deviations
     deviations -= np.outer(((weights + equal) / (1 + weights @ equal)).astype(block.dtype), mean)
-    return centre, deviations
+    return center, deviations
 
 
 def mean_deviation(variance: Float64) -> Float64:

@@ -375,7 +375,7 @@ def _numerics(study: Study) -> str:
         ""
         if model.compress_ is None
         else f" The densities were kept at {counted(kept, 'point')} over all scales."
-        if model.compress_by == "centres"
+        if model.compress_by == "centers"
         else f" The densities were kept as masses in {counted(kept, 'region')} of points over all scales."
     )
     return (
