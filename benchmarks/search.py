@@ -41,7 +41,7 @@ from provenance import PACKAGES, add_record, write_table
 
 import heatmover as hm
 from heatmover.errors import EmbeddingWarning, InvalidInputError
-from heatmover.index.shortlist import recall
+from heatmover.index.search import recall
 from heatmover.storage import Samples, Store
 
 # Of digits: other programs on the machine only ever add to the work.

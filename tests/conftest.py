@@ -56,7 +56,7 @@ LONGEST = (
     "scale/test_compare.py",
     "graphs/test_neighbors.py",
     "test_barycenters.py",
-    "index/test_shortlist_cache.py",
+    "index/test_search_cache.py",
     "cohort/formats/test_damaged_anndata.py",
     "scale/test_checkpoint.py",
     "baselines/test_trees.py",

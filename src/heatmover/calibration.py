@@ -720,7 +720,7 @@ def _blocks(
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Fit:
+class _FittedWeights:
     """Weights of a start's blocks and the curve over the distances that they give; both in real units."""
 
     start: _Start
@@ -729,7 +729,7 @@ class _Fit:
     curve: Curve
 
 
-def _fit(start: _Start, shrinkage: float, exact: Float64, rows: Any = slice(None)) -> _Fit:
+def _fit(start: _Start, shrinkage: float, exact: Float64, rows: Any = slice(None)) -> _FittedWeights:
     """Fit curve and weights in turn: the curve says how far the pairs should be, the weights are fitted to that."""
     design, weights = start.design[rows], start.weights
     curve = _fit_curve(design @ weights, exact)
@@ -738,7 +738,7 @@ def _fit(start: _Start, shrinkage: float, exact: Float64, rows: Any = slice(None
         weights = _fit_weights(design, start.weights, curve.inverse(exact), shrinkage)
         curve = _fit_curve(design @ weights, exact)
     unit = float(np.median(exact / (design @ weights)))
-    return _Fit(start, shrinkage, weights * unit, Curve(curve.knots * unit, curve.values))
+    return _FittedWeights(start, shrinkage, weights * unit, Curve(curve.knots * unit, curve.values))
 
 
 def _fit_weights(design: Float64, start: Float64, target: Float64, shrinkage: float) -> Float64:
@@ -747,9 +747,9 @@ def _fit_weights(design: Float64, start: Float64, target: Float64, shrinkage: fl
     pull = np.sqrt(shrinkage / n_scales)
     relative = design * start / (target[:, None] * np.sqrt(n_pairs))
     matrix = np.vstack([relative, pull * np.eye(n_scales)])
-    found = _non_negative(matrix, np.append(np.full(n_pairs, 1 / np.sqrt(n_pairs)), np.full(n_scales, pull))) * start
+    weights = _non_negative(matrix, np.append(np.full(n_pairs, 1 / np.sqrt(n_pairs)), np.full(n_scales, pull))) * start
     # A pair that only the dropped scales told apart would have no distance at all.
-    return found if np.all(design @ found > 0) else start
+    return weights if np.all(design @ weights > 0) else start
 
 
 def _fit_curve(distances: Float64, exact: Float64) -> Curve:
@@ -780,7 +780,7 @@ def _non_negative(matrix: Float64, target: Float64) -> Float64:
     return np.asarray(nnls(matrix, target)[0])
 
 
-def _choose(starts: Sequence[_Start], own: _Start, exact: Float64, rows: IntArray | None = None) -> _Fit:
+def _choose(starts: Sequence[_Start], own: _Start, exact: Float64, rows: IntArray | None = None) -> _FittedWeights:
     """Return the fit to some of the pairs whose scale and shrinkage predict best the pairs that are left out.
 
     Judged by the mean relative error times one minus the rank correlation; an order worse than the model's own is out.
@@ -828,7 +828,7 @@ def _rank_correlation(a: Float64, b: Float64) -> float:
     return float(first @ second / norm) if norm > 0 else 0.0
 
 
-def _fitted_model(base: DiffusionEMD, fit: _Fit, masses: sp.csr_array) -> DiffusionEMD:
+def _fitted_model(base: DiffusionEMD, fit: _FittedWeights, masses: sp.csr_array) -> DiffusionEMD:
     """Return the model with the weights found; scales at either end that weigh nothing are left out."""
     weights, top = fit.weights, fit.start.max_scale
     positive = np.flatnonzero(weights)

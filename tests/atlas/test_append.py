@@ -158,8 +158,7 @@ def test_another_atlas_at_the_place_is_refused(path):
 def test_an_index_on_the_folder_does_not_add_samples_without_cells(path):
     index = hm.MeasureIndex.open(path, model=built().model)
     # Where an index keeps its graph.
-    (path / "search").mkdir()
-    (path / "search.json").touch()
+    (path / "search.npz").touch()
     assert same(hm.load(path), built())
     assert index.nearest("s0", k=1, method="exact").names == built().index.nearest("s0", k=1).names
     with pytest.raises(

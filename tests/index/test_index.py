@@ -12,8 +12,9 @@ from sklearn.exceptions import NotFittedError
 
 import heatmover as hm
 from heatmover.errors import InvalidInputError, MissingExtraError
+from heatmover.index import exact_emd
 from heatmover.index import index as module
-from heatmover.index import rows as rows_module
+from heatmover.index import search as search_module
 from heatmover.index.index import fingerprint
 
 needs_faiss = pytest.mark.skipif(importlib.util.find_spec("faiss") is None, reason="needs faiss")
@@ -110,7 +111,7 @@ def test_equal_rows_come_in_their_order(tmp_path):
 def test_streams_have_the_bits_of_memory(tmp_path, monkeypatch):
     rows = np.random.default_rng(1).normal(size=(500, 33)).astype(np.float32)
     expected = hm.nearest(rows[:20], 6, other=rows)
-    monkeypatch.setattr(rows_module, "BLOCK_BYTES", 33 * 4 * 64)
+    monkeypatch.setattr(search_module, "BLOCK_BYTES", 33 * 4 * 64)
     index = hm.MeasureIndex.from_embedding(rows, path=tmp_path / "i", memory=1)
     for n_jobs in (1, 2):
         found = index.nearest(rows[:20], 6, n_jobs=n_jobs)
@@ -285,21 +286,21 @@ def test_one_sample_has_no_graph():
 
 def test_rerank_orders_by_the_other_distance():
     index = hm.MeasureIndex.from_embedding(ROWS)
-    shortlist = index.nearest(QUERIES, 10)
+    candidates = index.nearest(QUERIES, 10)
     other = cdist(QUERIES, ROWS, "euclidean")
-    found = index.rerank(shortlist, lambda query, rows: other[query, rows], k=4)
-    for query, rows in enumerate(shortlist.rows):
+    found = index.rerank(candidates, lambda query, rows: other[query, rows], k=4)
+    for query, rows in enumerate(candidates.rows):
         best = sorted(rows.tolist(), key=lambda row, query=query: other[query, row])[:4]
         assert found.rows[query].tolist() == best
         assert found.names[query] == tuple(map(str, best))
         np.testing.assert_array_equal(found.distances[query], other[query, best])
     assert not found.exact
-    with pytest.raises(InvalidInputError, match="at most the length of the shortlist, 10"):
-        index.rerank(shortlist, lambda query, rows: other[query, rows], k=11)
+    with pytest.raises(InvalidInputError, match="at most the length of the candidate list, 10"):
+        index.rerank(candidates, lambda query, rows: other[query, rows], k=11)
     with pytest.raises(InvalidInputError, match="10 distances, found an array of shape"):
-        index.rerank(shortlist, lambda query, rows: [1.0])
+        index.rerank(candidates, lambda query, rows: [1.0])
     with pytest.raises(InvalidInputError, match="distances without NaN"):
-        index.rerank(shortlist, lambda query, rows: np.full(10, np.nan))
+        index.rerank(candidates, lambda query, rows: np.full(10, np.nan))
 
 
 # Fingerprints tell models apart by what defines their embedding, and by nothing else.
@@ -340,3 +341,39 @@ def test_another_definition_has_another(change):
 def test_a_model_has_to_be_fitted():
     with pytest.raises(NotFittedError):
         fingerprint(hm.DiffusionEMD())
+
+
+PLACES = np.arange(6.0)
+COSTS = abs(PLACES[:, None] - PLACES)
+STORED = np.random.default_rng(0).dirichlet(np.ones(6), size=5)
+ASKED = np.random.default_rng(1).dirichlet(np.ones(6), size=2)
+
+
+def on_the_line(one, other):
+    """Between measures on a line: the area between their distribution functions."""
+    return np.abs(np.cumsum(one - other))[:-1].sum()
+
+
+needs_pot = pytest.mark.skipif(importlib.util.find_spec("ot") is None, reason="needs POT")
+
+
+@needs_pot
+@pytest.mark.parametrize("costs", [COSTS, lambda a, b: COSTS[np.ix_(a, b)].copy()])
+def test_exact_emd_is_the_distance_on_the_line(costs):
+    distance = exact_emd(STORED, ASKED, costs)
+    rows = np.array([4, 0, 2])
+    for query in range(2):
+        expected = [on_the_line(ASKED[query], STORED[row]) for row in rows]
+        np.testing.assert_allclose(distance(query, rows), expected, rtol=1e-9)
+
+
+@needs_pot
+def test_exact_emd_of_what_does_not_fit():
+    with pytest.raises(InvalidInputError, match="queries on the 6 points"):
+        exact_emd(STORED, np.ones((1, 3)) / 3, COSTS)
+    with pytest.raises(InvalidInputError, match=r"costs \(6, 6\)"):
+        exact_emd(STORED, ASKED, COSTS[:3])
+    with pytest.raises(InvalidInputError, match="finite, non-negative costs"):
+        exact_emd(STORED, ASKED, COSTS - 1)
+    with pytest.raises(InvalidInputError, match="the measure of every row"):
+        exact_emd(STORED, ASKED, COSTS)(0, np.array([5]))

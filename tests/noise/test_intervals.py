@@ -9,7 +9,7 @@ from scipy.special import ndtri
 from scipy.stats import ncx2
 
 import heatmover as hm
-from heatmover.noise.assessment import Law, _noise_replicates, _replicates, _skewness
+from heatmover.noise.assessment import DistanceLaw, _noise_replicates, _replicates, _skewness
 from heatmover.noise.correction import Sketch
 
 N_PROBES = 128
@@ -19,7 +19,7 @@ def law_of(eigenvalues, direction, level=0.05):
     """The law of one pair whose noise has these variances in its directions, and whose truth has these shares there."""
     eigenvalues, direction = np.asarray(eigenvalues, float), np.asarray(direction, float)
     second, third = (eigenvalues**2).sum(), (eigenvalues**3).sum()
-    return Law(
+    return DistanceLaw(
         np.array([2 * second]), np.array([eigenvalues @ direction**2]), np.sqrt(8) * third / second**1.5,
         np.zeros(1), level,
     )  # fmt: skip
@@ -49,7 +49,7 @@ def test_every_true_distance_is_left_out_as_rarely(spectrum, distance):
     noise = rng.normal(size=(20_000, len(spectrum))) * np.sqrt(spectrum)
     estimates = ((np.sqrt(squared) * direction + noise) ** 2).sum(axis=1) - spectrum.sum()
     one = law_of(spectrum, direction)
-    law = Law(
+    law = DistanceLaw(
         *(np.full(20_000, value) for value in (one.spread[0], one.along[0])), one.skewness, np.zeros(20_000), 0.05
     )
     lower, upper = law.limits(estimates)
@@ -65,7 +65,7 @@ def test_a_higher_confidence_is_a_wider_interval():
     widths = []
     for level in (0.5, 0.1, 0.01, 0.001):
         one = law_of(np.ones(20), np.eye(20)[0], level)
-        law = Law(np.full(40, one.spread[0]), np.full(40, one.along[0]), one.skewness, np.full(40, 20.0), level)
+        law = DistanceLaw(np.full(40, one.spread[0]), np.full(40, one.along[0]), one.skewness, np.full(40, 20.0), level)
         lower, upper = law.limits(estimates)
         assert np.isfinite(upper).all()
         widths.append(upper - lower)

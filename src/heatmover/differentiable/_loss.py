@@ -16,7 +16,7 @@ from heatmover._validation import check_matrix, check_number, check_threads
 from heatmover.differentiable._powers import Expansion, SparsityPattern, operator_at, powers
 from heatmover.diffusion.chebyshev import check_single
 from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.embedding.estimator import DiffusionEMD, warn_of_near_cuts
+from heatmover.embedding.estimator import DiffusionEMD, near_cuts, warn_of_graph
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.measures import MASS_TOLERANCE
@@ -408,7 +408,7 @@ class DiffusionEMDLoss(torch.nn.Module):
         )
         operator = DiffusionOperator.from_graph(graph)
         even = np.full((1, graph.n_points), 1 / graph.n_points)
-        warn_of_near_cuts(graph, operator, graph.gather(even), self.scales[-1])
+        warn_of_graph(near_cuts(graph, operator, graph.gather(even), self.scales[-1]))
         self._settle(graph, operator)
         if self._entry is not None:
             self._entry = self._make_entry(places)

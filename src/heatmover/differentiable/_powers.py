@@ -11,8 +11,8 @@ are found again from the last two, because T_{j-1} = 2 X T_j - T_{j+1} runs back
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, final
@@ -24,7 +24,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from heatmover._typing import Float64
-from heatmover.diffusion.chebyshev import WIDEST_BLOCK, power_coefficients
+from heatmover.diffusion.chebyshev import WIDEST_BLOCK, power_coefficients, row_pool
 from heatmover.diffusion.operator import csr_structure
 from heatmover.errors import GraphWarning
 
@@ -96,31 +96,11 @@ class SparsityPattern:
         """Number of points."""
         return int(self.indptr.size) - 1
 
-    def in_threads(self) -> _Threads:
-        """Return a context that runs kernels on all rows, in threads."""
-        return _Threads(self._rows)
-
-
-@final
-class _Threads:
-    """Runs ``kernel(rows, ...)`` on all rows; one pool for all steps of a recurrence."""
-
-    def __init__(self, rows: list[tuple[int, int]]) -> None:
-        self._rows = rows
-        self._pool = ThreadPoolExecutor(len(rows)) if len(rows) > 1 else None
-
-    def __enter__(self) -> Callable[..., None]:
-        return self._run
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-
-    def _run(self, kernel: Callable[..., None], *arguments: Any) -> None:
-        if self._pool is None:
-            kernel(self._rows[0], *arguments)
-        else:
-            list(self._pool.map(lambda rows: kernel(rows, *arguments), self._rows))
+    @contextmanager
+    def in_threads(self) -> Iterator[Callable[..., None]]:
+        """Lend a function that runs ``kernel(rows, ...)`` on all rows; one pool serves all steps of a recurrence."""
+        with row_pool(len(self._rows)) as run:
+            yield lambda kernel, *arguments: run(lambda rows: kernel(rows, *arguments), self._rows)
 
 
 def powers(start: torch.Tensor, data: torch.Tensor, support: SparsityPattern, expansion: Expansion) -> torch.Tensor:

@@ -30,7 +30,15 @@ from heatmover.diffusion.operator import LANES, Block, Diffuser, DiffusionOperat
 from heatmover.errors import InvalidInputError
 from heatmover.storage import Record
 
-__all__ = ["ChebyshevDiffuser", "Recurrence", "check_single", "in_columns", "power_coefficients", "rounding"]
+__all__ = [
+    "ChebyshevDiffuser",
+    "Recurrence",
+    "check_single",
+    "in_columns",
+    "power_coefficients",
+    "rounding",
+    "row_pool",
+]
 
 # Wide blocks amortise the reading of the operator over more columns; 64 float32 columns reach the peak
 # of the compiled recurrence (20 GFlop/s per core against 9 at 16 and 5 at 8).
@@ -168,7 +176,7 @@ class Recurrence:
         for other in np.flatnonzero(lengths[:-1] == lengths[-1]):
             current += inputs[other] * table[other, -1]
         parts = self._parts(current.shape[1])
-        with _pool(len(parts)) as share:
+        with row_pool(len(parts)) as share:
             for degree in range(int(lengths[-1]) - 2, -1, -1):
                 first = int(np.searchsorted(lengths, degree, side="right"))
                 shares = np.ascontiguousarray(table[first:, degree])
@@ -206,7 +214,7 @@ class Recurrence:
 
             share(work, parts)
 
-        with _pool(len(parts)) as share:
+        with row_pool(len(parts)) as share:
             yield step
 
     @contextmanager
@@ -252,7 +260,7 @@ def _multiples(block: Block, factors: Block) -> Block:
 
 
 @contextmanager
-def _pool(n_threads: int) -> Iterator[Callable[[Callable[[Rows], None], list[Rows]], None]]:
+def row_pool(n_threads: int) -> Iterator[Callable[[Callable[[Rows], None], list[Rows]], None]]:
     """Lend a function that does some work on every part; threads wait for more of it, and one part needs none."""
 
     def alone(work: Callable[[Rows], None], parts: list[Rows]) -> None:

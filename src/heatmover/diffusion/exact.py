@@ -40,7 +40,9 @@ class ExactDiffuser(Diffuser):
         The eigenpairs, if they are known.
     """
 
-    def __init__(self, operator: DiffusionOperator, *, adjoint: bool, parts: Sequence[_Part] | None = None) -> None:
+    def __init__(
+        self, operator: DiffusionOperator, *, adjoint: bool, parts: Sequence[_Component] | None = None
+    ) -> None:
         if operator.n_points > LARGEST:
             raise InvalidInputError(
                 f"at most {LARGEST} points for method='exact'",
@@ -49,7 +51,9 @@ class ExactDiffuser(Diffuser):
             )
         self.operator = operator
         self._top = operator.top
-        self._parts = [_Part.of(operator, rows) for rows in _joined_rows(operator)] if parts is None else list(parts)
+        self._parts = (
+            [_Component.of(operator, rows) for rows in _joined_rows(operator)] if parts is None else list(parts)
+        )
         self._outward = (self._top if adjoint else 1 / self._top)[:, None]
 
     def to_record(self) -> Record:
@@ -70,7 +74,7 @@ class ExactDiffuser(Diffuser):
             stored = record.part(f"part_{number}")
             rows = stored.places("rows", np.int64, (None,), operator.n_points).astype(np.intp, copy=False)
             values, vectors = stored.floats("values", (rows.size,)), stored.floats("vectors", (rows.size, rows.size))
-            parts.append(_Part(rows, values, vectors))
+            parts.append(_Component(rows, values, vectors))
         return cls(operator, adjoint=adjoint, parts=parts)
 
     def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
@@ -128,7 +132,7 @@ def solver_rounding(n_points: int) -> float:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _Component:
     """The eigenpairs of S on one component, less the top eigenvector, whose eigenvalue is 1 at any power."""
 
     rows: Intp  # (n_rows,)
@@ -136,7 +140,7 @@ class _Part:
     vectors: Float64  # (n_rows, n_rows)
 
     @classmethod
-    def of(cls, operator: DiffusionOperator, rows: Intp) -> _Part:
+    def of(cls, operator: DiffusionOperator, rows: Intp) -> _Component:
         top = operator.top[rows]
         values, vectors = np.linalg.eigh(operator.symmetric[rows][:, rows].toarray() - np.outer(top, top))
         return cls(rows, np.clip(values, -1, 1), np.ascontiguousarray(vectors))

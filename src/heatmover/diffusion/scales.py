@@ -395,8 +395,8 @@ def choose_mixed_scale(
 
 def _refuse_bipartite(operator: DiffusionOperator, epsilon: float) -> None:
     """Raise if a component falls into two halves that every step changes: even numbers of steps never leave one."""
-    found, component = bipartite(operator.symmetric)
-    count = np.unique(component[found]).size
+    halved, component = bipartite(operator.symmetric)
+    count = np.unique(component[halved]).size
     if count:
         components = "a bipartite component" if count == 1 else f"{count} bipartite components"
         raise InvalidInputError(

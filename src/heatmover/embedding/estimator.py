@@ -52,7 +52,7 @@ from heatmover.measures import Measures, check_measures
 from heatmover.storage import Record, Store
 from heatmover.storage.record import texts_record
 
-__all__ = ["MODEL_SCHEMA", "MODEL_VERSION", "DiffusionEMD", "warn_of_near_cuts"]
+__all__ = ["MODEL_SCHEMA", "MODEL_VERSION", "DiffusionEMD", "near_cuts", "warn_of_graph"]
 
 # Of the records of fitted models; `docs/atlas_format.md` describes them.
 MODEL_SCHEMA, MODEL_VERSION = "heatmover-model", 1
@@ -354,7 +354,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         _warn_of_components(diffusion.operator, rows)
         _warn_of_alternation(diffusion.operator, rows)
         prepared = lay_out(diffusion, settings, n_threads=n_threads)
-        _warn_of_graph(near_cut)
+        warn_of_graph(near_cut)
         _warn_of_compression(prepared)
         self._take(prepared)
         return self
@@ -890,8 +890,14 @@ def _warn_of_alternation(operator: DiffusionOperator, rows: Any) -> None:
     )
 
 
-def warn_of_near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_scale: int) -> None:
-    """Warn if parts of a component with a noticeable share of the measures' mass hang on the rest by a thread.
+def warn_of_graph(message: str) -> None:
+    """Warn of what `near_cuts` says, unless it says nothing."""
+    if message:
+        warnings.warn(message, GraphWarning, stacklevel=3)
+
+
+def near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_scale: int) -> str:
+    """Say whether parts of a component with a noticeable share of the measures' mass are nearly disconnected.
 
     Parameters
     ----------
@@ -901,19 +907,12 @@ def warn_of_near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_
         Measures ``(n_measures, n_nodes)``, dense or CSR.
     max_scale
         Heat is compared after at most ``2**max_scale`` steps.
+
+    Returns
+    -------
+    str
+        A sentence for `warn_of_graph`, or nothing.
     """
-    message = near_cuts(graph, operator, rows, max_scale)
-    if message:
-        warnings.warn(message, GraphWarning, stacklevel=3)
-
-
-def _warn_of_graph(message: str) -> None:
-    if message:
-        warnings.warn(message, GraphWarning, stacklevel=3)
-
-
-def near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_scale: int) -> str:
-    """Return what `warn_of_near_cuts` says, or nothing; arguments as there."""
     masses = np.asarray(rows.sum(axis=0), dtype=np.float64).ravel()[operator.order]
     cuts = find_near_cuts(operator.symmetric, operator.degree, 2**max_scale, masses)
     if cuts is None:

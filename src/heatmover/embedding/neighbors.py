@@ -78,8 +78,8 @@ def nearest(
     rows, others = check_rows(embedding, other)
     k = _check_k(k, rows, others)
     n_threads = check_threads(n_jobs)
-    found = _nearest_by_groups(rows, others, k, n_threads)
-    return _nearest_of_all(rows, others, k, n_threads) if found is None else found
+    near = _nearest_by_groups(rows, others, k, n_threads)
+    return _nearest_of_all(rows, others, k, n_threads) if near is None else near
 
 
 def _nearest_by_groups(
@@ -383,8 +383,8 @@ def nearest_by_groups(
     size = min(BLOCK_ROWS, most, -(-len(rows) // (4 * n_threads)))
     size = max(3, size // 3 * 3)
     edges = [*range(0, len(rows), size), len(rows)]
-    found = in_threads(search.block, [slice(*pair) for pair in pairwise(edges)], n_threads)
-    return np.concatenate([distances for distances, _ in found]), np.concatenate([indices for _, indices in found])
+    blocks = in_threads(search.block, [slice(*pair) for pair in pairwise(edges)], n_threads)
+    return np.concatenate([distances for distances, _ in blocks]), np.concatenate([indices for _, indices in blocks])
 
 
 @final
@@ -470,9 +470,9 @@ class _Search:
 
         bounds, seeds = self._bounds(block)
         n_rows, n_others = bounds.shape
-        found = [self._compared(block.start + row, seeds[row]) for row in range(n_rows)]
+        best = [self._compared(block.start + row, seeds[row]) for row in range(n_rows)]
         np.put_along_axis(bounds, seeds, np.inf, axis=1)  # compared already
-        limits = np.array([self._limit(block.start + row, found[row][0][-1]) for row in range(n_rows)])
+        limits = np.array([self._limit(block.start + row, best[row][0][-1]) for row in range(n_rows)])
         left = np.empty(n_rows * n_others // ALONE_COST, dtype=np.intp)
         count = list_within(bounds, limits, left)
         if count > left.size:
@@ -481,8 +481,8 @@ class _Search:
         for row, (first, last) in enumerate(pairwise(edges.tolist())):
             if last > first:
                 candidates = left[first:last] - n_others * row
-                found[row] = self._improved(block.start + row, candidates, bounds[row, candidates], found[row])
-        return np.array([distances for distances, _ in found]), np.array([indices for _, indices in found])
+                best[row] = self._improved(block.start + row, candidates, bounds[row, candidates], best[row])
+        return np.array([distances for distances, _ in best]), np.array([indices for _, indices in best])
 
     def _bounds(self, block: slice) -> tuple[Float32, Int64]:
         """Return the bounds of a block of rows, ``(n_rows, n_others)``, and where each row has its smallest ones."""
@@ -514,20 +514,20 @@ class _Search:
         return distances[order], candidates[order]
 
     def _improved(
-        self, row: int, candidates: Intp, bounds: Float32, found: tuple[Float64, Int64]
+        self, row: int, candidates: Intp, bounds: Float32, near: tuple[Float64, Int64]
     ) -> tuple[Float64, Int64]:
-        """Return the k nearest among those found and the candidates, the most promising looked at first."""
+        """Return the k nearest among those known and the candidates, the most promising looked at first."""
         order = np.argsort(bounds, kind="stable")
         for start in range(0, candidates.size, BATCH):
             batch = order[start : start + BATCH]
-            batch = batch[bounds[batch] <= self._limit(row, found[0][-1])]
+            batch = batch[bounds[batch] <= self._limit(row, near[0][-1])]
             if batch.size == 0:
                 break
             more = self._compared(row, candidates[batch])
-            distances, indices = (np.concatenate(pair) for pair in zip(found, more, strict=True))
+            distances, indices = (np.concatenate(pair) for pair in zip(near, more, strict=True))
             best = np.lexsort((indices, distances))[: self.k]
-            found = distances[best], indices[best]
-        return found
+            near = distances[best], indices[best]
+        return near
 
     def _in_tiles(self, block: slice) -> tuple[Float64, Int64]:
         """Compare a block with all others, for too few could be left out."""

@@ -1,7 +1,6 @@
 """Search among stored measures: the nearest, exactly or approximately, in memory or on disk."""
 
-from heatmover.index.index import MeasureIndex
-from heatmover.index.results import Nearest, Within, exact_emd
+from heatmover.index.index import MeasureIndex, Nearest, Within, exact_emd
 
 __all__ = ["MeasureIndex", "Nearest", "Within", "exact_emd"]
 

@@ -1,4 +1,4 @@
-"""`MeasureIndex`: the nearest of many stored measures."""
+"""`MeasureIndex`: the nearest of many stored measures, and their order by a dearer distance."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import importlib.util
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
 from heatmover._files import check_place
-from heatmover._typing import FloatArray, Int64
+from heatmover._readonly import ReadOnlyArrays
+from heatmover._typing import Float64, FloatArray, Int64
 from heatmover._validation import (
     check_finite,
     check_integer,
@@ -30,13 +33,12 @@ from heatmover._validation import (
 from heatmover._words import counted, distinct, find, listed
 from heatmover.embedding import DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
-from heatmover.index.results import Distance, Nearest, Within, reranked
-from heatmover.index.rows import Rows, grown
-from heatmover.index.shortlist import RECALL, Shortlist, read_cache, recall, write_cache
-from heatmover.measures import Measures, names_of
+from heatmover.index.search import RECALL, CandidateGraph, Rows, read_cache, recall, write_cache
+from heatmover.measures import Measures, check_measures, names_of
 from heatmover.storage import Samples, Schema, Store, Table, parts_of
+from heatmover.transport import GroundCosts, exact_pairs
 
-__all__ = ["MeasureIndex", "fingerprint"]
+__all__ = ["MeasureIndex", "Nearest", "Within", "exact_emd", "fingerprint"]
 
 INDEX_SCHEMA, INDEX_VERSION = "heatmover-index", 1
 # An atlas is an index too, of its reference samples.
@@ -47,6 +49,147 @@ APPROXIMATE_ROWS, APPROXIMATE_VALUES = 10_000, 2**25
 # Rows that the cache on disk may lack, as a share: it is written again when it lacks more.
 LACKING = 0.1
 NO_MODEL = "open the index with model=, or pass rows of the embedding"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Nearest(ReadOnlyArrays):
+    """The nearest stored samples of some queries.
+
+    Attributes
+    ----------
+    distances
+        ``(n_queries, k)``, ascending in each row.
+    rows
+        ``(n_queries, k)``: which rows of the index. Of equal distances the smaller row comes first.
+    names
+        Their names, per query.
+    exact
+        Whether all samples were considered. Else some of the nearest may be missing; the distances that are there are
+        exact even then.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> near = hm.MeasureIndex.from_embedding([[0.0], [5.0], [6.0]]).nearest([[4.0]], k=2)
+    >>> near.distances, near.rows, near.names, near.exact
+    (array([[1., 2.]]), array([[1, 2]]), (('1', '2'),), True)
+    """
+
+    distances: Float64
+    rows: Int64
+    names: tuple[tuple[str, ...], ...]
+    exact: bool
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Within:
+    """All stored samples within a radius of some queries.
+
+    Attributes
+    ----------
+    distances, rows, names
+        Per query: distances ``(n_found,)``, ascending, rows of the index, and names.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> near = hm.MeasureIndex.from_embedding([[0.0], [5.0], [6.0]]).within([[4.0], [9.0]], radius=2)
+    >>> near.distances, near.names
+    ((array([1., 2.]), array([], dtype=float64)), (('1', '2'), ()))
+    """
+
+    distances: tuple[Float64, ...]
+    rows: tuple[Int64, ...]
+    names: tuple[tuple[str, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+# The distances of a query, by its number, to some rows of the index.
+Distance: TypeAlias = Callable[[int, Int64], npt.ArrayLike]
+
+
+def exact_emd(
+    measures: Any, queries: Any, costs: GroundCosts | npt.ArrayLike, *, n_jobs: int | None = None
+) -> Distance:
+    """Return the exact Earth Mover's Distance from queries to rows of an index, for `MeasureIndex.rerank`.
+
+    Needs the extra ``exact``.
+
+    Parameters
+    ----------
+    measures
+        ``(n_rows, n_points)``: the measure of every row of the index, in its order.
+    queries
+        ``(n_queries, n_points)``: the measures that were searched for, in the order of the search.
+    costs
+        Of moving mass between points: an array ``(n_points, n_points)``, or a function that takes two arrays of points
+        and returns the costs ``(n_sources, n_targets)`` between them.
+    n_jobs
+        Threads; every core for None.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> places = np.arange(4.0)
+    >>> distance = exact_emd(np.eye(4), np.eye(4)[:1], abs(places[:, None] - places))
+    >>> distance(0, np.array([3, 1]))
+    array([3., 1.])
+    """
+    stored, asked = (sp.csr_array(check_measures(rows)) for rows in (measures, queries))
+    if stored.shape[1] != asked.shape[1]:
+        raise InvalidInputError(
+            f"queries on the {counted(stored.shape[1], 'point')} of the measures", f"rows of width {asked.shape[1]:,}"
+        )
+    ground = costs if callable(costs) else _looked_up(costs, stored.shape[1])
+    n_threads = check_threads(n_jobs)
+
+    def distance(query: int, rows: Int64) -> Float64:
+        if rows.size and rows.max() >= stored.shape[0]:
+            raise InvalidInputError(
+                "the measure of every row of the index", f"{counted(stored.shape[0], 'measure')} and row {rows.max():,}"
+            )
+        both = sp.csr_array(sp.vstack([asked[[query]], stored[rows]]))
+        both.sort_indices()
+        return exact_pairs(both, [(0, 1 + place) for place in range(rows.size)], ground, n_threads=n_threads)
+
+    return distance
+
+
+def _looked_up(costs: npt.ArrayLike, n_points: int) -> GroundCosts:
+    matrix = np.asarray(costs, dtype=np.float64)
+    if matrix.shape != (n_points, n_points):
+        raise InvalidInputError(f"costs ({n_points}, {n_points}) between all points", f"shape {matrix.shape}")
+    if not np.isfinite(matrix).all() or matrix.min() < 0:
+        raise InvalidInputError("finite, non-negative costs", "some that are not")
+    return lambda sources, targets: np.ascontiguousarray(matrix[np.ix_(sources, targets)])
+
+
+def _reranked(listed: Nearest, distance: Distance, k: int) -> Nearest:
+    """Return the k nearest of a candidate list by another distance."""
+    distances, rows, names = [], [], []
+    for query, candidates in enumerate(listed.rows):
+        values = _values(distance, query, candidates)
+        order = np.lexsort((candidates, values))[:k]
+        distances.append(values[order])
+        rows.append(candidates[order])
+        names.append(tuple(listed.names[query][place] for place in order))
+    return Nearest(np.array(distances), np.array(rows), tuple(names), exact=False)
+
+
+def _values(distance: Distance, query: int, candidates: Int64) -> Float64:
+    values = np.asarray(distance(query, candidates), dtype=np.float64)
+    if values.shape != candidates.shape:
+        raise InvalidInputError(counted(candidates.size, "distance"), f"an array of shape {values.shape}")
+    if np.isnan(values).any():
+        raise InvalidInputError("distances without NaN", f"{int(np.isnan(values).sum())} of query {query}")
+    return values
 
 
 @final
@@ -117,14 +260,14 @@ class MeasureIndex:
 
     >>> index.nearest("3", k=2).names
     (('2', '20'),)
-    >>> found = index.nearest(measures, k=1)
-    >>> found.names[3], float(found.distances.max()), found.exact
+    >>> near = index.nearest(measures, k=1)
+    >>> near.names[3], float(near.distances.max()), near.exact
     (('3',), 0.0, True)
     """
 
     def __init__(self, store: Samples | _Memory, rows: Rows | None, *, model: DiffusionEMD | None, memory: int) -> None:
         self._store, self._rows, self.model, self._memory = store, rows, model, memory
-        self._shortlist: Shortlist | None = None
+        self._graph: CandidateGraph | None = None
         # A graph must not grow while it is searched.
         self._lock = threading.RLock()
 
@@ -180,7 +323,7 @@ class MeasureIndex:
         if path is None:
             held = _Memory(schema)
             held.append(table)
-            return cls(held, Rows(len(rows), _kept(rows), None), model=model, memory=limit)
+            return cls(held, Rows(len(rows), np.array(rows, order="C"), None), model=model, memory=limit)
         parts, values = parts_of(table, schema), {"samples": schema.values()}
         store = Store.create(check_place(path, "an index"), INDEX_SCHEMA, INDEX_VERSION, parts, values=values)
         return cls(Samples(store), None, model=model, memory=limit)
@@ -353,7 +496,7 @@ class MeasureIndex:
                 before = self._loaded().resident
                 assert before is not None
                 self._store.append(table)
-                self._rows = Rows(self._store.n_rows, grown(before, rows), None)
+                self._rows = Rows(self._store.n_rows, np.vstack([before, rows]), None)
 
     def refresh(self) -> None:
         """Take in what others have added to the folder since."""
@@ -409,12 +552,12 @@ class MeasureIndex:
         queries, own = self._queries(query)
         k = self._check_k(k, own)
         with self._lock:
-            rows, shortlist = self._loaded(), self._chosen(method, n_threads)
-            if shortlist is None:
-                distances, found = rows.nearest(queries, k, own, n_threads)
+            rows, graph = self._loaded(), self._chosen(method, n_threads)
+            if graph is None:
+                distances, near = rows.nearest(queries, k, own, n_threads)
             else:
-                distances, found = shortlist.nearest(rows, queries, k, own, n_threads)
-        return Nearest(distances, found, self._names_of(found), exact=shortlist is None)
+                distances, near = graph.nearest(rows, queries, k, own, n_threads)
+        return Nearest(distances, near, self._names_of(near), exact=graph is None)
 
     def within(self, query: Any, radius: float, *, n_jobs: int | None = None) -> Within:
         """Find all stored samples that are at most ``radius`` away from every query; always exact.
@@ -441,47 +584,47 @@ class MeasureIndex:
         """
         limit = 0.0 if radius == 0 else check_number("radius", radius, above=0)
         queries, own = self._queries(query)
-        found = self._loaded().within(queries, limit, check_threads(n_jobs))
+        hits = self._loaded().within(queries, limit, check_threads(n_jobs))
         if own is not None:
-            kept = [rows != row for (_, rows), row in zip(found, own, strict=True)]
-            found = [(distances[keep], rows[keep]) for (distances, rows), keep in zip(found, kept, strict=True)]
-        names = tuple(self._names_of(rows[None])[0] for _, rows in found)
-        return Within(tuple(distances for distances, _ in found), tuple(rows for _, rows in found), names)
+            kept = [rows != row for (_, rows), row in zip(hits, own, strict=True)]
+            hits = [(distances[keep], rows[keep]) for (distances, rows), keep in zip(hits, kept, strict=True)]
+        names = tuple(self._names_of(rows[None])[0] for _, rows in hits)
+        return Within(tuple(distances for distances, _ in hits), tuple(rows for _, rows in hits), names)
 
-    def rerank(self, found: Nearest, distance: Distance, k: int = 10) -> Nearest:
-        """Order a shortlist by another distance, such as the exact Earth Mover's Distance, and keep its k nearest.
+    def rerank(self, candidates: Nearest, distance: Distance, k: int = 10) -> Nearest:
+        """Order a candidate list by another distance, such as the exact Earth Mover's Distance, and keep its k nearest.
 
         Parameters
         ----------
-        found
-            A shortlist, such as ``index.nearest(query, 50)``.
+        candidates
+            A candidate list, such as ``index.nearest(query, 50)``.
         distance
             A function that takes the number of a query and rows of the index, and returns their distances;
             `heatmover.index.exact_emd` makes one.
         k
-            At most as many as the shortlist has.
+            At most as many as there are candidates.
 
         Returns
         -------
         Nearest
-            With those distances; never called exact, because a sample that is not in the shortlist may be nearer.
+            With those distances; never called exact, because a sample that is not in the candidate list may be nearer.
 
         Examples
         --------
         >>> import heatmover as hm
         >>> index = hm.MeasureIndex.from_embedding([[0.0, 3.0], [2.0, 2.0], [9.0, 9.0]], names=["a", "b", "c"])
-        >>> shortlist = index.nearest([[0.0, 0.0]], k=2)
-        >>> index.rerank(shortlist, lambda query, rows: [3.0, 2.8], k=2).names
+        >>> candidates = index.nearest([[0.0, 0.0]], k=2)
+        >>> index.rerank(candidates, lambda query, rows: [3.0, 2.8], k=2).names
         (('b', 'a'),)
         """
         k = check_integer("k", k, minimum=1)
-        if k > found.rows.shape[1]:
+        if k > candidates.rows.shape[1]:
             raise InvalidInputError(
-                f"{argument('k')} of at most the length of the shortlist, {found.rows.shape[1]}",
+                f"{argument('k')} of at most the length of the candidate list, {candidates.rows.shape[1]}",
                 f"k={k}",
                 "search for more candidates first",
             )
-        return reranked(found, distance, k)
+        return _reranked(candidates, distance, k)
 
     def build(self, *, n_jobs: int | None = None) -> float:
         """Build the graph of the approximate search now, anew if there is one, and return its recall.
@@ -502,9 +645,9 @@ class MeasureIndex:
         """
         with self._lock:
             self._check_size()
-            self._shortlist = None
-            made = Shortlist.build(self._loaded(), check_threads(n_jobs))
-            self._shortlist = made
+            self._graph = None
+            made = CandidateGraph.build(self._loaded(), check_threads(n_jobs))
+            self._graph = made
             if isinstance(self._store, Samples):
                 write_cache(self._store, made)
             return made.recall
@@ -595,7 +738,7 @@ class MeasureIndex:
         if self.n_rows < 2:
             raise InvalidInputError("at least two samples for a graph", "one", "use method='exact'")
 
-    def _chosen(self, method: str, n_threads: int) -> Shortlist | None:
+    def _chosen(self, method: str, n_threads: int) -> CandidateGraph | None:
         """Return the graph, up to date, if it is to be used."""
         if method == "exact":
             return None
@@ -608,20 +751,20 @@ class MeasureIndex:
     def _is_large(self) -> bool:
         return self.n_rows >= APPROXIMATE_ROWS and self.n_rows * self.n_features >= APPROXIMATE_VALUES
 
-    def _ready(self, n_threads: int) -> Shortlist:
+    def _ready(self, n_threads: int) -> CandidateGraph:
         """Return the graph with all rows in it: the one at hand, the one on disk, or a new one."""
-        made, on_disk = self._shortlist, 0
+        made, on_disk = self._graph, 0
         if made is None and isinstance(self._store, Samples):
             made = read_cache(self._store)
             on_disk = 0 if made is None else made.n_rows
         if made is None:
             self.build(n_jobs=n_threads)
-            assert self._shortlist is not None
-            return self._shortlist
-        if made is not self._shortlist or made.n_rows < self.n_rows:
-            self._shortlist = None  # an interrupted extension leaves nothing behind
+            assert self._graph is not None
+            return self._graph
+        if made is not self._graph or made.n_rows < self.n_rows:
+            self._graph = None  # an interrupted extension leaves nothing behind
             made.extend(self._loaded(), n_threads)
-            self._shortlist = made
+            self._graph = made
             if on_disk and made.n_rows > on_disk * (1 + LACKING) and isinstance(self._store, Samples):
                 write_cache(self._store, made)
         return made
@@ -629,12 +772,6 @@ class MeasureIndex:
     def _names_of(self, rows: Int64) -> tuple[tuple[str, ...], ...]:
         names = self._store.names
         return tuple(tuple(map(names.__getitem__, each)) for each in rows.tolist())
-
-
-def _kept(rows: FloatArray) -> FloatArray:
-    """Return rows that belong to the index alone."""
-    own = np.array(rows, order="C", copy=True)
-    return own[:]
 
 
 def _check_width(n_features: int, model: DiffusionEMD) -> None:
@@ -652,14 +789,12 @@ def _rows_of(samples: Samples, before: FloatArray | None, memory: int) -> Rows:
     schema = samples.schema
     if samples.n_rows * schema.n_features * np.dtype(schema.dtype).itemsize > memory:
         return Rows(samples.n_rows, None, samples)
-    found = Rows(samples.n_rows, None, samples)
-    if before is None:
-        room = np.empty((samples.n_rows, schema.n_features), dtype=schema.dtype)
-        for first, block in found.blocks():
-            room[first : first + len(block)] = block
-        return Rows(samples.n_rows, room[:], samples)
-    parts = [block for _, block in found.blocks(len(before))]
-    return Rows(samples.n_rows, grown(before, np.vstack(parts)) if parts else before, samples)
+    known = 0 if before is None else len(before)
+    resident = np.empty((samples.n_rows, schema.n_features), dtype=schema.dtype)
+    resident[:known] = resident[:0] if before is None else before
+    for first, block in Rows(samples.n_rows, None, samples).blocks(known):
+        resident[first : first + len(block)] = block
+    return Rows(samples.n_rows, resident, samples)
 
 
 # Whether rows come from one model: a fingerprint of what defines an embedding.

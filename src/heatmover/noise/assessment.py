@@ -54,7 +54,7 @@ from heatmover.noise.correction import (
     sketch_samples,
 )
 
-__all__ = ["Law", "Uncertainty", "assess", "check_cells", "intervals", "uncertainty"]
+__all__ = ["DistanceLaw", "Uncertainty", "assess", "check_cells", "intervals", "uncertainty"]
 
 # Intervals are those of an L2 norm, in units of the L1 distance of the same pair. The ratio of the two varies with the
 # noise in the pair: its standard deviation was 0.11 to 0.16 of it where nearly all is noise, 0.01 where hardly any is.
@@ -102,13 +102,17 @@ def intervals(
     noise = alone[:, None] + alone
     spread, along = _replicates(sketch, means, n_bootstrap, rng)
     pairs = np.triu_indices(len(means), 1)
-    found = apart[pairs]
-    law = Law(
-        spread[pairs], along[pairs] / np.where(found > 0, found, 1), _skewness(sketch), noise[pairs], 1 - confidence
+    observed = apart[pairs]
+    law = DistanceLaw(
+        spread[pairs],
+        along[pairs] / np.where(observed > 0, observed, 1),
+        _skewness(sketch),
+        noise[pairs],
+        1 - confidence,
     )
     scale = _scale(distances, apart)
     limits = []
-    for values in law.limits(found - noise[pairs]):
+    for values in law.limits(observed - noise[pairs]):
         limit = np.zeros_like(apart)
         limit[pairs] = scale[pairs] * np.sqrt(values)
         limits.append(limit + limit.T)
@@ -117,8 +121,8 @@ def intervals(
 
 @final
 @dataclass(frozen=True)
-class Law:
-    """Law of the estimated squared distance of each of several pairs, for any supposed true one.
+class DistanceLaw:
+    """DistanceLaw of the estimated squared distance of each of several pairs, for any supposed true one.
 
     Attributes
     ----------
@@ -591,28 +595,28 @@ def check_cells(model: DiffusionEMD, measures: Any, sizes: npt.ArrayLike | None)
     """
     masses = sp.csr_array(measures.masses if isinstance(measures, Measures) else measures)
     if sizes is None:
-        found = np.diff(masses.indptr)
+        cells = np.diff(masses.indptr)
     else:
-        found = as_array("sizes", sizes)
-        if found.shape != (masses.shape[0],) or found.dtype.kind not in "iuf":
+        cells = as_array("sizes", sizes)
+        if cells.shape != (masses.shape[0],) or cells.dtype.kind not in "iuf":
             raise InvalidInputError(
                 f"{argument('sizes')}: the number of cells of each of the {counted(masses.shape[0], 'sample')}",
-                f"shape {found.shape} of {found.dtype}",
+                f"shape {cells.shape} of {cells.dtype}",
             )
     nodes = sp.csr_array(model.node_masses(measures))
-    counts = sp.csr_array(sp.diags_array(found.astype(np.float64)) @ nodes)
+    counts = sp.csr_array(sp.diags_array(cells.astype(np.float64)) @ nodes)
     whole = np.rint(counts.data)
-    if not np.allclose(counts.data, whole, rtol=1e-6, atol=1e-6) or (found < 1).any():
+    if not np.allclose(counts.data, whole, rtol=1e-6, atol=1e-6) or (cells < 1).any():
         raise InvalidInputError(
             "samples whose cells count alike, for the noise of a sample comes from its number of cells",
             "weights" if sizes is None else "weights, or masses that are no whole numbers of cells",
             f"leave weights out, or compare with {argument('bias', 'raw')}; hm.uncertainty takes the numbers of cells",
         )
     counts.data = whole
-    if len(found) < 2 or found.max() < 2:
+    if len(cells) < 2 or cells.max() < 2:
         raise InvalidInputError(
             "at least two samples, one of them of at least two cells, to tell noise from difference",
-            f"{len(found)} of at most {counted(int(found.max()), 'cell')}",
+            f"{len(cells)} of at most {counted(int(cells.max()), 'cell')}",
             f"compare with {argument('bias', 'raw')}",
         )
     return counts

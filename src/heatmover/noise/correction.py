@@ -355,10 +355,10 @@ def correction_of(sketch: Sketch, noise: Float64) -> Correction:
     directions = np.zeros((n_scales, n_samples, most))
     factors = np.zeros((n_scales, n_samples, most + 1))
     for scale in np.flatnonzero(between):
-        found = _Scale(means[scale], halves[scale], noise[scale], between[scale])
-        combined = found.directions(most)
+        samples = _Scale(means[scale], halves[scale], noise[scale], between[scale])
+        combined = samples.directions(most)
         directions[scale, :, : combined.shape[1]] = combined
-        along, rest = found.factors(combined)
+        along, rest = samples.factors(combined)
         factors[scale, :, : combined.shape[1]], factors[scale, :, -1] = along, rest
     return Correction(between, excess, heterogeneity(sketch, noise), between[:, None] + noise, directions, factors)
 

@@ -1,4 +1,4 @@
-"""Shortlists: near rows with exact distances, the same whatever the threads and the place of the rows."""
+"""Search: near rows with exact distances, the same whatever the threads and the place of the rows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import pytest
 
 import heatmover as hm
 from heatmover.errors import InvalidInputError
-from heatmover.index import shortlist as module
-from heatmover.index.rows import Rows
-from heatmover.index.shortlist import Shortlist, recall
+from heatmover.index import search as module
+from heatmover.index.search import CandidateGraph, Rows, recall
 
 faiss = pytest.importorskip("faiss")
 
@@ -26,12 +25,17 @@ QUERIES = curved(50, seed=1)
 
 
 @pytest.fixture(scope="module")
-def built() -> Shortlist:
-    return Shortlist.build(in_memory(ROWS), 2)
+def built() -> CandidateGraph:
+    return CandidateGraph.build(in_memory(ROWS), 2)
 
 
 def in_memory(rows: np.ndarray) -> Rows:
     return Rows(len(rows), rows, None)
+
+
+def test_blocks_from_a_row_on():
+    rows = np.arange(10.0)[:, None]
+    np.testing.assert_array_equal(np.vstack([block for _, block in in_memory(rows).blocks(7)]), rows[7:])
 
 
 def test_most_of_the_nearest_are_found_with_the_bits_of_the_exact_search(built):
@@ -49,7 +53,7 @@ def test_most_of_the_nearest_are_found_with_the_bits_of_the_exact_search(built):
 def test_every_distance_has_the_bits_of_pairwise_distances(n_features, dtype):
     rng = np.random.default_rng(0)
     rows, queries = rng.normal(size=(40, n_features)).astype(dtype), rng.normal(size=(4, n_features)).astype(dtype)
-    made = Shortlist.build(in_memory(rows), 1)
+    made = CandidateGraph.build(in_memory(rows), 1)
     distances, found = made.nearest(in_memory(rows), queries, 5, None, 1)
     np.testing.assert_array_equal(distances, np.take_along_axis(hm.pairwise_distances(queries, rows), found, axis=1))
 
@@ -59,12 +63,12 @@ def test_it_asks_for_more_than_it_promises_and_tells_what_it_measured(built):
     assert np.array_equal(np.sort(built.rows), np.arange(3000))
 
 
-def links(made: Shortlist) -> bytes:
+def links(made: CandidateGraph) -> bytes:
     return faiss.serialize_index(made.graph).tobytes()
 
 
 def test_threads_do_not_change_it(built):
-    one = Shortlist.build(in_memory(ROWS), 1)
+    one = CandidateGraph.build(in_memory(ROWS), 1)
     assert links(one) == links(built)
     for left, right in zip(
         one.nearest(in_memory(ROWS), QUERIES, 7, None, 1),
@@ -77,8 +81,8 @@ def test_threads_do_not_change_it(built):
 def test_added_rows_are_found():
     more = curved(1500, seed=2)
     every = np.vstack([ROWS, more])
-    made = Shortlist.build(in_memory(ROWS), 1)
-    saved = Shortlist.restored(made.arrays())
+    made = CandidateGraph.build(in_memory(ROWS), 1)
+    saved = CandidateGraph.restored(made.arrays())
     made.extend(in_memory(every), 2)
     for stop in (3001, 3500, 4500):
         saved.extend(in_memory(every[:stop]), 1)
@@ -105,7 +109,7 @@ def test_more_neighbours_than_the_graph_leads_to(built):
 @pytest.mark.parametrize("n_rows", [2, 3, 12, 1300])
 def test_few_rows(n_rows):
     rows = ROWS[:n_rows]
-    made = Shortlist.build(in_memory(rows), 1)
+    made = CandidateGraph.build(in_memory(rows), 1)
     k = min(n_rows, 3)
     found = made.nearest(in_memory(rows), QUERIES, k, None, 1)[1]
     assert recall(found, hm.nearest(QUERIES, k, other=rows)[1]) > 0.95
@@ -115,21 +119,21 @@ def test_hard_rows_are_told():
     """Noise in every direction has no short sums: what was measured says so, or the search is long enough."""
     rng = np.random.default_rng(0)
     rows, queries = (rng.normal(size=(n, 200)).astype(np.float32) for n in (1500, 60))
-    made = Shortlist.build(in_memory(rows), 1)
+    made = CandidateGraph.build(in_memory(rows), 1)
     truth = hm.nearest(queries, 10, other=rows)[1]
     assert recall(made.nearest(in_memory(rows), queries, 10, None, 1)[1], truth) >= made.recall - 0.03
 
 
 def test_rows_that_are_all_equal():
     rows = np.ones((200, 40), dtype=np.float32)
-    made = Shortlist.build(in_memory(rows), 1)
+    made = CandidateGraph.build(in_memory(rows), 1)
     assert (made.nearest(in_memory(rows), rows[:3], 5, None, 1)[0] == 0).all()
 
 
 def test_rows_of_any_magnitude():
     for scale in (1e-30, 1e30):
         rows = (ROWS[:400] * np.float32(scale)).astype(np.float32)
-        made = Shortlist.build(in_memory(rows), 1)
+        made = CandidateGraph.build(in_memory(rows), 1)
         queries = (QUERIES * np.float32(scale)).astype(np.float32)
         truth = hm.nearest(queries, 5, other=rows)[1]
         assert recall(made.nearest(in_memory(rows), queries, 5, None, 1)[1], truth) > 0.95
@@ -137,7 +141,7 @@ def test_rows_of_any_magnitude():
 
 def test_distances_of_sums_are_at_most_those_of_rows():
     wide = curved(600, n_features=1200)
-    made = Shortlist.build(in_memory(wide), 1)
+    made = CandidateGraph.build(in_memory(wide), 1)
     assert made.center.size == module.N_SUMS
     short = made.unit * hm.pairwise_distances(made._sums(wide[:50], 1), made._sums(wide, 2))
     assert (short <= hm.pairwise_distances(wide[:50], wide) * (1 + 1e-5)).all()
@@ -145,7 +149,7 @@ def test_distances_of_sums_are_at_most_those_of_rows():
 
 def test_another_thread_setting_of_faiss_comes_back():
     before = faiss.omp_get_max_threads()
-    Shortlist.build(in_memory(ROWS[:50]), 1)
+    CandidateGraph.build(in_memory(ROWS[:50]), 1)
     assert faiss.omp_get_max_threads() == before
 
 

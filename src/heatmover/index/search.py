@@ -1,9 +1,9 @@
-"""Shortlists: likely neighbours from a graph of faiss over sums of columns, which a search then compares in full.
+"""Search among the rows of an index: exactly, or among the candidates that a graph of faiss lists.
 
 Sums of columns that rise and fall together keep most of an L1 distance (`heatmover.embedding.neighbors`): 64 of them
 replace thousands of features. faiss links every row of sums to near ones (HNSW), and a search walks along these
 links. How long it walks is measured when the graph is built: rows that are not in it yet are searched for, as new
-samples will be, until 99 % of their true neighbours are found.
+samples will be, until 99% of their true neighbors are found. The candidates are then compared in full.
 """
 
 from __future__ import annotations
@@ -11,31 +11,113 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-import re
-import shutil
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._files import replacing, sync
+from heatmover._files import replacing
 from heatmover._threads import in_threads
 from heatmover._typing import Float64, FloatArray, Int64
 from heatmover._validation import import_extra
-from heatmover.embedding.distances import pairwise_distances
-from heatmover.embedding.neighbors import Groups, learn_groups, sum_of_groups
+from heatmover.embedding.distances import for_each_tile, pairwise_distances
+from heatmover.embedding.neighbors import Groups, learn_groups, nearest, sum_of_groups
 from heatmover.errors import InvalidInputError
-from heatmover.index.rows import Rows, without
-from heatmover.storage import Samples, sealed, unsealed, writing
+from heatmover.storage import Samples, writing
 
-__all__ = ["RECALL", "Shortlist", "read_cache", "recall", "write_cache"]
+__all__ = ["RECALL", "CandidateGraph", "Rows", "read_cache", "recall", "write_cache"]
 
 Float32 = npt.NDArray[np.float32]
+
+# Of rows on disk, read at a time. Every block has to be worth learning its groups of columns (some 20 ms).
+BLOCK_BYTES = 2**26
+_NONE = np.empty(0, dtype=np.int64)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of an index at one generation.
+
+    Attributes
+    ----------
+    n_rows
+        Their number.
+    resident
+        ``(n_rows, n_features)`` in memory, or None.
+    samples
+        Where they are on disk, or None.
+    """
+
+    n_rows: int
+    resident: FloatArray | None
+    samples: Samples | None
+
+    def blocks(self, start: int = 0) -> Iterator[tuple[int, FloatArray]]:
+        """Yield the rows from ``start`` on, in order: number of the first, and ``(n, n_features)``."""
+        if self.resident is not None:
+            size = max(1, BLOCK_BYTES // (self.resident.itemsize * self.resident.shape[1]))
+            for first in range(start, self.n_rows, size):
+                yield first, self.resident[first : min(first + size, self.n_rows)]
+            return
+        assert self.samples is not None
+        yield from self.samples.blocks(BLOCK_BYTES, start)
+
+    def take(self, rows: Int64) -> FloatArray:
+        """Return some rows, ``(n_taken, n_features)``."""
+        if self.resident is not None:
+            taken: FloatArray = self.resident[rows]
+            return taken
+        assert self.samples is not None
+        return self.samples.take(rows)
+
+    def nearest(self, queries: FloatArray, k: int, own: Int64 | None, n_threads: int) -> tuple[Float64, Int64]:
+        """Return distances and rows of the k nearest of every query, but for the row ``own`` that is the query itself.
+
+        Blocks are searched one after the other. A distance depends on its two rows alone, so that the result has the
+        bits of a search in all rows at once.
+        """
+        wanted = k if own is None else min(k + 1, self.n_rows)
+        best = np.empty((len(queries), 0)), np.empty((len(queries), 0), dtype=np.int64)
+        for first, block in [(0, self.resident)] if self.resident is not None else self.blocks():
+            distances, near = nearest(queries, min(wanted, len(block)), block, n_jobs=n_threads)
+            best = _merged(best, (distances, near + first), wanted)
+        return best if own is None else without(*best, own, k)
+
+    def within(self, queries: FloatArray, radius: float, n_threads: int) -> list[tuple[Float64, Int64]]:
+        """Return distances and rows of all that are at most ``radius`` from every query, in order."""
+        # Lists grow from several threads; the order is made at the end.
+        hits: list[tuple[Int64, Int64, Float64]] = [(_NONE, _NONE, np.empty(0))]
+        for first, block in self.blocks():
+
+            def keep(i: slice, j: slice, tile: Float64, first: int = first) -> None:
+                near, place = np.nonzero(tile <= radius)
+                hits.append((near + i.start, place + (first + j.start), tile[near, place]))
+
+            for_each_tile(queries, block, keep, n_threads=n_threads, limit=float(np.finfo(np.float64).max))
+        query, rows, distances = (np.concatenate(each) for each in zip(*hits, strict=True))
+        order = np.lexsort((rows, distances, query))
+        edges = np.searchsorted(query[order], np.arange(len(queries) + 1))
+        parts = [order[start:stop] for start, stop in pairwise(edges.tolist())]
+        return [(distances[part], rows[part]) for part in parts]
+
+
+def _merged(one: tuple[Float64, Int64], other: tuple[Float64, Int64], k: int) -> tuple[Float64, Int64]:
+    """Return the k nearest of two lists per query, by distance and then by row."""
+    distances, rows = (np.hstack(pair) for pair in zip(one, other, strict=True))
+    order = np.lexsort((rows, distances), axis=1)[:, :k]
+    return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
+
+
+def without(distances: Float64, rows: Int64, own: Int64, k: int) -> tuple[Float64, Int64]:
+    """Return the first k of every list once the query's own row, if it has one (else -1), is left out."""
+    order = np.argsort(rows == own[:, None], axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
+
 
 # Links of a row of sums at the lowest level, and rows that are looked at to find them. 50,000 samples of 100 patients,
 # 48 candidates of queries from other patients: 98.5 % of the ten nearest with 120 rows looked at, 99.8 % with 200.
@@ -58,7 +140,7 @@ SUMMED_ROWS = 128
 
 @final
 @dataclass(eq=False)
-class Shortlist:
+class CandidateGraph:
     """A graph over the rows of an index that lists likely neighbours; `build` makes one.
 
     Attributes
@@ -91,7 +173,7 @@ class Shortlist:
         return self.rows.size
 
     @classmethod
-    def build(cls, rows: Rows, n_threads: int) -> Shortlist:
+    def build(cls, rows: Rows, n_threads: int) -> CandidateGraph:
         """Learn sums from a sample, link all rows and measure how far to search; all draws have a fixed seed."""
         drawn = np.random.default_rng(0).permutation(rows.n_rows)
         width = rows.take(drawn[:1]).nbytes
@@ -128,8 +210,7 @@ class Shortlist:
         every = rows.nearest(queries, min(k + tried.size, rows.n_rows), None, n_threads)[1]
         truth = np.array([near[~np.isin(near, tried)][:k] for near in every])
         for self.effort in EFFORTS:
-            found = self.nearest(rows, queries, k, None, n_threads)[1]
-            self.recall = recall(found, truth)
+            self.recall = recall(self.nearest(rows, queries, k, None, n_threads)[1], truth)
             if self.recall >= ASKED or self.effort >= rows.n_rows:
                 break
 
@@ -186,22 +267,22 @@ class Shortlist:
         return {"graph": graph, "rows": self.rows, "center": self.center, "numbers": numbers, **parts}
 
     @classmethod
-    def restored(cls, arrays: dict[str, npt.NDArray[Any]]) -> Shortlist:
+    def restored(cls, arrays: dict[str, npt.NDArray[Any]]) -> CandidateGraph:
         """Make it from arrays that were checked; `extend` makes it ready."""
         names = ("columns", "signs", "starts")
         groups = Groups(*(arrays[name] for name in names)) if "columns" in arrays else None
-        unit, effort, found = arrays["numbers"].tolist()
+        unit, effort, share = arrays["numbers"].tolist()
         graph = _faiss().deserialize_index(arrays["graph"])
-        return cls(groups, arrays["center"], unit, graph, arrays["rows"], int(effort), found)
+        return cls(groups, arrays["center"], unit, graph, arrays["rows"], int(effort), share)
 
 
 def _added(rows: FloatArray, groups: Groups | None) -> Float64:
     return rows.astype(np.float64) if groups is None else sum_of_groups(rows, groups)
 
 
-def recall(found: Int64, truth: Int64) -> float:
+def recall(listed: Int64, truth: Int64) -> float:
     """Return the share of the true neighbours ``(n_queries, k)`` that were found."""
-    return float(np.mean([np.isin(right, got).mean() for got, right in zip(found, truth, strict=True)]))
+    return float(np.mean([np.isin(right, got).mean() for got, right in zip(listed, truth, strict=True)]))
 
 
 def _faiss() -> Any:
@@ -219,75 +300,39 @@ def _threads_of_faiss(n_threads: int) -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-# The graph of an index beside its samples: a cache, checked before it is read, and made again if it is not whole.
+# The graph of an index beside its samples, in one file: a SHA-256, and the arrays. It is made again if it is not whole.
+CACHE, CACHE_VERSION = "search.npz", 4
+DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-FOLDER, POINTER = "search", "search.json"
-FORMAT, VERSION = "heatmover search", 3
-PLACE = re.compile(r"[0-9a-f]{32}")
-
-
-def read_cache(samples: Samples) -> Shortlist | None:
+def read_cache(samples: Samples) -> CandidateGraph | None:
     """Return the graph that lies beside the samples, without rows that came later; None if it is missing or unsound.
 
-    Nothing is given to faiss before its SHA-256 has been compared: it trusts what it reads.
+    Nothing is given to faiss before its SHA-256 has been compared, because faiss trusts what it reads.
     """
     try:
-        about = unsealed((samples.store.folder / POINTER).read_bytes())
-        if about["format"] != FORMAT or about["version"] != VERSION or not PLACE.fullmatch(about["place"]):
+        data = (samples.store.folder / CACHE).read_bytes()
+        if hashlib.sha256(data[DIGEST_BYTES:]).digest() != data[:DIGEST_BYTES]:
             return None
-        if about["n_rows"] > samples.n_rows or about["lineage"] != samples.lineage(about["n_rows"]):
+        with np.load(io.BytesIO(data[DIGEST_BYTES:]), allow_pickle=False) as stored:
+            arrays = dict(stored)
+        version, lineage, n_rows = arrays.pop("version"), arrays.pop("lineage"), arrays["rows"].size
+        if version != CACHE_VERSION or n_rows > samples.n_rows or lineage != samples.lineage(n_rows):
             return None
-        place = samples.store.folder / FOLDER / about["place"]
-        arrays = {name: _read(place / f"{name}.npy", checksum) for name, checksum in about["sha256"].items()}
-        return Shortlist.restored(arrays)
+        return CandidateGraph.restored(arrays)
     # No cache, a damaged one, or one of another version: each is made again.
     except Exception:
         return None
 
 
-def _read(path: Path, checksum: str) -> npt.NDArray[Any]:
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != checksum:
-        raise ValueError(f"{path.name} has another checksum")
-    array: npt.NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
-    return array
-
-
-def write_cache(samples: Samples, made: Shortlist) -> bool:
+def write_cache(samples: Samples, made: CandidateGraph) -> bool:
     """Write a graph beside the samples, and return whether that went; without room or permission, nothing changes."""
-    with suppress(InvalidInputError, OSError), writing(samples.store.folder):
-        top = samples.store.folder / FOLDER
-        place = top / uuid.uuid4().hex
-        try:
-            place.mkdir(parents=True)
-            checksums = {name: _write(place / f"{name}.npy", array) for name, array in made.arrays().items()}
-            sync(place)
-            about = {
-                "format": FORMAT,
-                "version": VERSION,
-                "place": place.name,
-                "n_rows": made.n_rows,
-                "lineage": samples.lineage(made.n_rows),
-                "sha256": checksums,
-            }
-            with replacing(samples.store.folder / POINTER, "wb") as file:
-                file.write(sealed(about))
-        except BaseException:
-            shutil.rmtree(place, ignore_errors=True)
-            raise
-        for other in top.iterdir():
-            if other.name != place.name and PLACE.fullmatch(other.name):
-                shutil.rmtree(other, ignore_errors=True)
+    origin = {"version": np.array(CACHE_VERSION), "lineage": np.array(samples.lineage(made.n_rows))}
+    stored = io.BytesIO()
+    np.savez(stored, **made.arrays(), **origin)  # type: ignore[arg-type]
+    folder = samples.store.folder
+    with suppress(InvalidInputError, OSError), writing(folder), replacing(folder / CACHE, "wb") as file:
+        file.write(hashlib.sha256(stored.getbuffer()).digest())
+        file.write(stored.getbuffer())
         return True
     return False
-
-
-def _write(path: Path, array: npt.NDArray[Any]) -> str:
-    room = io.BytesIO()
-    np.save(room, array, allow_pickle=False)
-    data = room.getbuffer()
-    with path.open("xb") as file:
-        file.write(data)
-    sync(path)
-    return hashlib.sha256(data).hexdigest()
