@@ -35,14 +35,13 @@ def cloud():
 def products(monkeypatch):
     """One entry per product with the operator."""
     calls = []
-    plain = compiled.advance_groups
+    plain = compiled.advance
 
     def counted(*arguments):
-        shares = arguments[-3]
-        calls.extend(range(shares.shape[1]))
+        calls.append(arguments[5])
         return plain(*arguments)
 
-    monkeypatch.setattr(compiled, "advance_groups", counted)
+    monkeypatch.setattr(compiled, "advance", counted)
     return calls
 
 
@@ -152,17 +151,6 @@ def test_threads_that_share_the_rows_change_no_bit(cloud, dtype, n_threads):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("products", [0, 40_000, 70_000])
-def test_steps_in_one_call_or_in_many_change_no_bit(cloud, dtype, products, monkeypatch):
-    block = block_of(cloud, 5).astype(dtype)
-    coefficients = [np.linspace(1, 2, length) for length in (1, 2, 9, 24)]
-    at_once = list(Recurrence(cloud, dtype).polynomials(block.copy(), coefficients))
-    monkeypatch.setattr("heatmover.diffusion.chebyshev.PRODUCTS_PER_CALL", products)
-    for one, other in zip(at_once, Recurrence(cloud, dtype).polynomials(block.copy(), coefficients), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 64, 83])
 def test_columns_in_threads_are_the_whole_to_the_bit(cloud, dtype, width):
     recurrence = Recurrence(cloud, dtype)
@@ -180,7 +168,7 @@ def test_columns_in_threads_are_the_whole_to_the_bit(cloud, dtype, width):
 
 
 def test_short_steps_are_not_shared(cloud, products):
-    """Only what one thread takes alone is counted."""
+    """One call per product: no thread takes a part of it."""
     list(Recurrence(cloud, np.float64, n_threads=5).polynomials(block_of(cloud), [np.ones(9)]))
     assert len(products) == 8
 

@@ -7,7 +7,7 @@ import numpy as np
 from heatmover._compiled.jit import inner, kernel
 from heatmover._compiled.vectors import LANES, add_rows
 
-__all__ = ["TERMS", "add_known", "advance", "advance_groups", "known_parts", "multiply", "project", "retreat"]
+__all__ = ["TERMS", "add_known", "advance", "known_parts", "multiply", "project", "retreat"]
 
 
 # Rows whose terms are added to the sums together: the terms are still in the innermost cache, and every call for a sum
@@ -121,35 +121,6 @@ def _add_terms(total, shares, terms, start, stop):  # type: ignore[no-untyped-de
     y, z = terms[3, start:stop].reshape(-1), terms[0, start:stop].reshape(-1)
     for k in range(total.size):
         total[k] += (a * w[k] + b * x[k]) + (c * y[k] + d * z[k])
-
-
-@kernel({"contract"})
-def advance_groups(rows, indptr, indices, data, terms, degree, slope, offset, shares, fine, coarse):  # type: ignore[no-untyped-def]
-    """Take a step of `advance` for every column of ``shares``; on a small graph a call takes longer than a step.
-
-    Parameters
-    ----------
-    rows, indptr, indices, data, terms, slope, offset, fine, coarse
-        As in `advance`, and ``rows`` are all.
-    degree
-        That of the last term made, a multiple of 4; T_1 = X T_0 is half of what the recurrence makes of T_{-1} = 0.
-    shares
-        Shares of the coming terms in each sum, ``(n_sums, n_steps)``.
-    """
-    number = shares.dtype.type
-    group = np.zeros((shares.shape[0], TERMS), shares.dtype)
-    n_steps = shares.shape[1]
-    for step in range(n_steps):
-        place = step % TERMS
-        group[:, place] = shares[:, step]
-        group[:, place + 1 :] = 0
-        is_full = place == TERMS - 1 or step == n_steps - 1
-        n_fine, n_coarse = (fine.shape[0], coarse.shape[0]) if is_full else (0, 0)
-        part = number(0.5) if degree + step == 0 else number(1)
-        advance(
-            rows, indptr, indices, data, terms, degree + step + 1, part * slope, part * offset, group,
-            fine[:n_fine], coarse[:n_coarse],
-        )  # fmt: skip
 
 
 @kernel({"contract"})

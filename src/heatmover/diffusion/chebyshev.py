@@ -47,9 +47,6 @@ WIDEST_BLOCK = 64
 # Products of two numbers, a thread's part in a step, below which no further thread is worth while: to hand out a step
 # takes 0.1 ms. On a graph of a hundred points two threads took twelve times as long as one.
 PRODUCTS_PER_THREAD = 500_000
-# Products in one call that takes many steps: on a graph of a hundred points a call takes longer than a step. One that
-# took much longer than this, some milliseconds, could not be interrupted.
-PRODUCTS_PER_CALL = 10_000_000
 
 
 @final
@@ -130,15 +127,15 @@ class Recurrence:
         fine, coarse = (_multiples(start, part) for part in (table[:n_fine, 0], table[n_fine:, 0]))
         terms, reached = self._room(*start.shape), 0
         terms[0] = start
-        with self._groups_of_steps(start.shape[1]) as advance:
+        with self._steps(start.shape[1]) as step:
             for done, degree in enumerate(degrees):
                 if done == n_fine:
                     fine = fine[:0].copy()
                 if reached < degree:
                     # Whole groups of terms, but for the last.
                     last = min(-(-degree // len(terms)) * len(terms), degrees[-1])
-                    shares = table[done:, reached + 1 : last + 1]
-                    advance(terms, reached, shares, fine[done:], coarse[max(done - n_fine, 0) :])
+                    sums = fine[done:], coarse[max(done - n_fine, 0) :]
+                    _take_steps(step, terms, reached, table[done:, reached + 1 : last + 1], *sums)
                     reached = last
                 yield fine[done] if done < n_fine else coarse[done - n_fine]
 
@@ -198,7 +195,7 @@ class Recurrence:
         return list(pairwise([0, *(int(cut) for cut in cuts), len(indptr) - 1]))
 
     @contextmanager
-    def _steps(self, width: int) -> Iterator[Callable[[Block, int, Block, Block, Block], None]]:
+    def _steps(self, width: int) -> Iterator[Step]:
         """Lend a function that takes one step, whose rows the threads share; see `advance`."""
         from heatmover._compiled.recurrence import advance
 
@@ -217,40 +214,22 @@ class Recurrence:
         with row_pool(len(parts)) as share:
             yield step
 
-    @contextmanager
-    def _groups_of_steps(self, width: int) -> Iterator[Callable[[Block, int, Block, Block, Block], None]]:
-        """Lend a function that takes a step for every column of shares; see `advance_groups`."""
-        from heatmover._compiled.recurrence import TERMS, advance_groups
-
-        matrix, factors = self._matrix, (self.dtype.type(self._slope), self.dtype.type(self._offset))
-        at_once = TERMS * (PRODUCTS_PER_CALL // (TERMS * width * matrix.nnz + 1))
-
-        def many(terms: Block, degree: int, shares: Block, fine: Block, coarse: Block) -> None:
-            for first in range(0, shares.shape[1], at_once):
-                # Contiguous, for the kernel would be compiled once more for what is not.
-                part = np.ascontiguousarray(shares[:, first : first + at_once])
-                advance_groups(
-                    (0, matrix.shape[0]), *self._structure, self._data, terms, degree + first, *factors,
-                    part, fine, coarse,
-                )  # fmt: skip
-
-        def few(terms: Block, degree: int, shares: Block, fine: Block, coarse: Block) -> None:
-            for first in range(0, shares.shape[1], TERMS):
-                group = np.zeros((len(shares), TERMS), dtype=self.dtype)
-                part = shares[:, first : first + TERMS]
-                group[:, : part.shape[1]] = part
-                for place in range(1, part.shape[1]):
-                    step(terms, degree + first + place, group[:0], fine[:0], coarse[:0])
-                step(terms, degree + first + part.shape[1], group, fine, coarse)
-
-        if at_once > TERMS and len(self._parts(width)) == 1:
-            yield many
-            return
-        with self._steps(width) as step:
-            yield few
-
 
 Rows = tuple[int, int]
+
+
+Step = Callable[[Block, int, Block, Block, Block], None]
+
+
+def _take_steps(step: Step, terms: Block, degree: int, shares: Block, fine: Block, coarse: Block) -> None:
+    """Take a step for every column of ``shares``; as many terms as are kept are added to the sums together."""
+    for first in range(0, shares.shape[1], len(terms)):
+        group = np.zeros((len(shares), len(terms)), dtype=terms.dtype)
+        part = shares[:, first : first + len(terms)]
+        group[:, : part.shape[1]] = part
+        for place in range(1, part.shape[1]):
+            step(terms, degree + first + place, group[:0], fine[:0], coarse[:0])
+        step(terms, degree + first + part.shape[1], group, fine, coarse)
 
 
 def _multiples(block: Block, factors: Block) -> Block:
