@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from heatmover.cohort import read_cohort
-from heatmover.cohort.reader import SubsetReader
+from heatmover.cohort.reader import Reader, SubsetReader
 from heatmover.errors import InvalidInputError
 
 BAD = [0, 3, 4, 5, 19, 39]
@@ -63,12 +63,14 @@ def test_any_range_can_be_read(file, points):
 
 
 def test_sparse_blocks_too(points):
-    class Reader:
+    class SparseReader(Reader):
         def blocks(self, start, stop, size):
             for first in range(start, stop, size):
                 yield sp.csr_array(points[first : min(first + size, stop)])
 
-    reader = SubsetReader.of(Reader(), ~np.isin(np.arange(len(points)), [1, 2, 3, 4, 20]))
+    reader = SubsetReader.of(
+        SparseReader(kind="file", features=("x",)), ~np.isin(np.arange(len(points)), [1, 2, 3, 4, 20])
+    )
     found = np.concatenate([block.toarray() for block in reader.blocks(0, 35, 3)])
     np.testing.assert_array_equal(found, np.delete(points, [1, 2, 3, 4, 20], axis=0))
     assert list(reader.blocks(3, 3, 3)) == []

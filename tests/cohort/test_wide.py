@@ -50,7 +50,7 @@ def chosen(names):
 
 
 def narrowed(names):
-    reader = AnnDataReader("", "h5ad", None, "sample", "X", tuple(names), ())
+    reader = AnnDataReader("", "h5ad", None, "sample", "X", kind="h5ad file", features=tuple(names))
     assert reader.choose(tuple(names[1:])).positions == tuple(range(1, len(names)))
 
 

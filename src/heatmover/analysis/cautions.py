@@ -318,7 +318,7 @@ def _spread(cohort: Cohort, look: CellLook) -> Iterator[str]:
 
     Principal components and the like are ordered by their variance: the first has most of it by design.
     """
-    raw = getattr(innermost(cohort), "representation", "X") == "X" and cohort.projection.mean is None
+    raw = getattr(cohort.reader.base, "representation", "X") == "X" and cohort.projection.mean is None
     deviations = np.sqrt(look.variance)
     if not raw or (deviations > 0).sum() < 2 or not np.isfinite(look.variance.sum()):
         return
@@ -346,7 +346,7 @@ def _spread(cohort: Cohort, look: CellLook) -> Iterator[str]:
 
 def _linear(cohort: Cohort, look: CellLook) -> Iterator[str]:
     """Yield that channels of a cytometer are as they were counted."""
-    reader, measured = innermost(cohort), cohort.measured
+    reader, measured = cohort.reader.base, cohort.measured
     if not measured or measured["cofactor"] is not None or measured["transform"] is not None:
         return
     bright = [name not in reader.linear for name in reader.features]
@@ -356,11 +356,3 @@ def _linear(cohort: Cohort, look: CellLook) -> Iterator[str]:
             f"{argument('transform', 'logicle')}, or {argument('transform', 'arcsinh')} with "
             f"{argument('cofactor', 150)} for flow and {argument('cofactor', 5)} for mass cytometry."
         )
-
-
-def innermost(cohort: Cohort) -> Any:
-    """Return the reader of the file, below those that leave cells out."""
-    reader: Any = cohort.reader
-    while hasattr(reader, "inner"):
-        reader = reader.inner
-    return reader

@@ -105,10 +105,7 @@ class Features(ReadOnlyArrays):
     def of_cohort(cls, cohort: Cohort, draw: CellDraw | None = None) -> Features:
         """Look once at all values of a cohort, and draw cells from it meanwhile."""
         check_unmoved(cohort)
-        reader: Any = cohort.reader
-        while hasattr(reader, "inner"):
-            reader = reader.inner
-        key = getattr(reader, "representation", None)
+        key = getattr(cohort.reader.base, "representation", None)
         ranges = Ranges(len(cohort.reader.features))
         for block, codes in raw_blocks(cohort):
             ranges.add(block)
@@ -283,7 +280,7 @@ def check_names(n_features: int, names: Sequence[str] | None) -> list[str]:
 def check_unmoved(cohort: Cohort) -> None:
     """Raise if batches of a cohort were moved."""
     reader: Any = cohort.reader
-    while hasattr(reader, "inner"):
+    while reader is not None:
         if isinstance(reader, ShiftedReader):
             raise InvalidInputError(
                 "a cohort as it was read", "one whose batches were moved", "no new sample could be moved as they were"

@@ -98,10 +98,11 @@ def _count(file: str, columns: Sequence[str]) -> list[_Counts]:
     format, counts = format_of(Path(file)), [_Counts(column) for column in columns]
     with readable(file, KINDS[format]):
         reader: Reader
+        about: dict[str, Any] = {"kind": KINDS[format], "features": (), "annotations": tuple(columns[1:])}
         if format == "csv":
-            reader = DelimitedReader(file, read_head(file)[0], columns[0], (), tuple(columns[1:]), undecided=False)
+            reader = DelimitedReader(file, read_head(file)[0], columns[0], **about)
         elif format == "parquet":
-            reader = ParquetReader(file, columns[0], (), tuple(columns[1:]), undecided=False)
+            reader = ParquetReader(file, columns[0], **about)
         else:
             reader = open_anndata(
                 file, format, None, sample_key=columns[0], representation=None, annotations=columns[1:]

@@ -17,7 +17,7 @@ from heatmover._typing import Float64, FloatArray, Int32, Int64
 from heatmover._validation import check_integer
 from heatmover._words import counted, quoted, readable
 from heatmover.cohort.formats.fcs import fcs_files
-from heatmover.cohort.reader import Block, Reader, WrappedReader
+from heatmover.cohort.reader import Block, Reader, described
 from heatmover.cohort.samples import check_annotation, check_variable, read_annotation
 from heatmover.cohort.values import Projection, all_finite, block_rows, look_through, refusal
 from heatmover.errors import InvalidInputError
@@ -185,10 +185,8 @@ class Cohort:
     @property
     def measured(self) -> dict[str, Any]:
         """How values of FCS files became features: cofactor, transform, compensate; empty for other files."""
-        reader: Any = self.reader
-        while hasattr(reader, "inner"):  # below those that leave cells out
-            reader = reader.inner
-        return dict(reader.measured._asdict()) if hasattr(reader, "measured") else {}
+        base = self.reader.base
+        return dict(base.measured._asdict()) if hasattr(base, "measured") else {}
 
     def chunks(
         self, size: int | None = None, *, start: int = 0, stop: int | None = None
@@ -307,15 +305,13 @@ def _changed(expected: str, found: str) -> InvalidInputError:
 
 @final
 @dataclass(frozen=True, eq=False)
-class ShiftedReader(WrappedReader):
+class ShiftedReader(Reader):
     """The points of another reader, each moved by the shift of its batch.
 
     Attributes
     ----------
     projection
         Makes points of the values.
-    names
-        Name of each dimension of the points.
     batches
         ``(n_rows,)``: batch of each row from ``first`` on; -1 stays where it is.
     shifts
@@ -325,15 +321,9 @@ class ShiftedReader(WrappedReader):
     """
 
     projection: Projection
-    names: tuple[str, ...]
     batches: npt.NDArray[np.int16]
     shifts: Float64
     first: int = 0
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Name of each column of the points."""
-        return self.names
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
         """Yield the moved points of a range of cells."""
@@ -346,15 +336,13 @@ class ShiftedReader(WrappedReader):
             yield np.ascontiguousarray(points - table[rows], dtype=points.dtype)
             done += len(points)
 
-    def choose(self, features: tuple[str, ...]) -> Self:
-        """Return itself: the features are chosen before anything is moved."""
-        assert features == self.names
-        return self
+    def place(self, row: int) -> str:
+        """Return where a cell is in the file."""
+        return str(self.inner.place(row))
 
-    def within(self, start: int, stop: int) -> ShiftedReader:
-        """Return a reader that knows the batches of a range of cells only, as a task on a cluster needs it."""
-        part = self.batches[start - self.first : stop - self.first]
-        return replace(self, batches=part, first=start)
+    def within(self, start: int, stop: int) -> Self:
+        """Return a reader that knows the batches of a range of cells only."""
+        return replace(self, batches=self.batches[start - self.first : stop - self.first], first=start)
 
 
 def shifted_cohort(cohort: Cohort, batches: npt.NDArray[np.int16], shifts: Float64) -> Cohort:
@@ -369,5 +357,6 @@ def shifted_cohort(cohort: Cohort, batches: npt.NDArray[np.int16], shifts: Float
     shifts
         ``(n_batches, n_dimensions)``: taken off.
     """
-    reader = ShiftedReader(cohort.reader, cohort.projection, cohort.features, batches[cohort.codes], shifts)
+    known = described(cohort.reader, features=cohort.features)
+    reader = ShiftedReader(cohort.projection, batches[cohort.codes], shifts, **known)
     return replace(cohort, reader=reader, projection=Projection(explained=cohort.projection.explained))

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -31,13 +30,14 @@ from heatmover.cohort.formats.tables import (
     NAMED,
     NESTED,
     TEXT,
-    from_the_top,
+    DelimitedReader,
+    demoted,
     not_a_number,
     open_delimited,
     open_parquet,
     read_sheet,
 )
-from heatmover.cohort.reader import Block, NotFeatures, Reader, SubsetReader, place_of
+from heatmover.cohort.reader import Block, NotFeatures, Reader, SubsetReader
 from heatmover.cohort.samples import Mixture, SampleTable, check_variable, factorize, from_text, table_of
 from heatmover.cohort.values import (
     Look,
@@ -340,7 +340,7 @@ def read_cohort(
                 f"{argument('n_components', 50)} reduces them by PCA, {argument('n_components', 'all')} keeps them",
             )
         kept = None if n_components is None or n_components == "all" else int(n_components)
-        needs_all = standardize or kept is not None or on_missing == "drop" or from_the_top(reader)
+        needs_all = standardize or kept is not None or on_missing == "drop" or isinstance(reader.base, DelimitedReader)
         looked = None
         if look_later is None or needs_all:
             looked = (look_later or look_through)(reader, codes.size, progress)
@@ -404,9 +404,9 @@ def _label(opened: Opened) -> tuple[Reader, SampleTable, tuple[str, ...], Int32]
             for labels, columns, numbers in reader.label_blocks():
                 table.add(labels, columns, numbers)
         except NotFeatures as found:
-            reader = reader.demote(frozenset(found.columns))  # type: ignore[attr-defined]
+            reader = demoted(reader, frozenset(found.columns))
             continue
-        return reader, table, *table.finish(partial(place_of, reader))
+        return reader, table, *table.finish(reader.place)
 
 
 def _decide(
@@ -443,7 +443,7 @@ def _unused(undecided: Reader, reader: Reader, table: SampleTable, named: Collec
         return dict(undecided.unused)
     features, varying = frozenset(reader.features), table.varying
     found = dict(undecided.unused)
-    for name in getattr(undecided, "annotations", ()):
+    for name in undecided.annotations or ():
         found[name] = NAMED if name in named else NESTED if name in table.odd else TEXT
     for name in undecided.features:
         if name not in features:

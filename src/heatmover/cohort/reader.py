@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, final
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._typing import Bool, Float64, FloatArray
+from heatmover._typing import Bool, Float64, FloatArray, IntArray
 from heatmover._validation import as_array
 
 __all__ = [
@@ -25,9 +25,8 @@ __all__ = [
     "Numbers",
     "Reader",
     "SubsetReader",
-    "WrappedReader",
     "as_float",
-    "place_of",
+    "described",
     "spans",
     "without_copies",
 ]
@@ -41,8 +40,6 @@ Numbers = Float64 | None
 
 # Rows of labels and annotations read at once: 20 columns of strings in so many rows take about 100 MB.
 LABEL_ROWS = 65_536
-# Rows of which one counts at a time how many are kept; as bytes they take 1 MB.
-COUNTED_ROWS = 1 << 20
 
 
 class NotFeatures(Exception):
@@ -53,183 +50,118 @@ class NotFeatures(Exception):
         super().__init__(*self.columns)
 
 
-class Reader(Protocol):
-    """One file, or folder, of cells. It holds paths and names, never an open file, so that it can be pickled."""
-
-    @property
-    def kind(self) -> str:
-        """What the file is, in words."""
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Name of each column of the values."""
-
-    @property
-    def undecided(self) -> bool:
-        """Whether a feature may turn out to be a variable of the samples; then `label_blocks` yields them."""
-
-    @property
-    def decimal(self) -> str:
-        """Mark of decimals if the file has no types, so that numbers among the annotations are still text; or empty."""
-
-    @property
-    def unused(self) -> Mapping[str, str]:
-        """Columns that are neither features nor annotations, and why."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user should know about this file."""
-
-    def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
-        """Yield the sample labels, the annotation columns and the undecided features of consecutive cells."""
-
-    def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
-        """Yield the values of the cells ``start`` to ``stop`` in order, at most ``size`` rows at a time."""
-
-    def choose(self, features: tuple[str, ...]) -> Reader:
-        """Return a reader of these features only."""
-
-
-@dataclass(frozen=True, eq=False)
-class WrappedReader(ABC):
-    """A reader that changes the cells of another and otherwise says the same of the file.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Reader(ABC):
+    """One file, or folder, of cells. It holds paths and names, never an open file, so that it can be pickled.
 
     Attributes
     ----------
+    kind
+        What the file is, in words.
+    features
+        Name of each column of the values.
+    annotations
+        Columns of the file that may describe samples or cells; None in a format that has none.
+    undecided
+        Whether a feature may turn out to be a variable of the samples; then `label_blocks` yields the features.
+    decimal
+        Decimal mark if the file has no types, so that numbers among the annotations are still text; or empty.
+    unused
+        Columns that are neither features nor annotations, and why.
+    notes
+        What the user should know about this file.
     inner
-        Reads all cells.
+        The reader whose cells this one selects or moves; None for the reader of a file.
     """
 
-    inner: Reader
+    kind: str
+    features: tuple[str, ...]
+    annotations: tuple[str, ...] | None = None
+    undecided: bool = False
+    decimal: str = ""
+    unused: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    inner: Any = None
 
     @property
-    def kind(self) -> str:
-        """What the file is, in words."""
-        return self.inner.kind
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Name of each column of the values."""
-        return self.inner.features
-
-    @property
-    def undecided(self) -> bool:
-        """Whether a feature may turn out to be a variable of the samples."""
-        return self.inner.undecided
-
-    @property
-    def decimal(self) -> str:
-        """Mark of decimals if the file has no types; or empty."""
-        return self.inner.decimal
-
-    @property
-    def unused(self) -> Mapping[str, str]:
-        """Columns that are neither features nor annotations, and why."""
-        return self.inner.unused
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user should know about this file."""
-        return self.inner.notes
+    def base(self) -> Any:
+        """The reader of the file itself."""
+        return self if self.inner is None else self.inner.base
 
     def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
-        """Yield the labels of all cells, also of those that are left out."""
-        return self.inner.label_blocks()
+        """Yield the sample labels, the annotation columns and the undecided features of consecutive cells."""
+        raise NotImplementedError(f"a {self.kind} holds values only")
 
     @abstractmethod
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
-        """Yield the values of a range of cells."""
+        """Yield the values of the cells ``start`` to ``stop`` in order, at most ``size`` rows at a time."""
+
+    def place(self, row: int) -> str:
+        """Return where a cell is: by its row, counted from 0, or as its file counts."""
+        return f"row {row}"
 
     def choose(self, features: tuple[str, ...]) -> Self:
-        """Return a reader of these features only."""
-        return replace(self, inner=self.inner.choose(features))
+        """Return a reader of these features only, without what is not needed to read: it is sent to workers."""
+        return replace(self, features=features, undecided=False, unused={})
+
+    def within(self, start: int, stop: int) -> Self:  # noqa: ARG002
+        """Return a reader that knows of this range of cells only, which is all that a task has to be sent."""
+        return self
+
+
+def described(inner: Reader, **changes: Any) -> dict[str, Any]:
+    """Return what a reader that selects or moves the cells of another says of the file: the same but for changes."""
+    return {each.name: getattr(inner, each.name) for each in fields(Reader)} | {"inner": inner} | changes
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class SubsetReader(WrappedReader):
+class SubsetReader(Reader):
     """Some cells of another reader, counted as if the others were not there; `of` makes one.
 
     Attributes
     ----------
-    bits
-        One for each row of ``inner`` from ``first`` on, as `numpy.packbits` makes them: whether it is kept. A list of
-        rows would take 64 times as much, for every task on a cluster.
-    n_rows
-        How many rows the bits are about.
-    first, before
-        The first of these rows, and how many rows before it are kept.
-    more
-        What the user should know beside the notes of ``inner``.
+    rows
+        Ascending rows of ``inner`` that are kept, from the one at place ``first`` among them on.
+    first
+        How many kept rows come before ``rows``.
     """
 
-    bits: npt.NDArray[np.uint8]
-    n_rows: int
+    rows: IntArray
     first: int = 0
-    before: int = 0
-    more: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, inner: Reader, kept: Bool, more: tuple[str, ...] = ()) -> SubsetReader:
-        """Return a reader of the rows that are kept, ``(n_rows,)``."""
-        return cls(inner, np.packbits(kept), kept.size, more=more)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user should know about this file."""
-        return (*self.inner.notes, *self.more)
-
-    @property
-    def kept(self) -> Bool:
-        """``(n_rows,)``: whether each is kept."""
-        return self._unpacked(0, self.n_rows)
+        """Return a reader of the rows that are kept, ``(n_rows,)``; ``more`` is what the user should know of it."""
+        rows: IntArray = np.flatnonzero(kept).astype(np.int32 if kept.size < 2**31 else np.int64)
+        return cls(rows, **described(inner, notes=(*inner.notes, *more)))
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
         """Yield the values of a range of the cells kept."""
-        if start >= stop:
+        rows = self.rows[start - self.first : stop - self.first]
+        if len(rows) < stop - start:
+            raise IndexError(f"cell {stop - 1} is not kept")
+        if not rows.size:
             return
-        done = self.row_below(start)
-        for block in self.inner.blocks(done, self.row_below(stop - 1) + 1, size):
-            kept = self._unpacked(done - self.first, done - self.first + block.shape[0])
-            done += block.shape[0]
-            if kept.any():
-                yield block if kept.all() else block[kept]
+        done, used = int(rows[0]), 0
+        for block in self.inner.blocks(done, int(rows[-1]) + 1, size):
+            end = int(np.searchsorted(rows, done + block.shape[0]))
+            kept = rows[used:end] - done
+            done, used = done + block.shape[0], end
+            if kept.size:
+                yield block if kept.size == block.shape[0] else block[kept]
 
-    def within(self, start: int, stop: int) -> SubsetReader:
-        """Return a reader that knows of one range of the cells kept only, which is all that a task has to be sent."""
-        first = (self.row_below(start) - self.first) // 8 * 8
-        n_rows = self.row_below(stop - 1) + 1 - self.first - first
-        bits = self.bits[first // 8 : (first + n_rows + 7) // 8].copy()
-        before = self.before + sum(self._counts(first))
-        return replace(self, bits=bits, n_rows=n_rows, first=self.first + first, before=before)
+    def place(self, row: int) -> str:
+        """Return where a cell that is kept is in the file."""
+        return str(self.inner.place(int(self.rows[row - self.first])))
 
-    def row_below(self, kept: int) -> int:
-        """Return the row of the cell that is at place ``kept`` among those kept."""
-        left = kept - self.before
-        for number, count in enumerate(self._counts(self.n_rows)):
-            if left < count:
-                start = number * COUNTED_ROWS
-                return self.first + start + int(np.flatnonzero(self._unpacked(start, start + COUNTED_ROWS))[left])
-            left -= count
-        raise IndexError(f"cell {kept} is not kept")
+    def choose(self, features: tuple[str, ...]) -> Self:
+        """Return a reader of these features only."""
+        return replace(self, features=features, inner=self.inner.choose(features))
 
-    def _counts(self, stop: int) -> Iterator[int]:
-        """Yield how many of the rows before ``stop`` are kept, a number of rows at a time."""
-        for start in range(0, stop, COUNTED_ROWS):
-            yield int(np.count_nonzero(self._unpacked(start, min(start + COUNTED_ROWS, stop))))
-
-    def _unpacked(self, start: int, stop: int) -> Bool:
-        """Return whether some of the rows are kept, counted from ``first``."""
-        stop, whole = min(stop, self.n_rows), start // 8
-        bits = np.unpackbits(self.bits[whole : (stop + 7) // 8], count=stop - 8 * whole)
-        return bits[start - 8 * whole :].astype(bool)
-
-
-def place_of(reader: Any, row: int) -> str:
-    """Return where a cell of a reader is: by its row, counted from 0, or as its file counts."""
-    while hasattr(reader, "inner"):  # below those that leave cells out
-        row, reader = reader.row_below(row) if hasattr(reader, "row_below") else row, reader.inner
-    return str(reader.place(row)) if hasattr(reader, "place") else f"row {row}"
+    def within(self, start: int, stop: int) -> Self:
+        """Return a reader that knows of one range of the cells kept only."""
+        return replace(self, rows=self.rows[start - self.first : stop - self.first].copy(), first=start)
 
 
 def spans(start: int, stop: int, size: int, step: int = 1) -> Iterator[tuple[int, int]]:

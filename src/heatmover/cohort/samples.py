@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, final
@@ -13,7 +13,7 @@ import numpy as np
 from heatmover._typing import Bool, Float64, Int32, Intp
 from heatmover._validation import import_extra
 from heatmover._words import counted, find, natural_order, naturally, quoted
-from heatmover.cohort.reader import Columns, Numbers, Reader, SubsetReader, WrappedReader
+from heatmover.cohort.reader import Columns, Numbers, Reader, SubsetReader
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import is_missing
 
@@ -384,10 +384,7 @@ def table_of(names: Sequence[str], sample_key: str, variables: Mapping[str, Sequ
 
 def check_annotation(name: str, reader: Reader, varying: Mapping[str, int], constant: Iterable[str]) -> str:
     """Return the name of a column that differs between the cells of a sample, or say why there is none."""
-    inner: Any = reader
-    while hasattr(inner, "inner"):  # below those that leave cells out
-        inner = inner.inner
-    if not hasattr(inner, "annotations"):
+    if reader.annotations is None:
         raise InvalidInputError(
             f"{argument('cells')} to be a column of the cells",
             f"{quoted(name)} and a {reader.kind}, which has none",
@@ -404,16 +401,12 @@ def check_annotation(name: str, reader: Reader, varying: Mapping[str, int], cons
 
 def read_annotation(reader: Reader, name: str) -> tuple[Int32, tuple[str, ...]]:
     """Return the value of each cell in a column, as `encode` does."""
-    if isinstance(reader, WrappedReader):
+    if reader.inner is not None:
         codes, names = read_annotation(reader.inner, name)
-        return codes[reader.kept] if isinstance(reader, SubsetReader) else codes, names
-    return encode(_blocks(reader, name))
-
-
-def _blocks(reader: Any, name: str) -> Iterator[Any]:
+        return codes[reader.rows] if isinstance(reader, SubsetReader) else codes, names
     # Only this column is read, not all annotations that the file has.
     narrow = replace(reader, annotations=(name,))
-    yield from (columns[name] for _, columns, _ in narrow.label_blocks())
+    return encode(columns[name] for _, columns, _ in narrow.label_blocks())
 
 
 def encode(blocks: Iterable[Any]) -> tuple[Int32, tuple[str, ...]]:

@@ -15,7 +15,7 @@ from heatmover._threads import while_reading
 from heatmover._typing import Bool, Float64, FloatArray, Int32, Int64, Intp
 from heatmover._validation import check_threads
 from heatmover._words import counted, quoted
-from heatmover.cohort.reader import Block, Reader, place_of
+from heatmover.cohort.reader import Block, Reader
 from heatmover.errors import InvalidInputError, argument
 from heatmover.storage import Record
 
@@ -375,12 +375,11 @@ def refusal(looked: Looked, reader: Reader, names: Sequence[str], codes: Int32) 
     """Return the error for values that are NaN or infinite, with the first cell and how many each sample has."""
     lost = np.bincount(codes[looked.rows], minlength=len(names))
     first = int(looked.rows[0])
-    place = place_of(reader, first)
     where = f"; {listed_counts(names, lost)}" if np.count_nonzero(lost) > 1 else ""
     return InvalidInputError(
         "features without NaN or infinity",
-        f"{counted(looked.n_bad, 'such value')} in {counted(looked.rows.size, 'cell')} (first: {place}, sample "
-        f"{quoted(names[int(codes[first])])}{where})",
+        f"{counted(looked.n_bad, 'such value')} in {counted(looked.rows.size, 'cell')} (first: "
+        f"{reader.place(first)}, sample {quoted(names[int(codes[first])])}{where})",
         f"remove those cells, impute the values, or {argument('on_missing', 'drop')}",
     )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -22,10 +22,9 @@ from heatmover._words import counted, quoted_path, readable
 from heatmover.analysis.cell_types import Annotation, CellMasses
 from heatmover.analysis.landmarking import LEAST_PER_SAMPLE, quota
 from heatmover.cohort import Cohort
-from heatmover.cohort.cohort import ShiftedReader
 from heatmover.cohort.draw import cell_hashes
-from heatmover.cohort.formats.tables import from_the_top
-from heatmover.cohort.reader import Block, Columns, Numbers, Reader, SubsetReader, place_of, spans
+from heatmover.cohort.formats.tables import DelimitedReader
+from heatmover.cohort.reader import Block, Reader, spans
 from heatmover.cohort.values import Projection
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import InvalidInputError, argument, in_python
@@ -182,20 +181,10 @@ def make_budget(
 
 @final
 @dataclass(frozen=True)
-class CopyReader:
+class CopyReader(Reader):
     """Points of cells in a file of plain numbers, row after row."""
 
     path: str
-    features: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    undecided: bool = False
-    decimal: str = ""
-    unused: Mapping[str, str] = field(default_factory=dict)
-    kind: str = "copy of a table of text"
-
-    def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
-        """Yield nothing: the labels are known."""
-        return iter(())
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
         """Yield the points of a range of cells."""
@@ -204,11 +193,6 @@ class CopyReader:
             stream.seek(start * width * 8)
             for first, last in spans(start, stop, size):
                 yield np.fromfile(stream, count=(last - first) * width).reshape(-1, width)
-
-    def choose(self, features: tuple[str, ...]) -> CopyReader:
-        """Return itself; all features were wanted when the copy was made."""
-        assert features == self.features
-        return self
 
 
 @contextmanager
@@ -224,7 +208,7 @@ def seekable(cohort: Cohort, folder: Path | None, progress: Progress, *, block_r
     progress, block_rows
         Told of the copying; cells in memory at a time.
     """
-    if not from_the_top(cohort.reader):
+    if not isinstance(cohort.reader.base, DelimitedReader):
         yield cohort
         return
     progress.stage("copy the table", cohort.n_cells)
@@ -235,7 +219,11 @@ def seekable(cohort: Cohort, folder: Path | None, progress: Progress, *, block_r
             for points, _ in cohort.chunks(block_rows):
                 stream.write(np.ascontiguousarray(points, dtype=np.float64).data)
                 progress.advance(len(points))
-        yield replace(cohort, reader=CopyReader(str(path), cohort.features), projection=Projection())
+        yield replace(
+            cohort,
+            reader=CopyReader(str(path), kind="copy of a table of text", features=cohort.features),
+            projection=Projection(),
+        )
 
 
 @final
@@ -263,9 +251,7 @@ class Piece:
     @classmethod
     def of(cls, cohort: Cohort, start: int, stop: int, block_rows: int) -> Piece:
         """Return a range of a cohort's cells; of a draw, it carries what concerns the range only."""
-        reader = _absolute(cohort.reader)
-        if isinstance(reader, SubsetReader | ShiftedReader):
-            reader = reader.within(start, stop)
+        reader = _absolute(cohort.reader).within(start, stop)
         return cls(reader, cohort.projection, cohort.source.path, start, stop, block_rows)
 
     def blocks(self) -> Iterator[tuple[slice, Block, FloatArray]]:
@@ -289,7 +275,7 @@ class Piece:
         if bad.size:
             raise InvalidInputError(
                 "cells without NaN or infinity",
-                f"{bad.size} with (first: {place_of(self.reader, self.start + done + int(bad[0]))} of "
+                f"{bad.size} with (first: {self.reader.place(self.start + done + int(bad[0]))} of "
                 f"{quoted_path(self.path)})",
                 "the file has changed since it was read",
             )
@@ -297,7 +283,7 @@ class Piece:
 
 def _absolute(reader: Any) -> Any:
     """Return a reader that finds its file from any folder."""
-    if hasattr(reader, "inner"):
+    if reader.inner is not None:
         return replace(reader, inner=_absolute(reader.inner))
     name = "folder" if hasattr(reader, "folder") else "path"
     place = getattr(reader, name)

@@ -444,7 +444,7 @@ def _projection(cohort: Cohort) -> str:
             for moved in (reader.batches, reader.shifts):
                 total.update(np.ascontiguousarray(moved).data)
             break
-        reader = getattr(reader, "inner", None)
+        reader = reader.inner
     return total.hexdigest()
 
 

@@ -8,9 +8,9 @@ sparse matrix into foreign memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -19,7 +19,7 @@ import scipy.sparse as sp
 
 from heatmover._validation import check_sparse, import_extra
 from heatmover._words import counted, distinct, find, find_all, listed, quoted, quoted_path
-from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, as_float, spans, without_copies
+from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, Reader, as_float, spans, without_copies
 from heatmover.errors import InvalidInputError, argument
 
 __all__ = [
@@ -45,7 +45,7 @@ ARRAYS_SHOWN = 3
 
 @final
 @dataclass(frozen=True, eq=False)
-class AnnDataReader:
+class AnnDataReader(Reader):
     """Cells of an AnnData file, or of an AnnData object if ``path`` is empty."""
 
     path: str
@@ -53,24 +53,13 @@ class AnnDataReader:
     adata: Any
     sample_key: str
     representation: str
-    features: tuple[str, ...]
-    annotations: tuple[str, ...]
     positions: tuple[int, ...] | None = None
-    notes: tuple[str, ...] = ()
-    undecided: bool = False
-    decimal: str = ""
-    unused: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def kind(self) -> str:
-        """What the file is, in words."""
-        return f"{self.format} file"
 
     def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
         """Yield the sample labels and the annotation columns of consecutive cells."""
         with _opened(self.path, self.format, self.adata) as root:
             labels = _column(root, self.sample_key)
-            columns = {name: _column(root, name) for name in self.annotations}
+            columns = {name: _column(root, name) for name in self.annotations or ()}
             for start, stop in spans(0, _n_cells(root, self.sample_key), LABEL_ROWS):
                 yield labels(start, stop), {name: column(start, stop) for name, column in columns.items()}, None
 
@@ -132,7 +121,10 @@ def open_anndata(
         notes += told(missing)
         if _encoding(element) == "csc_matrix" or isinstance(element, sp.csc_matrix | sp.csc_array):
             notes += ("X is stored by columns (CSC), so all of it is read into memory; store it by rows (CSR).",)
-        return AnnDataReader(path, format, adata, sample_key, key, features, tuple(wanted), positions, notes)
+        return AnnDataReader(
+            path, format, adata, sample_key, key, positions,
+            kind=f"{format} file", features=features, annotations=tuple(wanted), notes=notes,
+        )  # fmt: skip
 
 
 def columns_of_cells(path: str, format: str) -> list[str]:

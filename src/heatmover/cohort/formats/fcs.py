@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, final
 
@@ -18,7 +18,7 @@ from heatmover._typing import Float64
 from heatmover._validation import check_number, import_extra
 from heatmover._words import counted, distinct, find, find_all, listed, quoted, readable
 from heatmover.cohort.formats.tables import check_memory_for
-from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, spans
+from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, Reader, spans
 from heatmover.errors import InvalidInputError, Sentence, argument
 
 __all__ = [
@@ -168,27 +168,17 @@ class Measurement(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class FcsReader:
+class FcsReader(Reader):
     """Cells of the FCS files of a folder, in the order of the files' names."""
 
     folder: str
     files: tuple[str, ...]
     names: tuple[str, ...]
     counts: tuple[int, ...]
-    features: tuple[str, ...]
     measured: Measurement
     # Features that no transform touches, and for logicle the top of the scale of each.
     linear: frozenset[str] = frozenset()
     tops: Mapping[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    undecided: bool = False
-    decimal: str = ""
-    unused: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def kind(self) -> str:
-        """What the file is, in words."""
-        return "folder of FCS files"
 
     def place(self, row: int) -> str:
         """Return where a cell is: its event, counted from 1, and its file."""
@@ -210,10 +200,6 @@ class FcsReader:
             if first < last:
                 values = self._values(file, count)
                 yield from (values[a:b] for a, b in spans(first, last, size))
-
-    def choose(self, features: tuple[str, ...]) -> FcsReader:
-        """Return a reader of these features only."""
-        return replace(self, features=features)
 
     def _values(self, file: str, count: int) -> Block:
         path = str(Path(self.folder) / file)
@@ -286,12 +272,11 @@ def open_fcs(
     tops = _tops(features, channels, headers) if measured.transform == "logicle" else {}
     notes = (*left_out_notes(skipped), *notes, *_transform_notes(measured, features, linear))
     unused = {} if representation is not None else {name: TIME for name in channels[0] if name.lower() in NO_FEATURES}
-    return (
-        FcsReader(
-            folder, tuple(files), tuple(names), tuple(counts), features, measured, linear, tops, notes, unused=unused
-        ),
-        variables,
-    )
+    reader = FcsReader(
+        folder, tuple(files), tuple(names), tuple(counts), measured, linear, tops,
+        kind="folder of FCS files", features=features, notes=notes, unused=unused,
+    )  # fmt: skip
+    return reader, variables
 
 
 def _compensation(

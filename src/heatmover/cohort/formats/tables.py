@@ -8,7 +8,7 @@ import io
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from heatmover._typing import Float64
 from heatmover._validation import import_extra
 from heatmover._words import counted, distinct, find, find_all, listed, quoted, quoted_path
-from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, NotFeatures, Numbers, as_float, place_of
+from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, NotFeatures, Numbers, Reader, as_float
 from heatmover.cohort.samples import Mixture
 from heatmover.errors import InvalidInputError, argument
 
@@ -32,8 +32,8 @@ __all__ = [
     "Division",
     "ParquetReader",
     "check_memory_for",
+    "demoted",
     "divide",
-    "from_the_top",
     "not_a_number",
     "open_delimited",
     "open_parquet",
@@ -159,34 +159,23 @@ FOOTER_TIMES = 20
 
 @final
 @dataclass(frozen=True)
-class ParquetReader:
+class ParquetReader(Reader):
     """Cells of a Parquet file; ``whole`` are the features whose type is that of whole numbers."""
 
     path: str
     sample_key: str
-    features: tuple[str, ...]
-    annotations: tuple[str, ...]
-    undecided: bool
     whole: frozenset[str] = frozenset()
-    notes: tuple[str, ...] = ()
-    decimal: str = ""
-    unused: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def kind(self) -> str:
-        """What the file is, in words."""
-        return "Parquet file"
 
     def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
         """Yield the sample labels, the annotation columns and the undecided features of consecutive cells."""
         numbers = self.features if self.undecided else ()
-        names = list(dict.fromkeys([self.sample_key, *self.annotations]))
+        names = list(dict.fromkeys([self.sample_key, *(self.annotations or ())]))
         rows = max(1, min(LABEL_ROWS, LABEL_BYTES // (8 * (len(numbers) + 1))))
         with _opened(self.path) as file:
             for batch in file.iter_batches(rows, columns=[*names, *numbers]):
                 place = {name: i for i, name in enumerate(batch.schema.names)}
                 columns = {name: _values(batch.column(place[name])) for name in names}
-                rest = {name: columns[name] for name in self.annotations}
+                rest = {name: columns[name] for name in self.annotations or ()}
                 yield columns[self.sample_key], rest, self._numbers(batch, place) if numbers else None
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
@@ -201,19 +190,6 @@ class ParquetReader:
                 done += len(batch)
                 if len(rows):
                     yield self._block(rows)
-
-    def choose(self, features: tuple[str, ...]) -> ParquetReader:
-        """Return a reader of these features only."""
-        # Without what is not needed to read: the reader is sent to workers.
-        return replace(self, features=features, undecided=False, unused={})
-
-    def demote(self, columns: Collection[str]) -> ParquetReader:
-        """Return a reader for which these features are annotations."""
-        return replace(
-            self,
-            features=tuple(name for name in self.features if name not in columns),
-            annotations=(*self.annotations, *(name for name in self.features if name in columns)),
-        )
 
     def _block(self, batch: Any) -> Block:
         place = {name: i for i, name in enumerate(batch.schema.names)}
@@ -267,9 +243,8 @@ def open_parquet(
     )
     whole = frozenset(name for name in division.features if _is_whole(types[name]))
     unused = {**division.unused, **(dict.fromkeys(nested, NESTED) if division.undecided else {})}
-    return ParquetReader(
-        path, sample_key, division.features, division.annotations, division.undecided, whole, unused=unused
-    )
+    columns = {**vars(division), "unused": unused}
+    return ParquetReader(path, sample_key, whole, kind="Parquet file", **columns)
 
 
 def unmeasured_columns(path: str) -> list[str]:
@@ -356,7 +331,7 @@ THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 
 @final
 @dataclass(frozen=True)
-class DelimitedReader:
+class DelimitedReader(Reader):
     """Cells of a delimited text file.
 
     ``suspects`` are columns of text that are neither features nor annotations, but have numbers in them: they are read
@@ -366,22 +341,7 @@ class DelimitedReader:
     path: str
     layout: Layout
     sample_key: str
-    features: tuple[str, ...]
-    annotations: tuple[str, ...]
-    undecided: bool
     suspects: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    unused: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def kind(self) -> str:
-        """What the file is, in words."""
-        return "table of text"
-
-    @property
-    def decimal(self) -> str:
-        """Mark of decimals."""
-        return self.layout.decimal
 
     def place(self, row: int) -> str:
         """Return where a cell is in the file, as an editor counts lines: from 1, with the header."""
@@ -390,11 +350,11 @@ class DelimitedReader:
 
     def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
         """Yield the sample labels, the annotation columns and the undecided features of consecutive cells."""
-        texts = tuple(dict.fromkeys((self.sample_key, *self.annotations, *self.suspects)))
+        texts = tuple(dict.fromkeys((self.sample_key, *(self.annotations or ()), *self.suspects)))
         numbers = self.features if self.undecided else ()
         for batch in self._batches(texts, numbers):
             columns = {name: batch.column(i).to_pandas() for i, name in enumerate(texts)}
-            rest = {name: columns[name] for name in (*self.annotations, *self.suspects)}
+            rest = {name: columns[name] for name in (*(self.annotations or ()), *self.suspects)}
             yield columns[self.sample_key], rest, _matrix(batch, len(texts)) if numbers else None
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
@@ -421,16 +381,7 @@ class DelimitedReader:
 
     def choose(self, features: tuple[str, ...]) -> DelimitedReader:
         """Return a reader of these features only."""
-        # Without what is not needed to read: the reader is sent to workers.
         return replace(self, features=features, undecided=False, unused={}, suspects=())
-
-    def demote(self, columns: Collection[str]) -> DelimitedReader:
-        """Return a reader for which these features are annotations."""
-        return replace(
-            self,
-            features=tuple(name for name in self.features if name not in columns),
-            annotations=(*self.annotations, *(name for name in self.features if name in columns)),
-        )
 
     def _batches(self, texts: Sequence[str], numbers: Sequence[str]) -> Iterator[Any]:
         """Yield batches of these columns as text and as numbers; lines of another length than the header's are errors.
@@ -485,18 +436,18 @@ class DelimitedReader:
         return not_a_number(self, *next(iter(wrong.items()))) if wrong else None
 
 
-def from_the_top(reader: Any) -> bool:
-    """Tell whether a reader, or the one below those that leave cells out, must read all that is before a cell."""
-    while hasattr(reader, "inner"):
-        reader = reader.inner
-    return isinstance(reader, DelimitedReader)
+def demoted(reader: Reader, columns: Collection[str]) -> Reader:
+    """Return a reader of a table for which these features are annotations."""
+    features = tuple(name for name in reader.features if name not in columns)
+    annotations = (*(reader.annotations or ()), *(name for name in reader.features if name in columns))
+    return replace(reader, features=features, annotations=annotations)
 
 
-def not_a_number(reader: Any, name: str, mixture: Mixture) -> InvalidInputError:
+def not_a_number(reader: Reader, name: str, mixture: Mixture) -> InvalidInputError:
     """Return the error for text among numbers."""
     return InvalidInputError(
         f"numbers in the column {quoted(name)}",
-        f"{quoted(mixture.value)} in {place_of(reader, mixture.row)}",
+        f"{quoted(mixture.value)} in {reader.place(mixture.row)}",
         f"write NA where a value is missing, name it in {argument('no_features')}, or name the columns wanted in "
         f"{argument('representation')}",
     )
@@ -549,9 +500,8 @@ def open_delimited(
     suspects = tuple(name for name, why in division.unused.items() if why == TEXT and mixtures[name].numbers)
     notes = () if layout.decimal == "." else (f"Numbers have decimal commas: {quoted(layout.example)}, for instance.",)
     return DelimitedReader(
-        path, layout, sample_key, division.features, division.annotations, division.undecided, suspects, notes,
-        division.unused,
-    )  # fmt: skip
+        path, layout, sample_key, suspects, kind="table of text", decimal=layout.decimal, notes=notes, **vars(division)
+    )
 
 
 def _mixture(texts: Sequence[str], decimal: str) -> Mixture:

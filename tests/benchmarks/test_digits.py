@@ -1,27 +1,14 @@
 """What the exhibits about MNIST rest on: images judged are never those tuned on, and neighbours are the nearest."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from heatmover.errors import InvalidInputError
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "paper" / "digits.py"
 
-
-@pytest.fixture(scope="module")
-def digits():
-    if not SCRIPT.exists():
-        pytest.skip("the benchmarks are not here")
-    spec = importlib.util.spec_from_file_location("digits", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["digits"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["digits"]
+@pytest.fixture
+def digits(script):
+    return script("digits")
 
 
 def test_no_image_is_tuned_on_and_judged(digits):
