@@ -86,10 +86,10 @@ def draw_composition(
     bottoms = np.cumsum(shares, axis=1) - shares
     apart = len(names) <= MOST_APART
     for kind, name in enumerate(types):
-        grey = kind >= len(picture.TYPE_COLOURS) or (rest and kind == len(types) - 1)
+        grey = kind >= len(picture.TYPE_COLORS) or (rest and kind == len(types) - 1)
         axes.bar(
             places, shares[:, kind], width=0.86 if apart else 1.0, bottom=bottoms[:, kind],
-            color=MISSING if grey else picture.TYPE_COLOURS[kind], label=picture.inert_label(name),
+            color=MISSING if grey else picture.TYPE_COLORS[kind], label=picture.inert_label(name),
             edgecolor="white", linewidth=0.4 if apart else 0.0,
         )  # fmt: skip
     axes.set_xlim(places[0] - 0.8, places[-1] + 0.8)

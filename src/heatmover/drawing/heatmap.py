@@ -11,7 +11,7 @@ from heatmover._typing import Bool, Float64, Int64
 from heatmover._validation import import_extra
 from heatmover._words import counted
 from heatmover.drawing import style as picture
-from heatmover.drawing.style import INK, MISSING, QUIET, Palette, Variable
+from heatmover.drawing.style import INK, MISSING, QUIET, DrawnVariable, Palette
 from heatmover.errors import InvalidInputError
 
 __all__ = ["draw_heatmap", "leaf_order"]
@@ -26,9 +26,8 @@ LEAST_NAME_POINTS, LARGEST_NAME_POINTS = 5.0, 9.0
 MOST_ORDERED = 1_000
 # Stripes over pairs that cannot be told apart, and where colours turn from dark to light.
 HATCH, HALFWAY = "////", 0.55
-# With 600 samples, whose pairs are a pixel each, hatches took 7 to 23 s: beyond so many runs of pairs stripes are drawn
-# into a picture of at least so many pixels.
-MOST_RUNS, PIXELS = 2_000, 1_200
+# Stripes are a picture of about so many pixels: as hatches of matplotlib they took 7 to 23 s for 600 samples.
+PIXELS = 1_200
 # A longer legend would run out of the picture.
 MOST_IN_LEGEND = 10
 
@@ -37,7 +36,7 @@ def draw_heatmap(
     axes: Any,
     names: Sequence[str],
     distances: Float64,
-    variables: list[Variable],
+    variables: list[DrawnVariable],
     palette: Palette,
     *,
     alike: Bool | None = None,
@@ -128,7 +127,7 @@ def _draw_distances(axes: Any, matrix: Float64) -> Any:
     return image
 
 
-def _shades(variables: list[Variable], palette: Palette) -> list[list[Any]]:
+def _shades(variables: list[DrawnVariable], palette: Palette) -> list[list[Any]]:
     """Return the colours of the groups of each variable, different ones as long as there are some left."""
     shades, used = [], 0
     for variable in variables:
@@ -140,14 +139,14 @@ def _shades(variables: list[Variable], palette: Palette) -> list[list[Any]]:
 def _shade(code: int, group: str, palette: Palette) -> Any:
     """Return a colour; when all have been used, their lighter and then their darker kin, for a strip has no shapes."""
     colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
-    color = np.array(colors.to_rgb(picture.colour_of(code, group, palette)))
+    color = np.array(colors.to_rgb(picture.color_of(code, group, palette)))
     if isinstance(palette, Mapping) and group in palette:
         return color
-    other, share = ((0.0, 0.0), (1.0, 0.55), (0.0, 0.45))[code // len(picture.COLOURS) % 3]
+    other, share = ((0.0, 0.0), (1.0, 0.55), (0.0, 0.45))[code // len(picture.COLORS) % 3]
     return (1 - share) * color + share * other
 
 
-def _draw_strips(axes: Any, variables: list[Variable], order: Int64, shades: list[list[Any]]) -> Any:
+def _draw_strips(axes: Any, variables: list[DrawnVariable], order: Int64, shades: list[list[Any]]) -> Any:
     colors = np.array([_colors(*each)[order] for each in zip(variables, shades, strict=True)])
     axes.imshow(colors, aspect="auto", interpolation="nearest", rasterized=True)
     axes.set_yticks(range(len(variables)), [picture.shortened(variable.name, 30) for variable in variables])
@@ -163,18 +162,18 @@ def _draw_strips(axes: Any, variables: list[Variable], order: Int64, shades: lis
     return axes
 
 
-def _colors(variable: Variable, shades: list[Any]) -> Float64:
+def _colors(variable: DrawnVariable, shades: list[Any]) -> Float64:
     """Return the colour of each sample, ``(n_samples, 3)``."""
     colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
     grey = colors.to_rgb(MISSING)
     if variable.numbers is not None:
         scaled = _norm(variable)(np.where(variable.missing, 0, variable.numbers))
-        found = np.asarray(picture.colour_map("cividis")(np.ma.filled(scaled, 0)))[:, :3]
+        found = np.asarray(picture.color_map("cividis")(np.ma.filled(scaled, 0)))[:, :3]
         return np.where(variable.missing[:, None], grey, found)
     return np.array([*map(colors.to_rgb, shades), grey])[variable.codes]  # missing is coded -1, the last
 
 
-def _norm(variable: Variable) -> Any:
+def _norm(variable: DrawnVariable) -> Any:
     colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
     assert variable.numbers is not None
     return colors.Normalize(np.nanmin(variable.numbers), np.nanmax(variable.numbers))
@@ -203,44 +202,22 @@ def _draw_bar(axes: Any, image: Any) -> Any:
 
 
 def _hatch(axes: Any, marked: Bool, image: Any) -> None:
-    """Draw stripes over pairs, dark ones on light colours and light ones on dark."""
+    """Draw stripes over pairs, dark ones on light colors and light ones on dark."""
     if not marked.any():
         return
-    patches = import_extra("matplotlib.patches", package="matplotlib", extra="cohort")
-    paths = import_extra("matplotlib.path", package="matplotlib", extra="cohort")
-    dark = np.asarray(image.norm(image.get_array())) < HALFWAY
-    for color, where in ((INK, marked & ~dark), ("white", marked & dark)):
-        squares = _runs(where)
-        if len(squares) > MOST_RUNS:
-            _stripe(axes, where, color)
-        elif squares:
-            path = paths.Path.make_compound_path(*(paths.Path(square, closed=True) for square in squares))
-            axes.add_patch(patches.PathPatch(path, facecolor="none", edgecolor=color, hatch=HATCH, linewidth=0))
-
-
-def _stripe(axes: Any, where: Bool, color: str) -> None:
-    """Draw stripes as a picture of their own: a hatch that is cut to very many rectangles takes long."""
     colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
-    side = max(1, PIXELS // len(where))
-    inside = np.kron(where, np.ones((side, side), dtype=bool))
-    at = np.arange(len(inside))
-    pixels = np.zeros((*inside.shape, 4), dtype=np.float32)
-    pixels[inside & ((at[:, None] + at) % 8 < 2)] = colors.to_rgba(color)
-    edge = len(where) - 0.5
+    dark = np.asarray(image.norm(image.get_array())) < HALFWAY
+    side = max(1, PIXELS // len(marked))
+    at = np.arange(side * len(marked))
+    stripes, square = (at[:, None] + at) % 8 < 2, np.ones((side, side), dtype=bool)
+    pixels = np.zeros((at.size, at.size, 4), dtype=np.float32)
+    for color, where in ((INK, marked & ~dark), ("white", marked & dark)):
+        pixels[stripes & np.kron(where, square)] = colors.to_rgba(color)
+    edge = len(marked) - 0.5
     axes.imshow(pixels, extent=(-0.5, edge, edge, -0.5), interpolation="nearest", rasterized=True, zorder=2)
 
 
-def _runs(where: Bool) -> list[Float64]:
-    """Return the corners of one rectangle for every run of pairs in a row: many fewer than pairs."""
-    edges = np.diff(np.pad(where.astype(np.int8), ((0, 0), (1, 1))), axis=1)
-    rows, starts = np.nonzero(edges == 1)
-    stops = np.nonzero(edges == -1)[1]
-    low, high, left, right = rows - 0.5, rows + 0.5, starts - 0.5, stops - 0.5
-    corners = [(left, low), (right, low), (right, high), (left, high), (left, low)]
-    return list(np.array([np.column_stack(corner) for corner in corners]).transpose(1, 0, 2))
-
-
-def _draw_legends(axes: Any, variables: list[Variable], shades: list[list[Any]], marked: Bool | None) -> None:
+def _draw_legends(axes: Any, variables: list[DrawnVariable], shades: list[list[Any]], marked: Bool | None) -> None:
     """Write what stripes and the colours of the strips mean, one below the other beside the heatmap."""
     legends = [_legend(axes, *each) for each in zip(variables, shades, strict=True)]
     if marked is not None:
@@ -257,7 +234,7 @@ def _draw_legends(axes: Any, variables: list[Variable], shades: list[list[Any]],
             top -= legend.get_window_extent().height / side + 0.035
 
 
-def _legend(axes: Any, variable: Variable, shades: list[Any]) -> Any:
+def _legend(axes: Any, variable: DrawnVariable, shades: list[Any]) -> Any:
     lines = import_extra("matplotlib.lines", package="matplotlib", extra="cohort")
     entries = _entries(variable, shades)
     handles = [lines.Line2D([], [], linestyle="", marker="s", markersize=6, color=color) for color, _ in entries]
@@ -286,10 +263,10 @@ def _add_legend(axes: Any, handles: list[Any], labels: list[str], title: str, ha
     return legend
 
 
-def _entries(variable: Variable, shades: list[Any]) -> list[tuple[Any, str]]:
+def _entries(variable: DrawnVariable, shades: list[Any]) -> list[tuple[Any, str]]:
     """Return colours and what they mean."""
     if variable.numbers is not None:
-        norm, colors = _norm(variable), picture.colour_map("cividis")
+        norm, colors = _norm(variable), picture.color_map("cividis")
         ticks = import_extra("matplotlib.ticker", package="matplotlib", extra="cohort").MaxNLocator(4)
         values = [value for value in ticks.tick_values(norm.vmin, norm.vmax) if norm.vmin <= value <= norm.vmax]
         values = values if len(values) > 1 else sorted({norm.vmin, norm.vmax})
@@ -305,7 +282,7 @@ def _entries(variable: Variable, shades: list[Any]) -> list[tuple[Any, str]]:
     return found
 
 
-def _entry(variable: Variable, code: int) -> str:
+def _entry(variable: DrawnVariable, code: int) -> str:
     return picture.legend_label(variable.groups[code], int(variable.sizes[code]))
 
 

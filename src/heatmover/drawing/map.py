@@ -12,7 +12,7 @@ from heatmover._typing import Bool, Float64, Int64
 from heatmover._validation import import_extra
 from heatmover._words import counted
 from heatmover.drawing import style as picture
-from heatmover.drawing.style import FAINT, INK, MISSING, QUIET, Variable
+from heatmover.drawing.style import FAINT, INK, MISSING, QUIET, DrawnVariable
 from heatmover.errors import InvalidInputError
 
 __all__ = ["SampleMap", "axis_labels", "place_names"]
@@ -60,7 +60,7 @@ class SampleMap:
     coordinates: Float64
     labels: tuple[str, str]
     nearest: Int64
-    variable: Variable | None = None
+    variable: DrawnVariable | None = None
     palette: picture.Palette = None
 
     def draw(self, axes: Any, *, with_names: bool | None = None, title: str | None = None) -> Any:
@@ -86,7 +86,7 @@ class SampleMap:
     def _draw_samples(self, axes: Any) -> None:
         style = {"s": self._marker, "edgecolor": "white", "linewidth": 0.115 * math.sqrt(self._marker), "zorder": 3}
         if self.variable is None:
-            axes.scatter(*self.coordinates.T, color=picture.COLOURS[0], **style)
+            axes.scatter(*self.coordinates.T, color=picture.COLORS[0], **style)
             return
         gaps = self.variable.missing
         if gaps.any():
@@ -101,7 +101,7 @@ class SampleMap:
             style["zorder"] = 3 + front[code]
             axes.scatter(
                 *self.coordinates[self.variable.codes == code].T,
-                color=picture.colour_of(code, group, self.palette),
+                color=picture.color_of(code, group, self.palette),
                 marker=picture.shape_of(code),
                 label=picture.legend_label(group, int(size)),
                 **style,
@@ -112,7 +112,7 @@ class SampleMap:
         # The light end of a colour map would vanish on white without an edge.
         style = style | {"edgecolor": QUIET, "linewidth": 0.4 * style["linewidth"]}
         drawn = axes.scatter(
-            *self.coordinates[known].T, c=numbers[known], cmap=picture.colour_map(self.palette), **style
+            *self.coordinates[known].T, c=numbers[known], cmap=picture.color_map(self.palette), **style
         )
         bar = axes.figure.colorbar(drawn, ax=axes, fraction=0.05, pad=0.02, aspect=28, shrink=0.8)
         bar.outline.set_visible(False)
@@ -234,7 +234,7 @@ def _draw_names(axes: Any, names: tuple[str, ...], coordinates: Float64, marker:
 
 
 def place_names(
-    centres: Float64, sizes: Float64, *, radius: float, gap: float, frame: tuple[float, float, float, float]
+    centers: Float64, sizes: Float64, *, radius: float, gap: float, frame: tuple[float, float, float, float]
 ) -> Float64:
     """Return where the middle of each name is relative to its point, NaN where there is no room.
 
@@ -243,7 +243,7 @@ def place_names(
 
     Parameters
     ----------
-    centres
+    centers
         ``(n_points, 2)``: where the points are, in pixels.
     sizes
         ``(n_points, 2)``: width and height of each name.
@@ -260,24 +260,24 @@ def place_names(
 
     Examples
     --------
-    >>> centres, sizes = np.array([[50.0, 50.0], [50.0, 58.0]]), np.full((2, 2), [30.0, 8.0])
-    >>> place_names(centres, sizes, radius=3, gap=6, frame=(0, 0, 100, 100))
+    >>> centers, sizes = np.array([[50.0, 50.0], [50.0, 58.0]]), np.full((2, 2), [30.0, 8.0])
+    >>> place_names(centers, sizes, radius=3, gap=6, frame=(0, 0, 100, 100))
     array([[  0., -10.],
            [  0.,  10.]])
     """
-    count = len(centres)
+    count = len(centers)
     # Boxes that are taken: all points, then the names that were placed.
     low, high = np.empty((2 * count, 2)), np.empty((2 * count, 2))
-    low[:count], high[:count] = centres - radius, centres + radius
+    low[:count], high[:count] = centers - radius, centers + radius
     taken = count
     offsets = np.full((count, 2), np.nan)
     near = gap * np.where(SIDES.all(axis=1), AT_CORNERS, 1.0)[:, None]
     edges = np.asarray(frame, dtype=np.float64)
     for own in range(count):
         steps = SIDES * (sizes[own] / 2 + near)
-        left, right = centres[own] + steps - sizes[own] / 2, centres[own] + steps + sizes[own] / 2
+        left, right = centers[own] + steps - sizes[own] / 2, centers[own] + steps + sizes[own] / 2
         inside = (left >= edges[:2]).all(axis=1) & (right <= edges[2:]).all(axis=1)
-        free = inside & ~_overlaps(left, right, low[:taken], high[:taken]) & _is_nearest(own, left, right, centres)
+        free = inside & ~_overlaps(left, right, low[:taken], high[:taken]) & _is_nearest(own, left, right, centers)
         if free.any():
             side = int(free.argmax())
             offsets[own] = steps[side]
@@ -292,7 +292,7 @@ def _overlaps(left: Float64, right: Float64, low: Float64, high: Float64) -> Boo
     return np.asarray((both[..., 0] & both[..., 1]).any(axis=1), dtype=bool)
 
 
-def _is_nearest(own: int, left: Float64, right: Float64, centres: Float64) -> Bool:
+def _is_nearest(own: int, left: Float64, right: Float64, centers: Float64) -> Bool:
     """Return which boxes have no point nearer than their own; of equally near ones the first counts."""
-    outside = np.maximum(np.maximum(left[:, None] - centres, centres - right[:, None]), 0)
+    outside = np.maximum(np.maximum(left[:, None] - centers, centers - right[:, None]), 0)
     return np.asarray((outside**2).sum(axis=2).argmin(axis=1) == own)

@@ -17,10 +17,10 @@ from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 
 __all__ = [
-    "Variable",
+    "DrawnVariable",
     "bare",
-    "colour_map",
-    "colour_of",
+    "color_map",
+    "color_of",
     "distance_map",
     "new_axes",
     "read_variable",
@@ -30,13 +30,13 @@ __all__ = [
 ]
 
 # Okabe and Ito's colours, which people with any colour vision tell apart; shapes say the same once more.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 SHAPES = ("o", "^", "s", "D", "v", "P", "X", "h")
 # The numbers of colours and shapes have no common divisor, so every pair occurs before one repeats.
-MOST_GROUPS = len(COLOURS) * len(SHAPES)
+MOST_GROUPS = len(COLORS) * len(SHAPES)
 # Of the ten commonest cell types; after Tol's muted scheme, which people with any colour vision tell apart. All others
 # are grey.
-TYPE_COLOURS = (
+TYPE_COLORS = (
     "#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677", "#AA4499", "#44AA99", "#882255", "#999933", "#D55E00",
 )  # fmt: skip
 # Of what the number of cells adds to a distance, and of what their state adds.
@@ -65,10 +65,10 @@ def save(draw: Any, path: Path) -> None:
     figure.savefig(path, format="png")
 
 
-def colour_of(code: int, group: str, palette: Palette = None) -> Any:
+def color_of(code: int, group: str, palette: Palette = None) -> Any:
     """Return the colour of a group: the palette's, if it has one."""
     own = palette.get(group) if isinstance(palette, Mapping) else None
-    return COLOURS[code % len(COLOURS)] if own is None else own
+    return COLORS[code % len(COLORS)] if own is None else own
 
 
 def shape_of(code: int) -> str:
@@ -76,7 +76,7 @@ def shape_of(code: int) -> str:
     return SHAPES[code % len(SHAPES)]
 
 
-def colour_map(palette: Palette = None) -> Any:
+def color_map(palette: Palette = None) -> Any:
     """Return the colour map of numbers: viridis, which is as even for the colour-blind and in print."""
     matplotlib = import_extra("matplotlib", package="matplotlib", extra="cohort")
     name = palette if isinstance(palette, str) else "viridis"
@@ -125,7 +125,7 @@ def inert(legend: Any) -> Any:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Variable:
+class DrawnVariable:
     """One value for each sample.
 
     Attributes
@@ -156,7 +156,7 @@ class Variable:
         return np.bincount(self.codes[self.codes >= 0], minlength=len(self.groups))
 
 
-def read_variable(values: Any, names: Sequence[str], name: str = "") -> Variable:
+def read_variable(values: Any, names: Sequence[str], name: str = "") -> DrawnVariable:
     """Return what is to be drawn.
 
     Parameters
@@ -173,14 +173,14 @@ def read_variable(values: Any, names: Sequence[str], name: str = "") -> Variable
     found = in_order(values, names, repr(name) if name else "values")
     missing = np.array([is_missing(value) for value in found])
     if categories is None and _all_numbers(found, missing) and not missing.all():
-        return Variable(name, _numbers(found, missing), np.full(len(found), -1), ())
+        return DrawnVariable(name, _numbers(found, missing), np.full(len(found), -1), ())
     known = iter(LabelNames(name or "values").add_all(v for v, gap in zip(found, missing, strict=True) if not gap))
     texts = ["" if gap else next(known) for gap in missing]
     present = {text for text, gap in zip(texts, missing, strict=True) if not gap}
     order = naturally(present) if categories is None else [str(c) for c in categories if str(c) in present]
     place = {text: code for code, text in enumerate(order)}
     codes = np.array([-1 if gap else place[text] for gap, text in zip(missing, texts, strict=True)], dtype=np.intp)
-    return Variable(name, None, codes, tuple(order))
+    return DrawnVariable(name, None, codes, tuple(order))
 
 
 def _all_numbers(values: Sequence[Any], missing: Bool) -> bool:

@@ -16,7 +16,7 @@ from heatmover.analysis.study import Study
 from heatmover.attribution import Drivers, Explanation, GroupContrast
 from heatmover.drawing.cells import PartBars, arranged, draw_composition, draw_drivers, draw_parts, draw_points
 from heatmover.drawing.heatmap import leaf_order
-from heatmover.drawing.style import TYPE_COLOURS, Variable, new_axes, shortened
+from heatmover.drawing.style import TYPE_COLORS, DrawnVariable, new_axes, shortened
 from heatmover.errors import InvalidInputError
 from heatmover.pl.plots import read_data
 from heatmover.tl.layout import KEY, composed, unpack
@@ -64,8 +64,8 @@ def composition(
     >>> axes.get_title(loc="left")
     'Composition of 8 samples'
     """
-    if most > len(TYPE_COLOURS):
-        raise InvalidInputError(f"most of at most {len(TYPE_COLOURS)}", repr(most), "more colours cannot be told apart")
+    if most > len(TYPE_COLORS):
+        raise InvalidInputError(f"most of at most {len(TYPE_COLORS)}", repr(most), "more colours cannot be told apart")
     every = _read(data, cells, key)
     found = every.largest(most)
     pictured = read_data(data, key)
@@ -103,7 +103,7 @@ def _read(data: Any, cells: Any, key: str) -> SampleComposition:
     return composed(data, key, cells)
 
 
-def _order(distances: Any, variable: Variable | None) -> tuple[Any, list[tuple[str, int]]]:
+def _order(distances: Any, variable: DrawnVariable | None) -> tuple[Any, list[tuple[str, int]]]:
     """Return the samples in the order of their bars, and the name and the first of every group."""
     tree = leaf_order(distances)
     if variable is None:

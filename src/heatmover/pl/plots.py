@@ -17,7 +17,7 @@ from heatmover.diffusion.scales import MIXED
 from heatmover.drawing import style as picture
 from heatmover.drawing.heatmap import draw_heatmap
 from heatmover.drawing.map import SampleMap, axis_labels
-from heatmover.drawing.style import FAINT, INK, QUIET, Palette, Variable, new_axes, read_variable
+from heatmover.drawing.style import FAINT, INK, QUIET, DrawnVariable, Palette, new_axes, read_variable
 from heatmover.errors import InvalidInputError
 from heatmover.manifold import classical_scaling, diffusion_map, phate, umap
 from heatmover.manifold import smoothness as test_smoothness
@@ -59,7 +59,7 @@ class Pictured:
         stored = self.source.uns[KEY].get("intervals")
         return None if stored is None else np.asarray(stored["lower"]) <= 0
 
-    def variable(self, color: Any) -> Variable:
+    def variable(self, color: Any) -> DrawnVariable:
         """Return a column of obs by its name, or values as they are."""
         if not isinstance(color, str):
             return read_variable(color, self.names)
@@ -80,7 +80,7 @@ class Pictured:
         column = self.source.obs[find(color, columns, "the name of a variable of the samples")]
         return read_variable(column, self.names, color)
 
-    def variables(self, color: Any) -> list[Variable]:
+    def variables(self, color: Any) -> list[DrawnVariable]:
         """Return several: a name, a list of names, a mapping from names to values, or values."""
         if color is None:
             return []
@@ -297,7 +297,7 @@ def scales(data: Any, *, key: str = "heatmover", ax: Any = None) -> Any:
     axes = picture.new_axes((6.4, 4.0)) if ax is None else ax
     scale, share, decay = (np.asarray(found[name]) for name in ("scale", "share", "decay"))
     largest = int(found["max_scale"])
-    axes.bar(scale, share, width=0.72, color=picture.COLOURS[0], label="share of the mean distance", zorder=2)
+    axes.bar(scale, share, width=0.72, color=picture.COLORS[0], label="share of the mean distance", zorder=2)
     if decay.size:
         _draw_decay(axes, decay, largest)
     ticks = np.arange(0 if decay.size else scale[0], max(largest, decay.size - 1) + 1)
@@ -312,7 +312,7 @@ def scales(data: Any, *, key: str = "heatmover", ax: Any = None) -> Any:
 
 
 def _draw_decay(axes: Any, decay: Any, largest: int) -> None:
-    orange = picture.COLOURS[1]
+    orange = picture.COLORS[1]
     axes.plot(
         np.arange(decay.size), decay, "o-", color=orange, markersize=5, linewidth=1.6, markeredgecolor="white",
         label="difference of the heat of two cells", zorder=3,
@@ -330,15 +330,6 @@ def _draw_decay(axes: Any, decay: Any, largest: int) -> None:
             color=INK,
         )
         axes.plot(largest, decay[largest], "o", markersize=9, color="none", markeredgecolor=INK, zorder=4)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Tested:
-    """A variable and what its test found."""
-
-    label: str
-    result: TestResult
 
 
 def smoothness(
@@ -400,13 +391,13 @@ def smoothness(
     tied = _blocks(pictured.variables(blocks))
     asked = {"n_permutations": n_permutations, "random_state": random_state}
     tests = [_test(pictured, variable, tied, k, asked) for variable in found]
-    tests.sort(key=lambda tested: -tested.result.statistic)
+    tests.sort(key=lambda tested: -tested[1].statistic)
     axes = picture.new_axes((6.4, 1.6 + 0.42 * len(tests))) if ax is None else ax
     _draw(axes, tests)
     return axes
 
 
-def _blocks(variables: list[Variable]) -> dict[str, Any]:
+def _blocks(variables: list[DrawnVariable]) -> dict[str, Any]:
     """Return the block of every sample by the names of variables, or raise if a sample has none."""
     for variable in variables:
         if variable.missing.any():
@@ -420,7 +411,9 @@ def _blocks(variables: list[Variable]) -> dict[str, Any]:
     }
 
 
-def _test(pictured: Pictured, variable: Variable, tied: dict[str, Any], k: int, asked: dict[str, Any]) -> Tested:
+def _test(
+    pictured: Pictured, variable: DrawnVariable, tied: dict[str, Any], k: int, asked: dict[str, Any]
+) -> tuple[str, TestResult]:
     known = np.flatnonzero(~variable.missing)
     total = len(pictured.names)
     if known.size < 3:
@@ -436,25 +429,25 @@ def _test(pictured: Pictured, variable: Variable, tied: dict[str, Any], k: int, 
         **asked,
     )
     name = picture.shortened(variable.name or "variable", 40)
-    return Tested(name if known.size == total else f"{name} ({known.size} of {total})", result)
+    return (name if known.size == total else f"{name} ({known.size} of {total})"), result
 
 
-def _draw(axes: Any, tests: list[Tested]) -> None:
+def _draw(axes: Any, tests: list[tuple[str, TestResult]]) -> None:
     rows = np.arange(len(tests))
-    low, high = np.array([np.quantile(tested.result.null, [0.025, 0.975]) for tested in tests]).T
-    values = np.array([tested.result.statistic for tested in tests])
-    axes.barh(rows, values, height=0.42, color=picture.COLOURS[0], zorder=2, label="observed")
+    low, high = np.array([np.quantile(result.null, [0.025, 0.975]) for _, result in tests]).T
+    values = np.array([result.statistic for _, result in tests])
+    axes.barh(rows, values, height=0.42, color=picture.COLORS[0], zorder=2, label="observed")
     axes.barh(rows, high - low, left=low, height=0.78, color=FAINT, zorder=1, label="95 % of permutations")
     axes.axvline(1.0, color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)), zorder=3)
     right = max(float(values.max()), float(high.max())) * 1.02
-    for row, tested in enumerate(tests):
+    for row, (_, result) in enumerate(tests):
         axes.annotate(
-            f"p = {tested.result.p_value:.2g}", (1.01, row), xycoords=("axes fraction", "data"), va="center",
+            f"p = {result.p_value:.2g}", (1.01, row), xycoords=("axes fraction", "data"), va="center",
             fontsize=9, color=INK,
         )  # fmt: skip
     axes.set_xlim(0, right)
     axes.set_ylim(-0.6, len(tests) - 0.4)
-    axes.set_yticks(rows, [tested.label for tested in tests])
+    axes.set_yticks(rows, [label for label, _ in tests])
     axes.set_xlabel("roughness over near samples (1: as by chance)", color=INK, fontsize=11)
     axes.set_title("Smoothness", loc="left", color=INK, fontsize=14, pad=26)
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=2, frameon=False, fontsize=9, labelcolor=INK)

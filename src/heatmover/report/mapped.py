@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from heatmover._version import __version__
 from heatmover._words import counted, percent
 from heatmover.atlas import Mapped
 from heatmover.drawing.map import MOST_NAMES, place_names
-from heatmover.drawing.style import COLOURS, MISSING, NAME_LETTERS, NEAR_TO_FAR, Variable, read_variable
+from heatmover.drawing.style import COLORS, MISSING, NAME_LETTERS, NEAR_TO_FAR, DrawnVariable, read_variable
 from heatmover.report.markup import fill, number, shortened, static
 
 __all__ = ["render_mapped", "report_mapped"]
@@ -40,17 +39,6 @@ SHAPES = (
 # A table that a reader still reads.
 MOST_SAMPLES, MOST_VARIABLES, MOST_FEATURES = 200, 12, 5
 VERDICTS = {True: ("yes", "covered"), False: ("missed", "NOT COVERED"), None: ("no", "no verdict")}
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Asked:
-    """What the page is to show."""
-
-    predict: tuple[str, ...]
-    k: int
-    n_bootstrap: int
-    random_state: int
 
 
 def report_mapped(
@@ -97,7 +85,7 @@ def render_mapped(
     mapped
         From `Atlas.map`.
     predict
-        Variables of the reference to predict; the first colours the map. None: all that groups of samples share.
+        Variables of the reference to predict; the first colors the map. None: all that groups of samples share.
     k
         Nearest reference samples to show, and to vote.
     title
@@ -126,7 +114,7 @@ def render_mapped(
     chosen = tuple(_predictable(mapped, count)) if predict is None else tuple(predict)
     # Cells that nodes share have no intervals.
     n_bootstrap = check_integer("n_bootstrap", n_bootstrap, minimum=0) if mapped.placement == "nearest" else 0
-    asked = _Asked(chosen, count, n_bootstrap, random_state)
+    sure = mapped.intervals(n_bootstrap=n_bootstrap, random_state=random_state) if n_bootstrap else None
     answers = [(name, mapped.predict(name, count)) for name in chosen]
     page = fill(
         "mapped.html",
@@ -142,9 +130,9 @@ def render_mapped(
         coverage=list(_coverage(mapped)),
         expected=None if mapped.coverage is None else percent(mapped.coverage.expected),
         picture=_picture(mapped, chosen[0] if chosen else None),
-        neighbours=list(_neighbours(mapped, asked)),
+        neighbours=list(_neighbors(mapped, count, sure)),
         variables=_shown_variables(mapped),
-        intervals=asked.n_bootstrap > 0,
+        intervals=sure is not None,
         k=count,
         predictions=[_prediction(mapped, name, answer) for name, answer in answers],
         differences=list(_differences(mapped, answers)),
@@ -200,13 +188,10 @@ def _shown_variables(mapped: Mapped) -> list[str]:
     return list(mapped.reference.variables)[:MOST_VARIABLES]
 
 
-def _neighbours(mapped: Mapped, asked: _Asked) -> Iterator[dict[str, Any]]:
+def _neighbors(mapped: Mapped, k: int, sure: Any | None) -> Iterator[dict[str, Any]]:
     """Yield each sample with its nearest reference samples, their variables, and how sure the distances are."""
     reference, columns = mapped.reference, _shown_variables(mapped)
-    distances, indices = mapped.nearest(asked.k)
-    sure = (
-        mapped.intervals(n_bootstrap=asked.n_bootstrap, random_state=asked.random_state) if asked.n_bootstrap else None
-    )
+    distances, indices = mapped.nearest(k)
     for row, name in enumerate(mapped.names[:MOST_SAMPLES]):
         near = []
         for distance, i in zip(distances[row].tolist(), indices[row].tolist(), strict=True):
@@ -277,7 +262,7 @@ def _part(mapped: Mapped, found: Any, word: str, side: Bool) -> dict[str, Any]:
 
 
 def _picture(mapped: Mapped, variable: str | None) -> dict[str, Any]:
-    """Return the map: places, colours and shapes of the reference's samples and of the new ones, in picture units."""
+    """Return the map: places, colors and shapes of the reference's samples and of the new ones, in picture units."""
     reference = mapped.reference
     old, new = reference.coordinates, mapped.coordinates()
     every = np.vstack([old, new])
@@ -287,10 +272,10 @@ def _picture(mapped: Mapped, variable: str | None) -> dict[str, Any]:
     middle = (low + high) / 2
     x, y = WIDTH / 2 + (every[:, 0] - middle[0]) / unit, HEIGHT / 2 - (every[:, 1] - middle[1]) / unit
     about = None if variable is None else read_variable(list(reference.variable(variable)), reference.names, variable)
-    colours, legend = _coloured(about, len(old))
+    colors, legend = _colored(about, len(old))
     size = OLD * min(1.0, float(np.sqrt(ROOMY / len(old))) if len(old) else 1.0)
     dots = [
-        {"x": f"{x[i]:.1f}", "y": f"{y[i]:.1f}", "name": name, "colour": colours[i][0], "shape": SHAPES[colours[i][1]]}
+        {"x": f"{x[i]:.1f}", "y": f"{y[i]:.1f}", "name": name, "color": colors[i][0], "shape": SHAPES[colors[i][1]]}
         for i, name in enumerate(reference.names)
     ]
     shown = mapped.names[:MOST_SAMPLES]
@@ -318,23 +303,23 @@ def _labels(names: Sequence[str], x: Float64, y: Float64, n_old: int) -> list[tu
     return [None if np.isnan(dx) else (f"{dx:.1f}", f"{dy + LINE / 3:.1f}") for dx, dy in offsets.tolist()]
 
 
-def _coloured(variable: Variable | None, n_samples: int) -> tuple[list[tuple[str, int]], list[dict[str, str]]]:
-    """Return colour and shape of each sample, and the legend."""
+def _colored(variable: DrawnVariable | None, n_samples: int) -> tuple[list[tuple[str, int]], list[dict[str, str]]]:
+    """Return color and shape of each sample, and the legend."""
     if variable is None:
-        return [(COLOURS[0], 0)] * n_samples, []
+        return [(COLORS[0], 0)] * n_samples, []
     if variable.numbers is not None:
         return _shaded(variable.numbers)
-    looks = [(COLOURS[code], code % (len(SHAPES) - 1)) for code in range(len(COLOURS) - 1)]
+    looks = [(COLORS[code], code % (len(SHAPES) - 1)) for code in range(len(COLORS) - 1)]
     grey = (MISSING, 0)
-    # With more groups no eye tells the colours apart: the largest have one each.
+    # With more groups no eye tells the colors apart: the largest have one each.
     largest = np.argsort(-variable.sizes, kind="stable")[: len(looks)].tolist()
     look_of = {code: looks[place] for place, code in enumerate(sorted(largest))}
     legend = [
-        {"colour": look_of[code][0], "shape": SHAPES[look_of[code][1]], "label": variable.groups[code]}
+        {"color": look_of[code][0], "shape": SHAPES[look_of[code][1]], "label": variable.groups[code]}
         for code in sorted(largest)
     ]
     if len(variable.groups) > len(looks) or variable.missing.any():
-        legend.append({"colour": grey[0], "shape": SHAPES[0], "label": "another, or missing"})
+        legend.append({"color": grey[0], "shape": SHAPES[0], "label": "another, or missing"})
     return [look_of.get(code, grey) for code in variable.codes.tolist()], legend
 
 
@@ -346,9 +331,9 @@ def _shaded(numbers: Float64) -> tuple[list[tuple[str, int]], list[dict[str, str
     places = np.clip((np.where(known, numbers, low) - low) / step, 0, len(shades) - 1).astype(int)
     looks = [(shades[place], 0) if there else (MISSING, 0) for place, there in zip(places.tolist(), known, strict=True)]
     legend = [
-        {"colour": shades[0], "shape": SHAPES[0], "label": f"from {number(low)}"},
-        {"colour": shades[-1], "shape": SHAPES[0], "label": f"to {number(high)}"},
+        {"color": shades[0], "shape": SHAPES[0], "label": f"from {number(low)}"},
+        {"color": shades[-1], "shape": SHAPES[0], "label": f"to {number(high)}"},
     ]
     if not known.all():
-        legend.append({"colour": MISSING, "shape": SHAPES[0], "label": "missing"})
+        legend.append({"color": MISSING, "shape": SHAPES[0], "label": "missing"})
     return looks, legend

@@ -25,7 +25,7 @@ from heatmover.analysis.comparison import Comparison, Intervals
 from heatmover.analysis.study import Study, study_comparison
 from heatmover.analysis.variables import kind_of, label
 from heatmover.drawing.heatmap import leaf_order
-from heatmover.drawing.style import NEAR_TO_FAR, NUMBER_AND_STATE, TYPE_COLOURS
+from heatmover.drawing.style import NEAR_TO_FAR, NUMBER_AND_STATE, TYPE_COLORS
 from heatmover.errors import InvalidInputError
 from heatmover.manifold import classical_scaling, diffusion_map
 from heatmover.measures import is_missing
@@ -71,7 +71,7 @@ MOST_DRIVEN, MOST_FEATURES = 8, 5
 # Sure ones that the page can save: of thousands of genes in dozens of types all would be megabytes.
 MOST_DRIVERS = 2_000
 # Types that have a colour of their own; all others are one.
-MOST_COLORED = len(TYPE_COLOURS)
+MOST_COLORED = len(TYPE_COLORS)
 # Colour, sign and word say the same, for those who cannot see one of them.
 MARKS = {"more": "\u25b2", "less": "\u25bc", "": "\u2013"}
 TITLE = "Comparison of samples"
@@ -518,7 +518,7 @@ def composition_sections(study: Study, shared: dict[str, Any], order: Sequence[i
     data = {
         "annotation": found.annotation,
         "types": list(found.types),
-        "colors": list(TYPE_COLOURS),
+        "colors": list(TYPE_COLORS),
         "rest": n_types > n_named,
         "shares": [rounded(found.shares[i]) for i in order],
     }

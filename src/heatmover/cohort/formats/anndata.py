@@ -140,7 +140,8 @@ def _opened(path: str, format: str, adata: Any) -> AbstractContextManager[Any]:
     if format == "h5ad":
         h5py = import_extra("h5py", package="h5py", extra="cohort")
         return h5py.File(path, "r")  # type: ignore[no-any-return]
-    zarr = import_extra("zarr", package="zarr", extra="cohort")
+    import zarr
+
     return nullcontext(zarr.open_group(path, mode="r"))
 
 

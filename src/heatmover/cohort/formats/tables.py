@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -153,8 +152,6 @@ LARGEST_EXACT = 2**53
 NESTED = "lists or records"
 # Values looked at to tell measurements from names.
 HEAD_VALUES = 200_000
-# What Arrow takes for each byte at the end of a file that describes columns and row groups: 753 MB for 38 MB.
-FOOTER_TIMES = 20
 
 
 @final
@@ -216,12 +213,6 @@ def open_parquet(
     memory: int | None = None,
 ) -> ParquetReader:
     """Return a reader after checking every name against the schema, and the columns against the memory allowed."""
-    with Path(path).open("rb") as stream:
-        size = stream.seek(0, os.SEEK_END)
-        stream.seek(max(size - 8, 0))
-        footer = min(int.from_bytes(stream.read(4), "little"), size)
-    description = f"the {footer / 1e6:,.0f} MB in which the file describes its columns"
-    check_memory_for(description, FOOTER_TIMES * footer, memory)
     with _opened(path) as file:
         schema = file.schema_arrow
     types = dict(zip(schema.names, schema.types, strict=True))
@@ -339,7 +330,7 @@ class DelimitedReader(Reader):
     """
 
     path: str
-    layout: Layout
+    layout: TextLayout
     sample_key: str
     suspects: tuple[str, ...] = ()
 
@@ -514,7 +505,7 @@ def _mixture(texts: Sequence[str], decimal: str) -> Mixture:
 
 @final
 @dataclass(frozen=True)
-class Layout:
+class TextLayout:
     """How a table of text is written.
 
     Attributes
@@ -537,7 +528,7 @@ class Layout:
 
 def read_head(
     path: str, rows: int | None = HEAD_ROWS, memory: int | None = None
-) -> tuple[Layout, dict[str, list[str]]]:
+) -> tuple[TextLayout, dict[str, list[str]]]:
     """Return the layout of a table, and the first rows of each column as text; all rows if ``rows`` is None."""
     most = LONGEST_LINE if memory is None else min(LONGEST_LINE, memory // PART_OF_MEMORY)
     with _text(path) as stream:
@@ -564,7 +555,7 @@ def read_head(
     decimal, example = _decimal(head, path)
     block = min(max(BLOCK_BYTES, BLOCK_ROWS * longest), max(WIDE_BLOCK_BYTES, 4 * longest))
     tight = memory is not None and most < block
-    return Layout(delimiter, decimal, example, most if tight else block, tight), head
+    return TextLayout(delimiter, decimal, example, most if tight else block, tight), head
 
 
 def _length(line: Sequence[str]) -> int:
