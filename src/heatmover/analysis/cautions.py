@@ -28,7 +28,6 @@ __all__ = [
     "confounded_sentence",
     "describe_noise",
     "goes_with_size",
-    "innermost",
     "look_at",
     "named_floors",
     "noise_floors",

@@ -17,7 +17,6 @@ from heatmover._readonly import ReadOnlyArrays
 from heatmover._typing import Float64, Int32, Int64
 from heatmover._validation import LabelNames, as_array, check_integer, check_random_state, check_threads, import_extra
 from heatmover._words import counted, find, quoted, verb
-from heatmover.analysis.cautions import innermost
 from heatmover.analysis.comparison import Comparison
 from heatmover.analysis.examination import label, out_of_reach
 from heatmover.analysis.parameters import StudyParameters
@@ -641,7 +640,7 @@ def _names(cohort: Cohort, centers: Float64, drawn: Float64) -> tuple[str, ...]:
 
 def _measured(cohort: Cohort) -> bool:
     """Tell whether features are measurements with names, not components without a meaning of their own."""
-    return cohort.projection.components is None and getattr(innermost(cohort), "representation", "X") == "X"
+    return cohort.projection.components is None and getattr(cohort.reader.base, "representation", "X") == "X"
 
 
 def _distinct(features: tuple[str, ...], scores: Float64) -> str:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from heatmover.baselines.diffusion import diffusion_emd
+from heatmover.baselines.embeddings import diffusion_emd, mean_distance, sliced_wasserstein
 from heatmover.baselines.method import EmbeddingMethod, IterativeMethod, Method, PairMethod, Solution
 from heatmover.baselines.pot import exact_emd, sinkhorn
-from heatmover.baselines.projections import mean_distance, sliced_wasserstein
 from heatmover.baselines.trees import cluster_tree, grid_emd, quad_tree
 
 #: All methods by their names: what property tests and benchmarks run through.

@@ -47,7 +47,6 @@ __all__ = [
     "Section",
     "cell_sections",
     "cell_type_table",
-    "cluster_order",
     "colorings",
     "composition_sections",
     "composition_table",
@@ -79,10 +78,8 @@ TITLE = "Comparison of samples"
 # With more no eye tells the colours apart; the smallest groups become one.
 MOST_GROUPS = 30
 OTHER = "other"
-# A screen has hardly more pixels for the rows.
+# A screen has hardly more pixels for the rows: of more samples an evenly drawn part is clustered.
 MOST_ROWS = 1_000
-# A tree of more samples takes minutes and gigabytes; then an evenly drawn part of them gives the order.
-MOST_CLUSTERED = 5_000
 # All eigenvectors of 2,000 samples take 5 s, of 5,000 more than a minute.
 MOST_MAPPED = 2_000
 COLOR_RANGE = (0.01, 0.99)
@@ -224,7 +221,8 @@ def scaled(distances: Float64) -> tuple[Float64, Float64]:
 
 def heatmap(comparison: Comparison) -> dict[str, Any]:
     """Return the order of the samples and their distances in it, of at most 1,000 samples."""
-    shown = _evenly(cluster_order(comparison.distances), MOST_ROWS)
+    chosen = _evenly(np.arange(len(comparison.names)), MOST_ROWS)
+    shown = chosen[leaf_order(comparison.distances[np.ix_(chosen, chosen)])]
     part = comparison.distances[np.ix_(shown, shown)]
     # The zeros of the diagonal and a few outliers would take most of the colours.
     colors = rounded(np.quantile(part[np.triu_indices(len(part), 1)], COLOR_RANGE))
@@ -248,12 +246,6 @@ def _intervals(comparison: Comparison, shown: Int64) -> dict[str, Any]:
         "upper": packed(found.upper[inside]),
         "confidence": 100 * found.confidence,
     }
-
-
-def cluster_order(distances: Float64) -> Int64:
-    """Return the order of the leaves of an average-linkage tree, like beside like, ``(n_samples,)`` or an even part."""
-    chosen = _evenly(np.arange(len(distances)), MOST_CLUSTERED)
-    return chosen[leaf_order(distances[np.ix_(chosen, chosen)])]
 
 
 def scale_shares(comparison: Comparison) -> list[dict[str, Any]]:

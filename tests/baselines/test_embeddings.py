@@ -11,8 +11,8 @@ from scipy.linalg import block_diag
 from scipy.stats import wasserstein_distance
 
 import heatmover as hm
+from heatmover.baselines.embeddings import sliced_wasserstein
 from heatmover.baselines.pot import exact_emd
-from heatmover.baselines.projections import sliced_wasserstein
 from heatmover.errors import InvalidInputError
 
 SEEDS = st.integers(0, 2**32 - 1)
