@@ -86,7 +86,7 @@ def tile_squares(queries: Any, blocks: Any, begin: int, sizes: Any, limits: Any,
     out
         ``(ROWS * stride,)``.
     """
-    size, hits = np.uint64(sizes[1]), 0
+    size, hits = np.uint64(sizes[1]), np.int64(0)
     width, stride = np.uint64(sizes[0]), np.uint64(sizes[2])
     for row in range(0, ROWS, 2):
         a, b = np.uint64(row) * stride, np.uint64(row + 1) * stride

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from heatmover._typing import FloatArray, Int64, Intp
 
-__all__ = ["distinct_points", "draw_by_mass", "gather_masses", "order_of_nodes"]
+__all__ = ["distinct_points", "draw_by_mass", "gather_masses", "mixed", "order_of_nodes"]
 
 Real = TypeVar("Real", bound=np.floating[Any])
 Points = npt.NDArray[Real]
@@ -205,18 +205,18 @@ def _hashes(affinity: sp.csr_array, precision: npt.DTypeLike) -> UInt64:
         np.ascontiguousarray(values.astype(precision), dtype=np.float64).view(np.uint64)
         for values in (affinity.data, affinity.diagonal())
     )
-    hashes, n_different = _mixed(loops), 0
+    hashes, n_different = mixed(loops), 0
     for _ in range(MOST_LOOKS):
         # Sums of whole numbers, which overflow the same way in any order.
-        ends = np.r_[np.zeros(1, dtype=np.uint64), np.cumsum(_mixed(bits ^ hashes[affinity.indices]))]
-        hashes = _mixed(hashes + (ends[affinity.indptr[1:]] - ends[affinity.indptr[:-1]]))
+        ends = np.r_[np.zeros(1, dtype=np.uint64), np.cumsum(mixed(bits ^ hashes[affinity.indices]))]
+        hashes = mixed(hashes + (ends[affinity.indptr[1:]] - ends[affinity.indptr[:-1]]))
         n_before, n_different = n_different, np.unique(hashes).size
         if n_different in (n_before, hashes.size):
             break
     return hashes
 
 
-def _mixed(words: UInt64) -> UInt64:
+def mixed(words: UInt64) -> UInt64:
     """Return words whose every bit depends on all of the given one's (the finaliser of splitmix64)."""
     with np.errstate(over="ignore"):
         words = words + np.uint64(0x9E3779B97F4A7C15)

@@ -13,6 +13,7 @@ from scipy.spatial import cKDTree
 from heatmover._typing import Float64, Int64, Intp
 from heatmover._validation import check_threads
 from heatmover._words import counted
+from heatmover.graphs.distinct import mixed
 from heatmover.graphs.kernels import narrow
 from heatmover.graphs.partition import TIE, Partition, Probe, least_recall
 
@@ -45,6 +46,8 @@ WANTED = 0.99
 MOST_TIED = 4
 # Points with ties that are looked at together: with 120 neighbors each they take 100 MB.
 TIED_AT_ONCE = 50_000
+# Points with more ties than may be joined: each may be tied with all others.
+CROWDED_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,8 @@ def _approximate(
     n_points = len(points)
     partition = prepared.partition or Partition.from_points(points, k, rng, strict=False, n_threads=n_threads)
     probe = prepared.probe or partition.probe(k, n_threads)
-    distances, indices, _ = partition.k_nearest(k, probe.plan(WANTED, surely=True), n_threads)
+    lists: Lists = partition.k_nearest(k, probe.plan(WANTED, surely=True), n_threads)[:2]
+    distances, indices = lists
     short = np.flatnonzero(indices[:, -1] < 0)
     if short.size:  # their neighbors are too far for a float32, or in parts of few points
         distances[short], indices[short] = _by_tree(points, short, k, n_threads)
@@ -205,10 +209,31 @@ def _with_ties(
         lengths, names = _by_tree(points, some, width, n_threads, order)
         counts = (lengths <= lengths[:, k - 1 : k] * (1 + TIE)).sum(axis=1)
         if width < n_points - 1:
-            counts[counts == width] = k  # more are tied than may be joined
+            crowded = np.flatnonzero(counts == width)  # more are tied than may be joined
+            counts[crowded] = k
+            for at in _blocks(crowded, CROWDED_AT_ONCE):
+                lengths[at, :k], names[at, :k] = _some_of_tied(
+                    points, some[at], k, lengths[at, k - 1], n_threads, order
+                )
         inside = np.arange(width) < counts[:, None]
         parts.append(_Part(some, counts, lengths[inside], names[inside]))
     return Neighbors(_matrix(n_points, parts), _middle(distances, k), search)
+
+
+def _some_of_tied(points: Float64, rows: Intp, k: int, last: Float64, n_threads: int, order: float) -> Lists:
+    """Return the k nearest of some points; of those as far as the last, to a `TIE`, some that a hash of both chooses.
+
+    By their numbers alone, the first of many tied points would become everybody's neighbor.
+    """
+    distances, indices = np.empty((rows.size, k)), np.empty((rows.size, k), dtype=np.intp)
+    balls = cKDTree(points).query_ball_point(points[rows], last * (1 + TIE), p=order, workers=n_threads)
+    for i, (own, ball) in enumerate(zip(rows.tolist(), balls, strict=True)):
+        near = np.setdiff1d(np.array(ball, dtype=np.intp), own)
+        lengths = np.linalg.norm(points[near] - points[own], ord=order, axis=1)
+        pairs = np.minimum(near, own).astype(np.uint64) * np.uint64(len(points)) + np.maximum(near, own).astype("u8")
+        chosen = np.lexsort((mixed(pairs), np.minimum(lengths, last[i] * (1 - TIE))))[:k]
+        distances[i], indices[i] = lengths[chosen], near[chosen]
+    return distances, indices
 
 
 def _matrix(n_points: int, parts: list[_Part]) -> sp.csr_array:
