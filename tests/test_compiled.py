@@ -6,8 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -16,23 +14,11 @@ from numba.core.caching import CompileResultCacheImpl
 
 import heatmover as hm
 from heatmover._compiled import jit
-from heatmover._compiled.jit import LockedFiles, kernel, locked
-
-
-def test_a_folder_of_kernels_is_read_and_written_by_one_at_a_time(tmp_path):
-    files = LockedFiles(str(tmp_path), "kernel", "stamp")
-    saving = threading.Thread(target=files.save, args=("types", b"code"))
-    with locked(tmp_path):
-        saving.start()
-        saving.join(0.05)
-        assert saving.is_alive()
-        assert not list(tmp_path.glob("*.nbi"))
-    saving.join()
-    assert files.load("types") == b"code"
+from heatmover._compiled.jit import kernel
 
 
 def test_every_kernel_is_made_by_one_function():
-    """Else it would have no lock, and no way on without a folder for compiled code."""
+    """Else it would not go on without a folder for compiled code."""
     folder = Path(jit.__file__).parent
     assert [path.name for path in folder.glob("*.py") if "njit" in path.read_text(encoding="utf-8")] == ["jit.py"]
 
@@ -45,7 +31,6 @@ def test_without_a_folder_kernels_are_compiled_in_memory(monkeypatch):
     assert len(said) == 1
     assert doubled(np.ones(2)).tolist() == [2, 2]
     assert halved(np.ones(2)).tolist() == [0.5, 0.5]
-    assert type(doubled._cache._cache_file if hasattr(doubled._cache, "_cache_file") else None) is not LockedFiles
 
 
 def test_another_error_of_the_cache_is_not_hidden(monkeypatch):
@@ -55,16 +40,6 @@ def test_another_error_of_the_cache_is_not_hidden(monkeypatch):
     monkeypatch.setattr(CompileResultCacheImpl, "__init__", broken)
     with pytest.raises(RuntimeError, match="defect"):
         kernel()(lambda: 1)
-
-
-def test_a_disk_that_takes_no_more_does_not_end_the_work(tmp_path):
-    jit._warn_without_cache.cache_clear()
-    gone = tmp_path / "gone"
-    with pytest.warns(RuntimeWarning, match="NUMBA_CACHE_DIR"):
-        LockedFiles(str(gone), "kernel", "stamp").save("types", b"code")
-    with warnings.catch_warnings():  # said once
-        warnings.simplefilter("error")
-        LockedFiles(str(gone), "kernel", "stamp").save("types", b"code")
 
 
 def test_a_read_only_install_without_a_home(tmp_path):

@@ -241,7 +241,7 @@ class _Problem:
 
     def lower_bound(self, dual: Float64, pulled: Float64) -> float:
         """Return what no measure's objective is below, from a dual point in [-1, 1] and its transpose."""
-        from heatmover._compiled.kinks import supporting
+        from heatmover._compiled.l1 import supporting
 
         features = np.empty_like(dual)
         supporting(dual, self._kinks, self._slopes, features)
@@ -249,7 +249,7 @@ class _Problem:
 
     def dual_step(self, dual: Float64, features: Float64, length: float) -> Float64:
         """Return the proximal step of the conjugate: z + length * a, less length * prox of phi / length."""
-        from heatmover._compiled.kinks import dual_step
+        from heatmover._compiled.l1 import dual_step
 
         result = np.empty_like(dual)
         dual_step(dual, features, length, self._kinks, self._slopes, result)

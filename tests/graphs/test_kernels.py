@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 from heatmover.errors import InvalidInputError
-from heatmover.graphs import Graph, kernels
+from heatmover.graphs import Graph
 from heatmover.graphs.kernels import affinity_from_neighbors, check_kernel, choose_bandwidth
 
 KERNELS = ["gaussian", "adaptive", "box"]
@@ -218,16 +218,6 @@ def test_union_is_the_same_if_it_may_overwrite_the_distances(kernel):
     kept = affinity_from_neighbors(random_neighbors(50, 5), kernel, widths)
     written_over = affinity_from_neighbors(random_neighbors(50, 5), kernel, widths, overwrite=True)
     np.testing.assert_array_equal(kept.toarray(), written_over.toarray())
-
-
-def test_union_does_not_depend_on_threads(monkeypatch):
-    monkeypatch.setattr(kernels, "ROWS_AT_ONCE", 7)
-    one, three = (
-        affinity_from_neighbors(random_neighbors(100, 6), "gaussian", np.ones(1), n_threads=n_threads)
-        for n_threads in (1, 3)
-    )
-    for name in ("data", "indices", "indptr"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(three, name))
 
 
 def test_places_are_narrow_whatever_a_graph_is_made_of():

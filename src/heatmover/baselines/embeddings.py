@@ -127,7 +127,7 @@ def _directions(n_dimensions: int, n_directions: int, random_state: RandomState)
 def _cumulative(masses: sp.csr_array) -> Slice:
     """Embed by distribution functions: one feature per gap between neighbouring projections."""
     # Here, because numba takes most of a second to import.
-    from heatmover._compiled.slices import weighted_cumulative
+    from heatmover._compiled.baselines import weighted_cumulative
 
     starts = masses.indptr.astype(np.int64)
 

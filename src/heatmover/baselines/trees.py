@@ -70,7 +70,7 @@ def build_cluster_tree(
     points: Float64, rng: np.random.Generator, *, n_clusters: int, depth: int, n_lloyd: int = 0
 ) -> Tree:
     """Split every cell into clusters around far apart points; an edge is as long as the way between the means."""
-    from heatmover._compiled import trees
+    from heatmover._compiled import baselines as trees
 
     n_points = len(points)
     # A cell with several points has at least two children, so that n points make fewer than 2 n nodes.

@@ -83,7 +83,7 @@ def compare(ctx: typer.Context) -> None:
             comparer_of(settings, running) as comparer,
         ):
             with swift_imports():  # what the first block of cells needs, which is looked at by a thread
-                import heatmover._compiled.moments  # noqa: F401
+                import heatmover._compiled.rows  # noqa: F401
             cohort = settings.read(progress, comparer)
             found = study_cohort(cohort, settings.study, comparer=comparer, progress=progress).reworded(in_options)
             budget = comparer.record().get("memory")

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Blocks = Callable[[], Iterator[Block]]
-# Numbers of twice the precision of a float, as `heatmover._compiled.moments` explains: one, or one per column.
+# Numbers of twice the precision of a float, as `heatmover._compiled.rows` explains: one, or one per column.
 Pair = tuple[Any, Any]
 
 # 2^27 + 1 cuts a float into two halves of 26 bits, whose products are exact.
@@ -70,7 +70,7 @@ class Moments:
     @classmethod
     def of(cls, block: Block) -> Moments:
         """Return those of some rows."""
-        from heatmover._compiled.moments import add_entries, add_rows
+        from heatmover._compiled.rows import add_entries, add_rows
 
         found = cls(block.shape[1])
         found.count = block.shape[0]

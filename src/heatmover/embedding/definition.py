@@ -130,7 +130,7 @@ def nested_regions(operator: DiffusionOperator, counts: Sequence[int], rng: np.r
     >>> fine.count, coarse.count, coarse.labels.size
     (4, 2, 8)
     """
-    from heatmover._compiled.net import farthest_first
+    from heatmover._compiled.traversals import farthest_first
 
     limited = np.clip(counts, operator.n_components, operator.n_points)
     wanted = np.unique(limited)

@@ -156,7 +156,7 @@ def _check_width(rows: Any, others: Any) -> None:
 
 def _sparse_distances(embedding: Any, other: Any | None, *, n_threads: int, out: FloatArray | None) -> FloatArray:
     """Return the L1 distances between rows of which at least one side is sparse."""
-    from heatmover._compiled.l1_sparse import subtract_shared
+    from heatmover._compiled.l1 import subtract_shared
 
     rows = _sparse_rows("embedding", embedding)
     others = rows if other is None else _sparse_rows("other", other)

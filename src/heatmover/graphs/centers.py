@@ -209,7 +209,7 @@ class Frame:
 @final
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """What single precision guess.
+    """What single precision says about a block of points.
 
     Attributes
     ----------
@@ -322,9 +322,9 @@ def _axes(scaled: Float64, stride: int) -> Float64:
     n_dimensions = scaled.shape[1]
     if n_dimensions > MOST_ROTATED:
         return np.empty((0, 0))
-    centerd = scaled - scaled.mean(axis=0)
+    centered = scaled - scaled.mean(axis=0)
     axes = np.zeros((stride, stride))
-    axes[:n_dimensions, :n_dimensions] = np.linalg.eigh(centerd.T @ centerd)[1][:, ::-1]
+    axes[:n_dimensions, :n_dimensions] = np.linalg.eigh(centered.T @ centered)[1][:, ::-1]
     return axes
 
 

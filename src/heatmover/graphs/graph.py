@@ -205,7 +205,7 @@ class Graph:
             "reason": support.search.reason,
         }
         support = replace(support, middle=how.length(support.middle))
-        return cls._from_neighbors(support, place, kernel, bandwidth, construction, n_threads)
+        return cls._from_neighbors(support, place, kernel, bandwidth, construction)
 
     @classmethod
     def _from_neighbors(
@@ -215,7 +215,6 @@ class Graph:
         kernel: KernelName,
         bandwidth: Bandwidth,
         construction: dict[str, Any],
-        n_threads: int,
     ) -> Graph:
         """Weigh neighbours by a kernel; ``place`` is the node of each point. The distances are written over."""
         widths = choose_bandwidth(support.middle, kernel, bandwidth)
@@ -228,7 +227,7 @@ class Graph:
             "n_copies": place.size - n_nodes,
         }
         unmoved = np.array_equal(place, np.arange(n_nodes))
-        affinity = affinity_from_neighbors(support.distances, kernel, widths, n_threads=n_threads, overwrite=True)
+        affinity = affinity_from_neighbors(support.distances, kernel, widths, overwrite=True)
         return cls(affinity, told, None if unmoved else place)
 
     @classmethod
@@ -238,8 +237,6 @@ class Graph:
         n_neighbors: int | None = None,
         kernel: KernelName = "gaussian",
         bandwidth: Bandwidth = "auto",
-        *,
-        n_jobs: int | None = None,
     ) -> Graph:
         """Join every point with its nearest neighbours by distances that are known, and weigh the edges by a kernel.
 
@@ -257,8 +254,6 @@ class Graph:
             fewer; of sparse distances all that are stored.
         kernel, bandwidth
             As in `Graph.from_points`.
-        n_jobs
-            Threads; None for all cores. The result does not depend on it.
 
         Returns
         -------
@@ -279,7 +274,6 @@ class Graph:
         True
         """
         check_kernel(kernel, bandwidth)
-        n_threads = check_threads(n_jobs)
         support, place = given_neighbors(distances, n_neighbors)
         construction = {
             "source": "distances",
@@ -288,7 +282,7 @@ class Graph:
             "recall": support.search.recall,
             "reason": support.search.reason,
         }
-        return cls._from_neighbors(support, place, kernel, bandwidth, construction, n_threads)
+        return cls._from_neighbors(support, place, kernel, bandwidth, construction)
 
     @classmethod
     def from_affinity(cls, affinity: Any, *, lazy: bool | None = None) -> Graph:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._threads import in_threads
-from heatmover._typing import Float64, IntArray
-from heatmover._validation import check_number, check_option, check_threads
+from heatmover._typing import Float64
+from heatmover._validation import check_number, check_option
 
 __all__ = [
     "KERNELS",
@@ -30,8 +28,6 @@ Bandwidth = float | Literal["auto"]
 # the star (one seed): between 1 and 2 accuracy is flat; at 4 the swiss roll's layers leak into each other (Spearman
 # 0.99 -> 0.93).
 BANDWIDTH_FACTOR = 1.5
-# Rows of a piece of work.
-ROWS_AT_ONCE = 16_384
 
 
 def _gaussian(distances: sp.csr_array, widths: Float64) -> Float64:
@@ -106,7 +102,6 @@ def affinity_from_neighbors(
     kernel: KernelName,
     widths: Float64,
     *,
-    n_threads: int | None = None,
     overwrite: bool = False,
 ) -> sp.csr_array:
     """Turn distances to neighbours into a symmetric affinity with ones on the diagonal.
@@ -119,8 +114,6 @@ def affinity_from_neighbors(
         Name of the kernel.
     widths
         From `choose_bandwidth`.
-    n_threads
-        Threads; None for all cores. Nothing depends on them.
     overwrite
         Whether the distances are not needed any more and may be written over: a copy takes 12 bytes per neighbour.
 
@@ -129,39 +122,12 @@ def affinity_from_neighbors(
     csr_array
         ``(n_points, n_points)``. A pair is joined if either is a neighbour of the other.
     """
-    from heatmover._compiled.mirror import sort_rows
-
-    n_points, n_threads = distances.shape[0], check_threads(n_threads)
-    places = narrow(distances if overwrite else distances.copy())
-    directed = places.indptr, places.indices, KERNELS[kernel](places, widths)
-    edges = [*range(0, n_points, ROWS_AT_ONCE), n_points]
-    in_threads(lambda piece: sort_rows(*piece, *directed), pairwise(edges), n_threads)
-    return _joined(directed, _mirrored(*directed), pairwise(edges), n_threads)
-
-
-Parts = tuple[IntArray, IntArray, Float64]
-
-
-def _mirrored(starts: IntArray, columns: IntArray, values: Float64) -> Parts:
-    """Return the starts, columns and values of the mirror image of a square matrix, each row ascending."""
-    from heatmover._compiled.mirror import mirror
-
-    mirrored = np.empty(starts.size, dtype=np.int64), np.empty_like(columns), np.empty_like(values)
-    mirror(starts, columns, values, *mirrored)
-    return mirrored
-
-
-def _joined(one: Parts, other: Parts, pieces: Iterable[tuple[int, int]], n_threads: int) -> sp.csr_array:
-    """Return the larger entry of two matrices, with ones on the diagonal and without zeros."""
-    from heatmover._compiled.mirror import join_rows
-
-    pieces, n_points = list(pieces), one[0].size - 1
-    starts, nothing = np.zeros(n_points + 1, dtype=np.int64), (np.empty_like(one[1][:0]), np.empty(0))
-    in_threads(lambda piece: join_rows(*piece, one, other, starts, *nothing), pieces, n_threads)
-    np.cumsum(starts, out=starts)
-    columns, values = np.empty(starts[-1], dtype=one[1].dtype), np.empty(starts[-1])
-    in_threads(lambda piece: join_rows(*piece, one, other, starts, columns, values), pieces, n_threads)
-    return narrow(sp.csr_array((values, columns, starts), shape=(n_points, n_points)))
+    matrix = narrow(distances if overwrite else distances.copy())
+    matrix.data = KERNELS[kernel](matrix, widths)
+    matrix.sort_indices()
+    joined = sp.csr_array(matrix.maximum(matrix.T.tocsr()) + sp.eye_array(matrix.shape[0], format="csr"))
+    joined.eliminate_zeros()
+    return narrow(joined)
 
 
 def narrow(matrix: sp.csr_array) -> sp.csr_array:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
 
 from heatmover._threads import in_threads, one_blas_thread
 from heatmover._typing import Bool, Float64, Int32
@@ -167,15 +168,13 @@ def _lanczos(symmetric: sp.csr_array, steps: int, deflate: Float64 | None, ends_
 
 def bipartite(affinity: sp.csr_array) -> tuple[Bool, Int32]:
     """Return whether each point lies in a bipartite component, ``(n_points,)``, and a label of its component."""
-    from heatmover._compiled.mirror import label_components
-
     n_points, starts, columns = affinity.shape[0], affinity.indptr, affinity.indices
     # In the double cover, where every step changes the sheet, a bipartite component is two and any other is one.
     kind = np.int32 if 2 * max(n_points, affinity.nnz) < 2**31 else np.int64
     cover = np.concatenate([starts, starts[1:] + kind(affinity.nnz)], dtype=kind, casting="same_kind")
     other = np.concatenate([columns + kind(n_points), columns], dtype=kind, casting="same_kind")
-    sheets: Int32 = np.empty(2 * n_points, dtype=np.int32)
-    label_components(cover, other, sheets)
+    doubled = sp.csr_array((np.ones(other.size), other, cover), shape=(2 * n_points, 2 * n_points))
+    sheets: Int32 = connected_components(doubled, directed=False)[1]
     here, there = sheets[:n_points], sheets[n_points:]
     return np.asarray((here != there) & (np.diff(starts) > 0)), np.minimum(here, there)
 

@@ -545,9 +545,9 @@ def _squared_correlations(weights: Float64, norm: float, rows: Float64) -> Float
     with the differences of numbers is the same before these are centred.
     """
     # Here, because numba takes a while to import.
-    from heatmover._compiled.differences import ROWS, add_weighed_differences
+    from heatmover._compiled.l1 import NUMBER_ROWS, add_weighed_differences
 
-    padded = np.empty((-(-len(rows) // ROWS) * ROWS, rows.shape[1]))  # one layout, which compiles once
+    padded = np.empty((-(-len(rows) // NUMBER_ROWS) * NUMBER_ROWS, rows.shape[1]))  # one layout, which compiles once
     padded[: len(rows)], padded[len(rows) :] = rows, rows[-1]
     products = np.zeros(len(padded))
     add_weighed_differences(weights, padded, products)
