@@ -102,10 +102,10 @@ class Measures:
         elif isinstance(wanted, str):
             return self._row(int(self._places([wanted])[0]))
         else:
-            found = np.asarray(wanted)
-            if found.ndim == 0 and found.dtype.kind in "iu":
-                return self._row(int(_in_range(found[None], len(self))[0]))
-            rows = self._chosen(found)
+            array = np.asarray(wanted)
+            if array.ndim == 0 and array.dtype.kind in "iu":
+                return self._row(int(_in_range(array[None], len(self))[0]))
+            rows = self._chosen(array)
         return Measures(_frozen(sp.csr_array(self.masses[rows])), tuple(self.names[row] for row in rows))
 
     def _row(self, row: int) -> Float64:
@@ -198,14 +198,14 @@ def measures_from_labels(labels: npt.ArrayLike, *, names: Sequence[object] | Non
     array([[0. , 0. , 1. ],
            [0.5, 0.5, 0. ]])
     """
-    found, inverse = distinct_labels(labels)
+    different, inverse = distinct_labels(labels)
     if names is not None:
-        found, inverse = _select(found, inverse, names)
+        different, inverse = _select(different, inverse, names)
     kept = np.flatnonzero(inverse >= 0)
     rows = inverse[kept]
-    counts = np.bincount(rows, minlength=len(found))
-    masses = sp.csr_array((1.0 / counts[rows], (rows, kept)), shape=(len(found), inverse.size))
-    return Measures(_frozen(masses), tuple(LabelNames("labels").add_all(found)))
+    counts = np.bincount(rows, minlength=len(different))
+    masses = sp.csr_array((1.0 / counts[rows], (rows, kept)), shape=(len(different), inverse.size))
+    return Measures(_frozen(masses), tuple(LabelNames("labels").add_all(different)))
 
 
 def measures_from_weights(weights: Any, *, names: Sequence[object] | None = None, normalize: bool = True) -> Measures:
@@ -385,7 +385,7 @@ def distinct_labels(labels: npt.ArrayLike) -> tuple[list[Any], Int64]:
     return values.tolist(), np.asarray(inverse, dtype=np.int64)
 
 
-def _select(found: list[Any], inverse: Int64, names: Iterable[object]) -> tuple[list[Any], Int64]:
+def _select(different: list[Any], inverse: Int64, names: Iterable[object]) -> tuple[list[Any], Int64]:
     """Keep the measures called ``names``, in that order; other points get position -1."""
     wanted = list(names)
     if not wanted:
@@ -393,12 +393,12 @@ def _select(found: list[Any], inverse: Int64, names: Iterable[object]) -> tuple[
     place = {name: position for position, name in enumerate(LabelNames("names").add_all(wanted))}
     if len(place) != len(wanted):
         raise InvalidInputError("distinct names", f"{len(wanted) - len(place)} repeated")
-    absent = [name for name in place if name not in {str(label) for label in found}]
+    absent = [name for name in place if name not in {str(label) for label in different}]
     if absent:
         raise InvalidInputError(
             "every name to have at least one point", f"no point labelled {', '.join(map(repr, absent[:5]))}"
         )
-    mapping = np.array([place.get(str(label), -1) for label in found], dtype=np.int64)
+    mapping = np.array([place.get(str(label), -1) for label in different], dtype=np.int64)
     return wanted, mapping[inverse]
 
 

@@ -46,16 +46,16 @@ def _squared(points: Float64, i: int, center: Float64) -> float:
 
 
 @kernel(fastmath={"contract"})
-def _farthest_first(points: Float64, cell: Int64, first: int, n_clusters: int, label: Int64, nearest: Float64) -> int:
-    """Label the points of a cell by their nearest centre, each centre being the point farthest from those before.
+def _farthest_first(points: Float64, part: Int64, first: int, n_clusters: int, label: Int64, nearest: Float64) -> int:
+    """Label the points of a part by their nearest center, each center being the point farthest from those before.
 
-    Returns the number of centres: fewer than ``n_clusters`` if the cell has fewer distinct points.
+    Returns the number of centers: fewer than ``n_clusters`` if the part has fewer distinct points.
     """
-    chosen = cell[first]
+    chosen = part[first]
     for cluster in range(n_clusters):
         farthest, largest = -1, 0.0
-        for p in range(len(cell)):
-            distance = _squared(points, cell[p], points[chosen])
+        for p in range(len(part)):
+            distance = _squared(points, part[p], points[chosen])
             if cluster == 0 or distance < nearest[p]:
                 nearest[p] = distance
                 label[p] = cluster
@@ -63,31 +63,31 @@ def _farthest_first(points: Float64, cell: Int64, first: int, n_clusters: int, l
                 farthest, largest = p, nearest[p]
         if farthest < 0:
             return cluster + 1
-        chosen = cell[farthest]
+        chosen = part[farthest]
     return n_clusters
 
 
 @kernel(fastmath={"contract"})
-def _means(points: Float64, cell: Int64, label: Int64, centers: Float64, counts: Int64) -> None:
+def _means(points: Float64, part: Int64, label: Int64, centers: Float64, counts: Int64) -> None:
     centers[:] = 0
     counts[:] = 0
-    for p in range(len(cell)):
+    for p in range(len(part)):
         counts[label[p]] += 1
         for d in range(points.shape[1]):
-            centers[label[p], d] += points[cell[p], d]
+            centers[label[p], d] += points[part[p], d]
     for cluster in range(len(counts)):
         if counts[cluster] > 0:
             centers[cluster] /= counts[cluster]
 
 
 @kernel(fastmath={"contract"})
-def _relabel(points: Float64, cell: Int64, label: Int64, centers: Float64, counts: Int64) -> None:
+def _relabel(points: Float64, part: Int64, label: Int64, centers: Float64, counts: Int64) -> None:
     """Give every point to its nearest mean; a cluster without points stays without."""
-    for p in range(len(cell)):
+    for p in range(len(part)):
         best = np.inf
         for cluster in range(len(counts)):
             if counts[cluster] > 0:
-                distance = _squared(points, cell[p], centers[cluster])
+                distance = _squared(points, part[p], centers[cluster])
                 if distance < best:
                     best = distance
                     label[p] = cluster
@@ -97,16 +97,16 @@ def _relabel(points: Float64, cell: Int64, label: Int64, centers: Float64, count
 def cluster_tree(
     points: Float64, n_clusters: int, n_lloyd: int, draws: Float64, nodes: Int64, parents: Int64, lengths: Float64
 ) -> int:
-    """Split cells into clusters, level by level, and return the number of nodes.
+    """Split parts into clusters, level by level, and return the number of nodes.
 
     Parameters
     ----------
     points
         (n_points, n_dimensions).
     n_clusters, n_lloyd
-        Children of a cell at most, and rounds of Lloyd's algorithm after the farthest-first start.
+        Children of a part at most, and rounds of Lloyd's algorithm after the farthest-first start.
     draws
-        Uniform in [0, 1), (depth, n_points): where a cell that starts there takes its first centre.
+        Uniform in [0, 1), (depth, n_points): where a part that starts there takes its first center.
     nodes
         Receives, (depth, n_points), the node of every point at every level, -1 below the end of its branch.
     parents
@@ -119,7 +119,7 @@ def cluster_tree(
     label, nearest = np.empty(n_points, np.int64), np.empty(n_points)
     centers, counts = np.empty((n_clusters, points.shape[1])), np.empty(n_clusters, np.int64)
     places = np.empty(n_clusters, np.int64)
-    # Cells of the current level: a part of `order`, a node, and its mean.
+    # Parts of the current level: a part of `order`, a node, and its mean.
     starts, stops, owners = np.zeros(1, np.int64), np.full(1, n_points), np.full(1, -1)
     means = np.empty((1, points.shape[1]))
     label[:] = 0
@@ -135,21 +135,21 @@ def cluster_tree(
             start, size = starts[c], stops[c] - starts[c]
             if size == 1:
                 continue
-            cell = order[start : stops[c]].copy()
+            part = order[start : stops[c]].copy()
             first = int(draws[level, start] * size)
-            n_found = _farthest_first(points, cell, first, n_clusters, label, nearest)
-            if n_found == 1:  # copies of one point
+            n_centers = _farthest_first(points, part, first, n_clusters, label, nearest)
+            if n_centers == 1:  # copies of one point
                 continue
-            _means(points, cell, label, centers, counts)
+            _means(points, part, label, centers, counts)
             for _ in range(n_lloyd):
-                _relabel(points, cell, label, centers, counts)
-                _means(points, cell, label, centers, counts)
+                _relabel(points, part, label, centers, counts)
+                _means(points, part, label, centers, counts)
             at = start
             for cluster in range(n_clusters):
                 places[cluster] = at
                 at += counts[cluster]
             for p in range(size):
-                order[places[label[p]]] = cell[p]
+                order[places[label[p]]] = part[p]
                 places[label[p]] += 1
             for cluster in range(n_clusters):
                 if counts[cluster] > 0:

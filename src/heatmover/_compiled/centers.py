@@ -393,7 +393,7 @@ def _leaves_in_reach(across: Float32, count: int, reach: float, boxes: Float32, 
         for p in range(count):
             least, most, total = min(least, across[k, p]), max(most, across[k, p]), total + across[k, p]
         low[k], high[k], mean[k] = least, most, total / np.float32(count)
-    found = 0
+    count_near = 0
     for leaf in range(n_leaves):
         gap, away = np.float32(0), np.float32(0)
         for k in range(stride):
@@ -404,10 +404,10 @@ def _leaves_in_reach(across: Float32, count: int, reach: float, boxes: Float32, 
             away += (mean[k] - boxes[leaf, 2, k]) * (mean[k] - boxes[leaf, 2, k])
         if gap > reach:
             continue
-        i = found
+        i = count_near
         while i > 0 and keys[i - 1] > away:
             keys[i], order[i] = keys[i - 1], order[i - 1]
             i -= 1
         keys[i], order[i] = away, leaf
-        found += 1
-    return found
+        count_near += 1
+    return count_near

@@ -263,7 +263,7 @@ def search_parts(
     parts
         Of `Partition`: points, order, starts, places, blocks, middles, radii.
     near, apart
-        Partition around each of the parts, nearest first, ``(n_cells, n_near)``, without itself, and the distances of
+        Parts around each of the parts, nearest first, ``(n_parts, n_near)``, without itself, and the distances of
         their middles, in units of the blocks.
     limits
         Scale (blocks per coordinate), how many candidates to keep, share of the reach within which a border must lie,

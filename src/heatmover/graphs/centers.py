@@ -132,18 +132,28 @@ class CenterSearch:
 
     def _by_leaves(self, block: FloatArray) -> Int64:
         guess = self._leaves.nearest(block)
-        nearest = guess.nearest
         for rows, centers in self._leaves.candidates(guess, PAIR_VALUES // block.shape[1]):
-            squares = self._squares(block[rows], centers)
-            first = np.lexsort((centers, squares, rows))
-            first = first[np.r_[True, np.diff(rows[first]) > 0]]
-            nearest[rows[first]] = centers[first]
-        return nearest
+            self._decide(block, rows, centers, guess.nearest)
+        return guess.nearest
 
     def _by_differences(self, block: FloatArray) -> Int64:
-        """Return the nearest centers by plain differences; of equals the first."""
         with np.errstate(over="ignore"):
-            return np.asarray(cdist(block, self.centers, "sqeuclidean").argmin(axis=1))
+            squares = cdist(block, self.centers, "sqeuclidean")
+            # SciPy adds up in another order, so that rounding may part equal ones or swap them.
+            limits = squares.min(axis=1, keepdims=True) * (1 + 4 * block.shape[1] * np.finfo(np.float64).eps)
+        nearest: Int64 = squares.argmin(axis=1)
+        near = squares <= limits
+        near[near.sum(axis=1) == 1] = False
+        rows, centers = np.nonzero(near)
+        self._decide(block, rows, centers, nearest)
+        return nearest
+
+    def _decide(self, block: FloatArray, rows: Intp, centers: Int64, nearest: Int64) -> None:
+        """Write the nearest of some centers for each of some rows, all pairs of a row together; of equals the first."""
+        squares = self._squares(block[rows], centers)
+        first = np.lexsort((centers, squares, rows))
+        first = first[np.diff(rows[first], prepend=-1) > 0]
+        nearest[rows[first]] = centers[first]
 
     def _squares(self, points: FloatArray, centers: Int64) -> Float64:
         """Return the squared distances of points from a center each, ``(n_points,)``."""

@@ -40,12 +40,12 @@ def given_neighbors(distances: Any, n_neighbors: int | None) -> tuple[Neighbors,
     if n_neighbors is not None:
         _check_count(n_neighbors, matrix.shape[0])
     if sparse:
-        found, middle = _of_stored(_between_nodes(matrix, place, n_nodes), n_neighbors)
+        nearest, middle = _of_stored(_between_nodes(matrix, place, n_nodes), n_neighbors)
     else:
         first = np.unique(place, return_index=True)[1]
         nodes = matrix if n_nodes == len(matrix) else matrix[np.ix_(first, first)]
-        found, middle = _of_full(nodes, min(n_neighbors or NEIGHBORS, n_nodes - 1))
-    return Neighbors(found, middle, Search("given", 1.0, "distances were given")), place
+        nearest, middle = _of_full(nodes, min(n_neighbors or NEIGHBORS, n_nodes - 1))
+    return Neighbors(nearest, middle, Search("given", 1.0, "distances were given")), place
 
 
 def _check_full(distances: Any) -> Float64:
@@ -196,5 +196,5 @@ def _of_full(matrix: Float64, k: int) -> tuple[sp.csr_array, Float64]:
     row, column, value = np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
     order = np.lexsort((column, value, row))
     offsets = np.r_[0, np.cumsum(np.bincount(row, minlength=n_points))]
-    found = sp.csr_array((value[order], column[order], offsets), shape=matrix.shape)
-    return found, middle_of_rows(found, np.full(n_points, k))
+    nearest = sp.csr_array((value[order], column[order], offsets), shape=matrix.shape)
+    return nearest, middle_of_rows(nearest, np.full(n_points, k))

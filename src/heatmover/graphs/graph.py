@@ -562,10 +562,10 @@ def _check_affinity(affinity: Any) -> sp.csr_array:
 
 
 def _warn_of_bipartite(points: Bool, component: Int32) -> None:
-    count, found = np.unique(component[points]).size, int(points.sum())
+    count, size = np.unique(component[points]).size, int(points.sum())
     warnings.warn(
         f"Expected a walk that mixes, found {counted(count, 'bipartite component')} "
-        f"({part_of(found, points.size, 'point')}), where heat alternates between two halves; self-loops of the mean "
+        f"({part_of(size, points.size, 'point')}), where heat alternates between two halves; self-loops of the mean "
         "degree were added there. Pass lazy=True to Graph.from_affinity to add self-loops to all points without this "
         "warning, or lazy=False to add none.",
         GraphWarning,

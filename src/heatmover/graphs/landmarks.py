@@ -1,4 +1,4 @@
-"""Landmarks: a few thousand centres that stand for millions of points, as the nodes of the graph."""
+"""Landmarks: a few thousand centers that stand for millions of points, as the nodes of the graph."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["Histograms", "Landmarks", "find_landmarks"]
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Landmarks:
-    """Centres of k-means that stand for the points around them; `Landmarks.from_points` finds them.
+    """Centers of k-means that stand for the points around them; `Landmarks.from_points` finds them.
 
     They become the nodes of the graph, and every sample becomes a histogram: the share of its points that is nearest
     to each landmark. The cost of all that follows depends on the number of landmarks, no longer on that of points.
@@ -240,7 +240,7 @@ class Landmarks:
         random_state: RandomState = 0,
         n_jobs: int | None = None,
     ) -> Graph:
-        """Return the graph over the landmarks: `Graph.from_points` of the centres.
+        """Return the graph over the landmarks: `Graph.from_points` of the centers.
 
         Landmarks weigh the same however many points they stand for: diffusion takes out the density of the nodes, and
         weighing edges by the counts brought distances no nearer to those on the graph over all points

@@ -64,7 +64,7 @@ def _directions(points: Float64) -> Float64:
     return np.asarray(scaled / np.sqrt((scaled**2).sum(axis=1, keepdims=True)))
 
 
-def _centred_directions(points: Float64) -> Float64:
+def _centered_directions(points: Float64) -> Float64:
     constant = points.max(axis=1) == points.min(axis=1)
     _refuse(constant, "correlation", "points whose coordinates differ among themselves", "constant")
     return _directions(points - points.mean(axis=1, keepdims=True))
@@ -87,11 +87,11 @@ def _on_globe(points: Float64) -> Float64:
     return np.stack([ring * np.cos(longitude), ring * np.sin(longitude), np.sin(latitude)], axis=1)
 
 
-def _refuse(bad: Bool, metric: str, expected: str, found: str) -> None:
+def _refuse(bad: Bool, metric: str, expected: str, actual: str) -> None:
     if bad.any():
         raise InvalidInputError(
             f"{expected}, with {argument('metric', metric)}",
-            f"{counted(int(bad.sum()), 'row')} that {verb(int(bad.sum()), 'is', 'are')} {found} (first: row "
+            f"{counted(int(bad.sum()), 'row')} that {verb(int(bad.sum()), 'is', 'are')} {actual} (first: row "
             f"{int(np.argmax(bad))})",
             "drop them",
         )
@@ -117,7 +117,7 @@ def _chord(arc: Float64) -> Float64:
 METRICS: dict[str, Metric] = {
     "euclidean": Metric(),
     "cosine": Metric(_directions, _half_square, _root_of_double),
-    "correlation": Metric(_centred_directions, _half_square, _root_of_double),
+    "correlation": Metric(_centered_directions, _half_square, _root_of_double),
     "haversine": Metric(_on_globe, _arc, _chord),
     "manhattan": Metric(order=1.0),
     "chebyshev": Metric(order=np.inf),

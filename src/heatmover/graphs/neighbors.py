@@ -34,9 +34,9 @@ TREE_DIMENSION = 4.0
 MOST_IN_REACH = 250_000.0
 # Every point is compared with all middles first, a cost that grows with the square of their number.
 EXACT_UP_TO = 200_000
-# Up to here a tree takes at most 0.6 s in any dimension (a Gaussian in 50, where parts take 0.1), and parts take
-# seconds to compile in the first search after installation.
-TREE_UP_TO = 5_000
+# Up to here a tree takes at most 0.1 s in any dimension (a Gaussian in 50; of 5,000 points 0.5, where parts take 0.2),
+# and parts take seconds to compile in the first search after installation.
+TREE_UP_TO = 2_000
 # Up to here any exact search takes less than a second.
 EXACT_BELOW = 10_000
 # Share of the true neighbors that an approximate search finds, with confidence.

@@ -68,7 +68,7 @@ EVERYWHERE = 1e30
 
 
 class NeighborLists(NamedTuple):
-    """Neighbours of some points, nearest first.
+    """Neighbors of some points, nearest first.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class SearchPlan(NamedTuple):
     share
         Of the reach within which the border of a part must lie.
     n_around
-        Partition around each part that may come into question.
+        Parts around each part that may come into question.
     n_candidates
         Points that a point will look at, on average.
     """
@@ -102,7 +102,7 @@ class SearchPlan(NamedTuple):
     n_candidates: float
 
 
-def least_recall(found: Float64, n_points: int, deviations: float = SURE) -> float:
+def least_recall(recalls: Float64, n_points: int, deviations: float = SURE) -> float:
     """Return a lower confidence bound of a recall from that of some points.
 
     Most points miss nothing and a few miss a lot, so that the mean of a sample is skewed: the bound is that of Johnson
@@ -111,14 +111,14 @@ def least_recall(found: Float64, n_points: int, deviations: float = SURE) -> flo
 
     Parameters
     ----------
-    found
+    recalls
         Share of its neighbors that each point of a sample has found, ``(n_sample,)``.
     n_points
         Points from which the sample was drawn; of all of them there is no doubt.
     deviations
         How sure, in standard deviations of a normal distribution; 0 for the mean itself.
     """
-    missed, count = 1 - found, int(found.size)
+    missed, count = 1 - recalls, int(recalls.size)
     mean, variance = float(missed.mean()), float(missed.var())
     if deviations == 0:
         return 1 - mean
@@ -320,7 +320,7 @@ class Partition:
         own = self.member[row]
         apart = np.sqrt(((self.middles - self.middles[own]) ** 2).sum(axis=1))
         squares = ((self.middles - self.points[row]) ** 2).sum(axis=1)
-        # Partition with the same middle, into which a large one was cut, have no border.
+        # Parts with the same middle, into which a large one was cut, have no border.
         borders = np.divide(squares - squares[own], 2 * apart, out=np.zeros_like(apart), where=apart > 0)
         with np.errstate(over="ignore"):  # beside neighbors that are all copies
             return borders / max(reach, np.finfo(float).tiny), apart

@@ -100,8 +100,8 @@ def _of_negative_type(dense: Float64) -> bool:
 
 def _eigenvalues(dense: Float64) -> Float64:
     """Return those of -J D J, J being the projection beside the constants: none is negative for Euclidean distances."""
-    centred = dense - dense.mean(axis=0)
-    return np.linalg.eigvalsh(-(centred - centred.mean(axis=1, keepdims=True)))
+    centered = dense - dense.mean(axis=0)
+    return np.linalg.eigvalsh(-(centered - centered.mean(axis=1, keepdims=True)))
 
 
 def _all_triangles(dense: Float64) -> tuple[Float64, Intp]:
@@ -126,9 +126,9 @@ def _broken(values: Float64, triangles: Intp) -> int:
 
 
 def _judge_sparse(matrix: sp.csr_array, rng: np.random.Generator) -> Verdict:
-    centres = rng.choice(matrix.shape[0], min(SPARSE_SAMPLE, matrix.shape[0]), replace=False)
-    around = [rng.permutation(np.arange(matrix.indptr[i], matrix.indptr[i + 1]))[:NEIGHBORS] for i in centres]
-    if _shared_neighbors(matrix, centres, around) > FEWER_SHARED:
+    centers = rng.choice(matrix.shape[0], min(SPARSE_SAMPLE, matrix.shape[0]), replace=False)
+    around = [rng.permutation(np.arange(matrix.indptr[i], matrix.indptr[i + 1]))[:NEIGHBORS] for i in centers]
+    if _shared_neighbors(matrix, centers, around) > FEWER_SHARED:
         return "no"
     triangles = _triangles(matrix, around)
     if _broken(matrix.data, triangles):
@@ -149,17 +149,17 @@ def _triangles(matrix: sp.csr_array, around: list[Intp]) -> Intp:
     return np.concatenate(triples)
 
 
-def _shared_neighbors(matrix: sp.csr_array, centres: Intp, around: list[Intp]) -> float:
+def _shared_neighbors(matrix: sp.csr_array, centers: Intp, around: list[Intp]) -> float:
     """Return the rank correlation, within points, between values and how many neighbours two points have in common."""
     from scipy.stats import rankdata  # takes a third of a second to import
 
     joined = sp.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
     degree = np.diff(matrix.indptr)
     product, squares = 0.0, np.zeros(2)
-    for centre, own in zip(centres, around, strict=True):
+    for center, own in zip(centers, around, strict=True):
         near = matrix.indices[own]
-        common = np.asarray((joined[near] @ joined[[centre]].T).toarray()).ravel()
-        shares = common / (degree[near] + degree[centre] - common) if near.size else common
+        common = np.asarray((joined[near] @ joined[[center]].T).toarray()).ravel()
+        shares = common / (degree[near] + degree[center] - common) if near.size else common
         both = np.stack([rankdata(shares), rankdata(matrix.data[own])])
         both -= (near.size + 1) / 2
         product += float(both[0] @ both[1])
