@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 QUICK = (
     "tests/conftest.py",
     "tests/test_measures.py",
-    "tests/test_metrics.py",
+    "tests/statistics/test_metrics.py",
     "tests/embedding/test_distances.py",
     "tests/graphs/test_grid.py",
 )

@@ -30,7 +30,7 @@ from provenance import add_record, write_table
 from threadpoolctl import threadpool_limits
 
 import heatmover as hm
-from heatmover.analysis import annotate, contrast_cells
+from heatmover.study import annotate, contrast_cells
 
 LEVEL = 0.1
 GROUP = 8

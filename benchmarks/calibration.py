@@ -21,7 +21,7 @@ from shapes import SHAPES
 
 import heatmover as hm
 from heatmover import datasets, metrics
-from heatmover.baselines import exact_emd
+from heatmover.transport.baselines import exact_emd
 
 JUDGED = 200
 COHORTS = {"melanoma": ("melanoma_sadefeldman48.npz", False), "kidney": ("kidney_igan_glomeruli634.npz", True)}

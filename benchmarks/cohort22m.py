@@ -41,10 +41,10 @@ from provenance import add_record, write_table
 from scipy.stats import spearmanr
 
 import heatmover as hm
-from heatmover.analysis.study import study_comparison
 from heatmover.datasets.simulated_cohort import grow_tree
 from heatmover.report import write_report
-from heatmover.scale import compare_cohort, read_cohort
+from heatmover.study.scale import compare_cohort, read_cohort
+from heatmover.study.study import study_comparison
 
 N_TYPES = 7
 # Around equal shares, as in `datasets.cohort`.

@@ -22,9 +22,9 @@ from scipy.stats import spearmanr
 from sklearn.cluster import KMeans
 
 import heatmover as hm
-from heatmover.analysis import Comparison
-from heatmover.baselines import exact_emd, mean_distance
 from heatmover.statistics import permanova
+from heatmover.study import Comparison
+from heatmover.transport.baselines import exact_emd, mean_distance
 
 warnings.simplefilter("ignore", hm.GraphWarning)
 

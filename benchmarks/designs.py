@@ -23,10 +23,10 @@ from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
 from heatmover import compare, datasets
-from heatmover.analysis import align_batches
 from heatmover.errors import GraphWarning
 from heatmover.statistics import Design, distance_correlation, permanova, permanova_design
 from heatmover.statistics.tests import separate
+from heatmover.study import align_batches
 
 LEVEL = 0.05
 PERMUTATIONS = 199

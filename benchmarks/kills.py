@@ -23,9 +23,9 @@ import numpy as np
 from provenance import add_record, write_table
 
 import heatmover as hm
+from heatmover._base.storage import Store
 from heatmover.atlas import verify
 from heatmover.errors import InvalidInputError
-from heatmover.storage import Store
 
 CELLS = 20
 # Seconds after the first addition: additions take some ten milliseconds each.

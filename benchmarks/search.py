@@ -40,9 +40,9 @@ from contenders import peak_megabytes
 from provenance import PACKAGES, add_record, write_table
 
 import heatmover as hm
+from heatmover._base.storage import Samples, Store
+from heatmover.atlas.index.search import recall
 from heatmover.errors import EmbeddingWarning, InvalidInputError
-from heatmover.index.search import recall
-from heatmover.storage import Samples, Store
 
 # Of digits: other programs on the machine only ever add to the work.
 ROUNDS = 3
@@ -355,7 +355,7 @@ def rerank(args: argparse.Namespace) -> None:
 APPEND = """
 import sys
 import numpy as np
-from heatmover.storage import Samples, Store, Table
+from heatmover._base.storage import Samples, Store, Table
 store = Samples(Store.open(sys.argv[1]))
 while True:
     first = store.n_rows

@@ -521,7 +521,7 @@ def read(path: Path, format: str) -> dict[str, Any]:
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     from heatmover.cohort import read_cohort
-    from heatmover.scale import compare_cohort
+    from heatmover.study.scale import compare_cohort
 
     cohort = read_cohort(path.parent / "input" / "cells.parquet", sample_key="sample")
     with warnings.catch_warnings():

@@ -44,7 +44,7 @@ class Meter:
 
 from heatmover.cli._late import load_late
 load_late("scipy.stats")
-from heatmover.analysis import study_cohort
+from heatmover.study import study_cohort
 from heatmover.cohort import read_cohort
 from heatmover.report import result_folder, write_results
 meter = Meter()

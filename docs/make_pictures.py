@@ -15,7 +15,7 @@ from pathlib import Path
 import pages
 
 import heatmover as hm
-from heatmover.drawing.style import save
+from heatmover.study.drawing.style import save
 
 FOLDER = Path(__file__).parent / "_static"
 # The finding, the map and the clustered distances.

@@ -23,17 +23,17 @@ SOURCE = ROOT / "src" / "heatmover"
 # Every module and package at the top, the lowest first; names on one line do not know each other. A name stands for the
 # module and everything below it. What is imported comes from an earlier line, or from the same package.
 LAYERS: list[set[str]] = [
-    {"errors", "_handed", "_progress", "_readonly", "_threads", "_typing", "_version"},
-    {"_compiled", "_files", "_validation", "_words"},
-    {"measures", "storage", "tables"},
-    {"graphs", "metrics", "transport"},
-    {"datasets", "diffusion"},
-    {"embedding", "statistics"},
-    {"attribution", "barycenters", "baselines", "calibration", "differentiable", "index", "manifold", "noise"},
+    {"errors"},
+    {"_base"},
+    {"measures"},
+    {"graphs"},
+    {"diffusion"},
+    {"embedding"},
+    {"statistics"},
+    {"transport"},
+    {"attribution", "datasets", "differentiable"},
     {"cohort"},
-    {"drawing"},
-    {"analysis"},
-    {"scale"},
+    {"study"},
     {"atlas"},
     {"tl"},
     {"pl"},
@@ -42,7 +42,7 @@ LAYERS: list[set[str]] = [
     {"__init__", "__main__"},
 ]
 # The order of the rooms that know files and studies, which is a promise.
-PROMISED = ["cohort", "drawing", "analysis", "scale", "atlas", "tl", "pl", "report", "cli"]
+PROMISED = ["cohort", "study", "atlas", "tl", "pl", "report", "cli"]
 
 # Installed with heatmover itself; every other package is an extra and must be imported inside a function.
 # llvmlite is numba's own, joblib scikit-learn's.
@@ -240,8 +240,8 @@ def package_violations(root: Path) -> list[str]:
         allowed = CORE | set(sys.stdlib_module_names) | {root.name} | LOADS_EXTRAS.get(inner.partition(".")[0], set())
         for found in imports(name, path):
             package = found.target.partition(".")[0]
-            if package in {"numba", "llvmlite"} and not f"{inner}.".startswith("_compiled."):
-                problems.append(f"{name}:{found.line} imports {package} outside _compiled")
+            if package in {"numba", "llvmlite"} and not f"{inner}.".startswith("_base.compiled."):
+                problems.append(f"{name}:{found.line} imports {package} outside _base.compiled")
             elif found.on_load and package not in allowed:
                 problems.append(f"{name}:{found.line} imports {package} on load")
     return sorted(problems)
@@ -272,9 +272,9 @@ def test_no_module_reads_a_private_attribute_of_anothers_objects():
 
 def test_imports_do_not_run_in_a_circle_also_through_the_face():
     """The face loads each of its names from the room that the name comes from."""
-    lazy = {f"heatmover.{heatmover._HOME_OF.get(name, name)}" for name in heatmover.__all__}
+    lazy = {f"heatmover.{(heatmover._HOME_OF | heatmover._INSIDE).get(name, name)}" for name in heatmover.__all__}
     rooms = lazy & modules(SOURCE).keys()
-    assert {"heatmover.report", "heatmover.analysis", "heatmover.tl", "heatmover.pl"} <= rooms
+    assert {"heatmover.report", "heatmover.study", "heatmover.tl", "heatmover.pl"} <= rooms
     assert cycle_violations(SOURCE, {"heatmover": rooms}) == []
 
 
@@ -296,14 +296,15 @@ def test_importing_heatmover_loads_nothing_heavy():
     assert loaded & HEAVY == set()
 
 
-FAKE_LAYERS = [{"errors"}, {"_compiled"}, {"graphs", "metrics"}, {"cli"}, {"__init__"}]
+FAKE_LAYERS = [{"errors"}, {"_base"}, {"graphs", "metrics"}, {"cli"}, {"__init__"}]
 CLEAN = {
     "__init__.py": "def __getattr__(name):\n    import heatmover.cli\n",
     "graphs/_hidden.py": "",
     "errors.py": "import numpy as np\n",
     "metrics.py": "from heatmover.errors import Problem\n",
-    "_compiled/__init__.py": "",
-    "_compiled/loops.py": "import numba\n",
+    "_base/__init__.py": "",
+    "_base/compiled/__init__.py": "",
+    "_base/compiled/loops.py": "import numba\n",
     "graphs/__init__.py": "from .graph import Graph\n",
     "graphs/graph.py": """
 from heatmover.graphs import _hidden
@@ -314,10 +315,10 @@ if TYPE_CHECKING:
     import pandas
 def draw():
     import matplotlib
-    from heatmover._compiled import loops
+    from heatmover._base.compiled import loops
 """,
     "cli.py": "import typer\nfrom heatmover.graphs import Graph\nfrom heatmover.errors import __doc__\n",
-    "_compiled/value.py": """
+    "_base/compiled/value.py": """
 class Value:
     _shared: int
     def __init__(self):
@@ -364,8 +365,8 @@ PLANTED = {
         "circle",
     ),
     "circle through a package": ({"graphs/graph.py": "from heatmover.graphs import Graph\n"}, "circle"),
-    "numba in a function": ({"cli.py": "def f():\n    import numba\n"}, "numba outside _compiled"),
-    "numba in a lookalike": ({"_compiled_not.py": "from numba import njit\n"}, "numba outside _compiled"),
+    "numba in a function": ({"cli.py": "def f():\n    import numba\n"}, "numba outside _base.compiled"),
+    "numba in a lookalike": ({"_compiled_not.py": "from numba import njit\n"}, "numba outside _base.compiled"),
     "extra on load": ({"graphs/graph.py": "import matplotlib.pyplot as plt\n"}, "matplotlib on load"),
     "extra in a try": (
         {"errors.py": "try:\n    import ot\nexcept ImportError:\n    ot = None\n"},

@@ -525,7 +525,9 @@ def test_an_example_is_short_and_opens_with_its_picture(page):
     text = page.read_text(encoding="utf-8")
     code = [block.text for block in pages.blocks(page) if block.text != pages.PASTE]
     assert sum(1 for block in code for line in block.split("\n") if line.strip()) < MOST_LINES
-    assert re.search(r"^# .+\n\n[^\n]+\?\n\n```\{glue:figure\} picture\n:alt: .+\n```\n", text, flags=re.MULTILINE)
+    assert re.search(
+        r"^# .+\n\n(?:[^\n]+\n)*[^\n]+\?\n\n```\{glue:figure\} picture\n:alt: .+\n```\n", text, flags=re.MULTILINE
+    )
     assert pages.PASTE in [block.text for block in pages.blocks(page)]
     assert "**Answer.**" in text.split("```")[-1]
     assert "TODO" not in text

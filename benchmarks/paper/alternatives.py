@@ -8,7 +8,7 @@ from convolutional import convolutional_sinkhorn
 from wavelet import wavelet_emd
 
 from heatmover import baselines
-from heatmover.baselines import Method
+from heatmover.transport.baselines import Method
 
 METHODS: dict[str, Method[Any]] = {
     **baselines.METHODS,

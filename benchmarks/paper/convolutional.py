@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._typing import Float64
-from heatmover._validation import check_integer, check_number, check_option, check_threads
-from heatmover._words import counted
-from heatmover.baselines.ground import Ground, check_masses, graph_of
-from heatmover.baselines.method import Declaration, Solution, iterative_method
+from heatmover._base.types import Float64
+from heatmover._base.validation import check_integer, check_number, check_option, check_threads
+from heatmover._base.words import counted
 from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
+from heatmover.transport.baselines.ground import Ground, check_masses, graph_of
+from heatmover.transport.baselines.method import Declaration, Solution, iterative_method
 
 __all__ = ["convolutional_sinkhorn"]
 

@@ -14,8 +14,8 @@ from mnist import SphericalImages, spherical_mnist
 
 from heatmover.datasets.shapes import great_circle
 from heatmover.errors import InvalidInputError
-from heatmover.metrics import precision_at_k, spearman
-from heatmover.transport import exact_distances
+from heatmover.statistics.metrics import precision_at_k, spearman
+from heatmover.transport.exact import exact_distances
 
 # Images for choosing settings, of 70,000; of fewer, the same share.
 N_TUNING, N_ALL = 10_000, 70_000

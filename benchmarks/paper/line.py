@@ -12,7 +12,7 @@ import numpy as np
 from exhibit import LOOKS, Exhibit, exhibit, parser
 
 import heatmover as hm
-from heatmover.baselines import cluster_tree, quad_tree
+from heatmover.transport.baselines import cluster_tree, quad_tree
 
 N_POINTS = 500
 TREES = (1, 10, 100)

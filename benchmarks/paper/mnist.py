@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._typing import Float64, Int64
-from heatmover._validation import as_array, check_finite, check_integer, check_real, check_threads
-from heatmover._words import counted
+from heatmover._base.types import Float64, Int64
+from heatmover._base.validation import as_array, check_finite, check_integer, check_real, check_threads
+from heatmover._base.words import counted
 from heatmover.datasets.dataset import check_indices
 from heatmover.datasets.shapes import great_circle
 from heatmover.errors import InvalidInputError
 from heatmover.measures import Measures
-from heatmover.transport import exact_distances
+from heatmover.transport.exact import exact_distances
 
 __all__ = ["SphericalImages", "load_mnist", "spherical_mnist"]
 

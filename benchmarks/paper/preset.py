@@ -13,7 +13,7 @@ import numpy as np
 from exhibit import Exhibit, exhibit, parser, stage
 
 import heatmover as hm
-from heatmover.metrics import precision_at_k, spearman
+from heatmover.statistics.metrics import precision_at_k, spearman
 
 PRESETS = {
     "the paper, Algorithm 1": {},

@@ -22,7 +22,7 @@ import numpy as np
 from exhibit import LOOKS, Exhibit, exhibit, method_named, parser, required
 
 import heatmover as hm
-from heatmover.metrics import precision_at_k, spearman
+from heatmover.statistics.metrics import precision_at_k, spearman
 
 # From the quickest to the most careful.
 SETTINGS: dict[str, list[dict]] = {

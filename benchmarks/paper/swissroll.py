@@ -21,8 +21,8 @@ from alternatives import METHODS
 from exhibit import LOOKS, Exhibit, exhibit, method_named, parser, stage, timed
 
 import heatmover as hm
-from heatmover.baselines import EmbeddingMethod
-from heatmover.metrics import precision_at_k, spearman
+from heatmover.statistics.metrics import precision_at_k, spearman
+from heatmover.transport.baselines import EmbeddingMethod
 
 # Convolutional Sinkhorn takes minutes; it is run once for each of these numbers of iterations.
 ITERATIONS = {"convolutional_sinkhorn": (1, 3, 10), "stored_sinkhorn": (1, 3, 10, 30)}

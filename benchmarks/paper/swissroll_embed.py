@@ -16,9 +16,9 @@ import numpy as np
 from exhibit import LOOKS, Exhibit, exhibit, parser, stage, timed
 
 import heatmover as hm
-from heatmover.baselines import METHODS
-from heatmover.manifold import classical_scaling, diffusion_map, phate
-from heatmover.metrics import precision_at_k, spearman
+from heatmover.statistics.manifold import classical_scaling, diffusion_map, phate
+from heatmover.statistics.metrics import precision_at_k, spearman
+from heatmover.transport.baselines import METHODS
 
 # Settings of the supplement; what is repeated until the time is up.
 RIVALS = {

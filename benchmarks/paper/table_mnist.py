@@ -27,8 +27,8 @@ from exhibit import LOOKS, Exhibit, exhibit, parser
 from mnist import SphericalImages, load_mnist, spherical_mnist
 
 import heatmover as hm
-from heatmover.baselines import METHODS
 from heatmover.errors import InvalidInputError
+from heatmover.transport.baselines import METHODS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from contenders import peak_megabytes, start_of_peak

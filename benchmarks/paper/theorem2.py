@@ -25,7 +25,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from matplotlib.ticker import NullLocator
 
-from heatmover.transport import exact_distances
+from heatmover.transport.exact import exact_distances
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from exhibit import Exhibit, exhibit, parser, stage

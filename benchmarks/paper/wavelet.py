@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._typing import Float64
-from heatmover._validation import check_integer, check_threads, import_extra
-from heatmover.baselines.ground import Ground, check_masses, points_of
-from heatmover.baselines.method import Declaration, Features, embedding_method
+from heatmover._base.types import Float64
+from heatmover._base.validation import check_integer, check_threads, import_extra
 from heatmover.errors import InvalidInputError
+from heatmover.transport.baselines.ground import Ground, check_masses, points_of
+from heatmover.transport.baselines.method import Declaration, Features, embedding_method
 
 __all__ = ["wavelet_emd"]
 

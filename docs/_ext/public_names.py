@@ -1,7 +1,7 @@
 """The public names of heatmover, and the page of the reference that each has.
 
 A name is public if the face has it (``heatmover.__all__``) or if a public package lists it in its ``__all__``. The
-public packages are those of the face, the homes of its names, and `heatmover.tables`. A name that is reached in
+public packages are those of the face, the homes of its names, and `heatmover.study.tables`. A name that is reached in
 several ways has one page, under its shortest name.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import heatmover
 
 # Public, though neither the face nor one of its names leads there: what undoes the guard in our CSV files.
-ALSO = ("heatmover.tables",)
+ALSO = ("heatmover.study.tables",)
 
 
 @cache

@@ -9,8 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from heatmover._handed import hand_in
-from heatmover._version import __version__
+from heatmover._base.handed import hand_in
+from heatmover._base.version import __version__
 
 __all__ = [
     "Atlas",
@@ -27,7 +27,6 @@ __all__ = [
     "Measures",
     "MissingExtraError",
     "__version__",
-    "analysis",
     "barycenter",
     "baselines",
     "build_atlas",
@@ -55,6 +54,7 @@ __all__ = [
     "report",
     "scale",
     "statistics",
+    "study",
     "study_cohort",
     "study_comparison",
     "tl",
@@ -63,27 +63,20 @@ __all__ = [
 
 if TYPE_CHECKING:
     from heatmover import (
-        analysis,
-        baselines,
         cohort,
         datasets,
         differentiable,
         errors,
         graphs,
-        index,
-        manifold,
-        metrics,
         pl,
         report,
-        scale,
         statistics,
+        study,
         tl,
     )
-    from heatmover.analysis import compare, examine, landmark_agreement, study_cohort, study_comparison
-    from heatmover.atlas import Atlas, build_atlas, load
+    from heatmover.atlas import Atlas, build_atlas, index, load
+    from heatmover.atlas.index import MeasureIndex
     from heatmover.attribution import explain, explain_groups
-    from heatmover.barycenters import barycenter
-    from heatmover.calibration import calibrate
     from heatmover.cohort import read_cohort
     from heatmover.embedding import DiffusionEMD, LaplacianKernel, nearest, pairwise_distances
     from heatmover.errors import (
@@ -95,24 +88,33 @@ if TYPE_CHECKING:
         MissingExtraError,
     )
     from heatmover.graphs import Graph, Landmarks
-    from heatmover.index import MeasureIndex
     from heatmover.measures import Measures, measures_from_labels, measures_from_weights
-    from heatmover.noise import uncertainty
+    from heatmover.statistics import manifold, metrics
+    from heatmover.statistics.noise import uncertainty
+    from heatmover.study import compare, examine, landmark_agreement, scale, study_cohort, study_comparison
+    from heatmover.transport import barycenter, baselines, calibrate
 
-# The module that each name comes from; all other names of `__all__` are modules themselves.
+# The module that each name comes from; all other names of `__all__` are modules at the top.
 _HOMES = {
-    "analysis": ("compare", "examine", "landmark_agreement", "study_cohort", "study_comparison"),
     "atlas": ("Atlas", "build_atlas", "load"),
+    "atlas.index": ("MeasureIndex",),
     "attribution": ("explain", "explain_groups"),
-    "barycenters": ("barycenter",),
-    "calibration": ("calibrate",),
     "cohort": ("read_cohort",),
     "embedding": ("DiffusionEMD", "LaplacianKernel", "nearest", "pairwise_distances"),
     "errors": tuple(name for name in __all__ if name.endswith(("Error", "Warning"))),
     "graphs": ("Graph", "Landmarks"),
-    "index": ("MeasureIndex",),
     "measures": ("Measures", "measures_from_labels", "measures_from_weights"),
-    "noise": ("uncertainty",),
+    "statistics.noise": ("uncertainty",),
+    "study": ("compare", "examine", "landmark_agreement", "study_cohort", "study_comparison"),
+    "transport": ("barycenter", "calibrate"),
+}
+# Modules that stand inside a room and are reached from the face.
+_INSIDE = {
+    "baselines": "transport.baselines",
+    "index": "atlas.index",
+    "manifold": "statistics.manifold",
+    "metrics": "statistics.metrics",
+    "scale": "study.scale",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -126,7 +128,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
         return getattr(import_module(f"heatmover.{_HOME_OF[name]}"), name)
     if name in __all__:
-        return import_module(f"heatmover.{name}")
+        return import_module(f"heatmover.{_INSIDE.get(name, name)}")
     raise AttributeError(f"module 'heatmover' has no attribute {name!r}")
 
 

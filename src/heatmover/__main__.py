@@ -45,7 +45,7 @@ def _run() -> None:
     # Imports are here, where a signal finds the handler: they take most of the first second.
     gc.disable()  # what modules make when they load is no garbage
     try:
-        from heatmover._validation import import_extra
+        from heatmover._base.validation import import_extra
         from heatmover.errors import MissingExtraError
 
         try:

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._typing import Bool, Float64, Int64
-from heatmover._validation import LabelNames, as_array, check_finite, check_matrix, check_real, check_sparse
-from heatmover._words import counted, distinct, find_all, listed, quoted, verb
+from heatmover._base.types import Bool, Float64, Int64
+from heatmover._base.validation import LabelNames, as_array, check_finite, check_matrix, check_real, check_sparse
+from heatmover._base.words import counted, distinct, find_all, listed, quoted, verb
 from heatmover.errors import InvalidInputError
 
 __all__ = ["Measures", "distinct_labels", "is_missing", "measures_from_labels", "measures_from_weights"]

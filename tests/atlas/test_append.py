@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import heatmover as hm
+from heatmover._base.storage import Samples, Store, sealed, writing
 from heatmover.errors import InvalidInputError
-from heatmover.storage import Samples, Store, sealed, writing
 
 CELLS = 20
 # Each value keeps its own type.
@@ -276,7 +276,7 @@ def test_a_death_at_any_step_of_an_overwrite_leaves_one_of_the_two(path, deaths)
 APPEND = """
 import os, pathlib, signal, sys
 import numpy as np, scipy.sparse as sp
-from heatmover.storage import Samples, Store, Table
+from heatmover._base.storage import Samples, Store, Table
 
 step, folder, given = sys.argv[1], pathlib.Path(sys.argv[2]), np.load(sys.argv[3])
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import heatmover as hm
+from heatmover._base.storage import Samples, Store
 from heatmover.errors import InvalidInputError
-from heatmover.storage import Samples, Store
 
 pandas = pytest.importorskip("pandas")
 

@@ -11,8 +11,8 @@ import heatmover as hm
 from heatmover.atlas import coverage
 from heatmover.atlas.coverage import CellDraw
 from heatmover.errors import InvalidInputError
-from heatmover.scale import InPieces
-from heatmover.scale import read_cohort as read_in_pieces
+from heatmover.study.scale import InPieces
+from heatmover.study.scale import read_cohort as read_in_pieces
 
 pandas = pytest.importorskip("pandas")
 pytest.importorskip("dask")

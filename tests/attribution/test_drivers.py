@@ -8,8 +8,8 @@ import pytest
 import scipy.sparse as sp
 
 import heatmover as hm
-from heatmover.analysis import annotate, contrast_cells
 from heatmover.errors import InvalidInputError
+from heatmover.study import annotate, contrast_cells
 
 
 @pytest.fixture(scope="module")

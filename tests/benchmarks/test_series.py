@@ -139,7 +139,7 @@ def test_levels_of_point_masses_are_the_ground_distance(series, space):
 @pytest.mark.parametrize("alpha", [0.1, 0.3, 0.45])
 def test_theorem_2_on_a_small_scale(series, space, alpha):
     pytest.importorskip("ot")
-    from heatmover.transport import exact_distances
+    from heatmover.transport.exact import exact_distances
 
     rng = np.random.default_rng(0)
     rows = np.vstack([np.eye(space.n)[:4], rng.dirichlet(np.full(space.n, 0.2), 6)])

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import heatmover as hm
-from heatmover.baselines import exact_emd
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.errors import InvalidInputError, MissingExtraError
+from heatmover.transport.baselines import exact_emd
 
 pywt = pytest.importorskip("pywt")
 PAPER = Path(__file__).resolve().parents[2] / "benchmarks" / "paper"

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import heatmover as hm
-from heatmover.storage import writing
+from heatmover._base.storage import writing
 
 FEATURES = ["CD3", "CD4", "CD8"]
 

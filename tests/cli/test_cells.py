@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatmover.analysis.study import study_cohort
 from heatmover.cohort import read_cohort
 from heatmover.report.folder import CELL_TYPES, COMPOSITION, DRIVERS, FILES
-from heatmover.tables import plain_text
+from heatmover.study.study import study_cohort
+from heatmover.study.tables import plain_text
 
 HOSTILE = "=1+1\n<b>[red]\x1b[31m,\"'"
 

@@ -14,11 +14,11 @@ import pandas as pd
 import pytest
 
 import heatmover as hm
-from heatmover._progress import SILENT
-from heatmover.analysis import StudyParameters, study_cohort
+from heatmover._base.progress import SILENT
 from heatmover.cli._settings import Reading, Settings
 from heatmover.cohort import read_cohort
 from heatmover.report.folder import FILES
+from heatmover.study import StudyParameters, study_cohort
 
 ODD = ["a/b", "line\nbreak", "[red]é∑[/red]", "\x1b[31mred", "'quoted'", '"', " padded ", "7", "x" * 300, "a,b;c"]
 

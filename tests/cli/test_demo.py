@@ -167,7 +167,7 @@ def test_a_failure_half_way_leaves_nothing(tmp_path, monkeypatch, demo, cli):
     def break_down(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("heatmover.drawing.style.save", break_down)
+    monkeypatch.setattr("heatmover.study.drawing.style.save", break_down)
     result = demo(tmp_path / "new", "--quiet")
     cli.fails_with(result, r"Could not write the results \(No space left on device\)")
     assert list(tmp_path.iterdir()) == []
@@ -180,7 +180,7 @@ def test_a_defect_keeps_its_traceback_and_leaves_nothing(tmp_path, monkeypatch, 
     def break_down(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("heatmover.drawing.style.save", break_down)
+    monkeypatch.setattr("heatmover.study.drawing.style.save", break_down)
     result = demo(tmp_path / "new")
     assert isinstance(result.exception, ZeroDivisionError)
     assert list(tmp_path.iterdir()) == []

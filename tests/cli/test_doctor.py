@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 import heatmover as hm
-from heatmover.analysis.cautions import MOST_CELLS
 from heatmover.cli import _diagnosis
 from heatmover.cohort import read_cohort
 from heatmover.cohort.candidates import candidates
 from heatmover.cohort.draw import draw_cells
+from heatmover.study.cautions import MOST_CELLS
 
 
 def flowing(text):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from heatmover.cohort import read_cohort
-from heatmover.scale import compare_cohort
+from heatmover.study.scale import compare_cohort
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_the_result_is_that_of_the_package_and_resumes(cells, tmp_path, cli):
     ],
 )
 def test_bad_options_end_it_before_a_cell_is_read(cells, tmp_path, cli, monkeypatch, options, sentence):
-    monkeypatch.setattr("heatmover.scale.stages.PATIENCE", 0.5)
+    monkeypatch.setattr("heatmover.study.scale.stages.PATIENCE", 0.5)
     monkeypatch.setattr("heatmover.cli._settings.read_cohort", lambda *_, **__: pytest.fail("read cells"))
     (tmp_path / "there").mkdir()
     options = [str(tmp_path / "there") if option == "THERE" else option for option in options]

@@ -37,7 +37,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 @pytest.mark.parametrize(
-    "module", ["heatmover._validation", "numpy", "typer", "heatmover.cli", "scipy.sparse", "numba", "jinja2"]
+    "module", ["heatmover._base.validation", "numpy", "typer", "heatmover.cli", "scipy.sparse", "numba", "jinja2"]
 )
 def test_while_modules_load(module, number, tmp_path):
     code = f"{HEARD}\n{AT_IMPORT.format(module=module, number=int(number))}"

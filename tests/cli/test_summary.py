@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 import heatmover as hm
-from heatmover.analysis.study import study_comparison
 from heatmover.cli._summary import show_results
 from heatmover.report.findings import BEFORE, cautions
+from heatmover.study.study import study_comparison
 
 
 @pytest.fixture(scope="module")

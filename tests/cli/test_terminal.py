@@ -14,7 +14,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatmover._progress import SILENT
+from heatmover._base.progress import SILENT
 from heatmover.cli._terminal import clean, output, plain_errors, watched, whole_output, written
 from heatmover.errors import InvalidInputError, argument
 

@@ -9,14 +9,14 @@ from dataclasses import fields
 import pytest
 import typer
 
-from heatmover.analysis import StudyParameters
 from heatmover.atlas import Atlas, build_atlas
 from heatmover.cli import app
 from heatmover.cli._settings import OPTIONS, Reading, in_options
 from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError, Sentence, argument
 from heatmover.report import result_folder
-from heatmover.scale import InPieces
+from heatmover.study import StudyParameters
+from heatmover.study.scale import InPieces
 
 
 @pytest.mark.parametrize(

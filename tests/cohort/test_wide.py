@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from heatmover._words import find_all, unused
+from heatmover._base.words import find_all, unused
 from heatmover.cohort import read_cohort
 from heatmover.cohort.candidates import candidates
 from heatmover.cohort.formats import tables as _tables

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import heatmover.diffusion.operator as operator_module
-from heatmover._compiled.lowrank import combine, coordinates
+from heatmover._base.compiled.lowrank import combine, coordinates
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser, rounding
 from heatmover.diffusion.exact import ExactDiffuser
 from heatmover.diffusion.interpolative import interpolative_factors

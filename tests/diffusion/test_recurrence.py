@@ -8,7 +8,7 @@ from numba import njit
 from numba.core.errors import TypingError
 from numpy.polynomial import chebyshev
 
-import heatmover._compiled.recurrence as compiled
+import heatmover._base.compiled.recurrence as compiled
 from heatmover.diffusion.chebyshev import Recurrence, in_columns
 from heatmover.diffusion.operator import DiffusionOperator, aligned_zeros
 from heatmover.graphs import Graph

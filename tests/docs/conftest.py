@@ -62,7 +62,7 @@ graph = hm.Graph.from_points(points)
    DiffusionEMD
    Graph
    tl.samples
-   baselines.exact_emd
+   transport.baselines.exact_emd
 ```
 """
 

@@ -48,7 +48,7 @@ def test_every_public_module_has_a_page(docs_module):
     [
         ("hm.DiffusionEMD", "heatmover.DiffusionEMD"),
         ("hm.compare(points, labels)", "heatmover.compare"),
-        ("heatmover.analysis.compare", "heatmover.compare"),
+        ("heatmover.study.compare", "heatmover.compare"),
         ("hm.tl.samples(adata)", "heatmover.tl.samples"),
         ("Graph.from_points", "heatmover.Graph.from_points"),
         ("pairwise_distances", "heatmover.pairwise_distances"),
@@ -93,8 +93,10 @@ def test_a_name_has_its_signature_attributes_and_guides(site):
     assert "class heatmover.DiffusionEMD(" in page
     assert "max_scale_ (int)" in page
     assert re.search(r"Used in\s+Names", page)
-    method = text_of((site / "reference/generated/heatmover.baselines.exact_emd.html").read_text(encoding="utf-8"))
-    assert "heatmover.baselines.exact_emd(" in method
+    method = text_of(
+        (site / "reference/generated/heatmover.transport.baselines.exact_emd.html").read_text(encoding="utf-8")
+    )
+    assert "heatmover.transport.baselines.exact_emd(" in method
 
 
 def test_every_formula_is_mathml(site):

@@ -203,7 +203,7 @@ def test_input_is_neither_changed_nor_locked():
 
 
 def test_read_only_and_writable_input_share_one_compilation():
-    from heatmover._compiled.l1 import l1_tile
+    from heatmover._base.compiled.l1 import l1_tile
 
     rows = random_rows(100, 20)
     pairwise_distances(rows)

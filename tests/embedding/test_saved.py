@@ -13,9 +13,9 @@ import scipy.sparse as sp
 from scipy.linalg import block_diag
 
 import heatmover as hm
+from heatmover._base.storage import Record, Store
 from heatmover.embedding.estimator import MODEL_SCHEMA
 from heatmover.errors import InvalidInputError
-from heatmover.storage import Record, Store
 
 KINDS = {
     "default": {"max_scale": 9},

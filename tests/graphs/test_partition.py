@@ -188,7 +188,7 @@ def test_of_all_points_there_is_no_doubt():
 @pytest.mark.parametrize("n_dimensions", [1, 3, 8, 13])
 def test_squares_of_a_tile(n_dimensions):
     """Four points against a part of 32 places, the last five of them empty."""
-    from heatmover._compiled.neighbors import tile_squares
+    from heatmover._base.compiled.neighbors import tile_squares
 
     points, part = gaussian(4, n_dimensions).astype(np.float32), gaussian(32, n_dimensions, 1).astype(np.float32)
     part[27:] = np.inf

@@ -15,10 +15,10 @@ from matplotlib.legend import Legend
 
 import heatmover as hm
 from heatmover import pl, tl
-from heatmover.drawing import style as picture
-from heatmover.drawing.heatmap import leaf_order
-from heatmover.manifold import diffusion_map
-from heatmover.manifold import smoothness as smoothness_of
+from heatmover.statistics.manifold import diffusion_map
+from heatmover.statistics.manifold import smoothness as smoothness_of
+from heatmover.study.drawing import style as picture
+from heatmover.study.drawing.heatmap import leaf_order
 
 mpl.use("agg")
 
@@ -162,7 +162,7 @@ def fake(distances, names=None):
     names = [f"s{i:03}" for i in range(len(distances))] if names is None else names
     obs = pd.DataFrame({"odd": np.arange(len(distances)) % 2}, index=names)
     made = anndata.AnnData(obs=obs, obsp={"distances": np.asarray(distances, dtype=float)})
-    from heatmover.manifold import classical_scaling
+    from heatmover.statistics.manifold import classical_scaling
 
     made.obsm["X_mds"] = classical_scaling(distances, 2)[0]
     made.uns["heatmover"] = {"varying": np.array([], dtype=object)}

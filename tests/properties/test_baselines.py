@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 import heatmover as hm
-from heatmover.baselines import EmbeddingMethod, IterativeMethod, exact_emd
 from heatmover.errors import InvalidInputError
+from heatmover.transport.baselines import EmbeddingMethod, IterativeMethod, exact_emd
 
 PAPER = Path(__file__).resolve().parents[2] / "benchmarks" / "paper"
 if not PAPER.exists():

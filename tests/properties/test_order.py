@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import heatmover as hm
-from heatmover.baselines import cluster_tree, exact_emd, quad_tree
 from heatmover.cli import app
 from heatmover.cohort import read_cohort
-from heatmover.scale import compare_cohort
+from heatmover.study.scale import compare_cohort
+from heatmover.transport.baselines import cluster_tree, exact_emd, quad_tree
 
 pytestmark = pytest.mark.filterwarnings("ignore::heatmover.GraphWarning", "ignore::UserWarning")
 
@@ -174,8 +174,8 @@ def test_cohorts_in_pieces(cells, tmp_path, name):
 
 def test_draws_from_many_cells(monkeypatch, tmp_path, cells):
     """With fewer cells looked at than there are."""
-    monkeypatch.setattr("heatmover.scale.landmarks.PER_LANDMARK", 10)
-    monkeypatch.setattr("heatmover.scale.landmarks.AGREEMENT_POINTS", 300)
+    monkeypatch.setattr("heatmover.study.scale.landmarks.PER_LANDMARK", 10)
+    monkeypatch.setattr("heatmover.study.scale.landmarks.AGREEMENT_POINTS", 300)
     found = []
     for frame, name in zip(cells[:2], ("a.parquet", "b.parquet"), strict=True):
         cohort = read_cohort(write(frame, tmp_path / name), sample_key="sample", representation=["a", "b", "c"])

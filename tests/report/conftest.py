@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 import heatmover as hm
-from heatmover.analysis.study import study_comparison
 from heatmover.report import write_report
+from heatmover.study.study import study_comparison
 
 HOSTILE_NAMES = (
     "<script>window.hacked = 1; alert(1)</script>",

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from heatmover.tables import plain_text
+from heatmover.study.tables import plain_text
 
 COLORS = "document.getElementById('sample-map').data[1].marker.color.join()"
 # Where a sample is on the screen, from plotly's own axes.

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from heatmover.drawing.style import NUMBER_AND_STATE
 from heatmover.report import render
 from heatmover.report.page import _percent, cell_sections
+from heatmover.study.drawing.style import NUMBER_AND_STATE
 
 
 @pytest.fixture(scope="module")

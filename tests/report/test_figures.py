@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 
 import heatmover as hm
 from heatmover import pl
-from heatmover.analysis.study import study_comparison
-from heatmover.drawing.heatmap import leaf_order
 from heatmover.report import page as figures
 from heatmover.report import render
 from heatmover.report.page import heatmap, maps, scale_shares, scaled, shared_data
+from heatmover.study.drawing.heatmap import leaf_order
+from heatmover.study.study import study_comparison
 
 
 def unpacked(data):

@@ -20,7 +20,6 @@ import pandas as pd
 import pytest
 
 import heatmover as hm
-from heatmover.analysis.study import study_comparison
 from heatmover.errors import InvalidInputError, MissingExtraError
 from heatmover.report.folder import (
     EVERY,
@@ -33,6 +32,7 @@ from heatmover.report.folder import (
     storable,
     write_results,
 )
+from heatmover.study.study import study_comparison
 
 ODD_NAMES = ["a/b", "line\nbreak", "é ∑", "[red]x[/red]", "\x1b[31m", "bell\x07here"]
 

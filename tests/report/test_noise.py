@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import heatmover as hm
-from heatmover.analysis.cautions import NOISY, named_floors, noise_sentences, pair_counts
 from heatmover.errors import InvalidInputError
 from heatmover.report import render, write_report
 from heatmover.report.page import heatmap
+from heatmover.study.cautions import NOISY, named_floors, noise_sentences, pair_counts
 
 SIZES = np.array([12, 200, 14, 180, 60, 220, 30, 150])
 

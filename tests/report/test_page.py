@@ -16,9 +16,9 @@ import pytest
 
 import heatmover as hm
 import heatmover.report
-from heatmover.analysis.study import study_comparison
 from heatmover.errors import InvalidInputError
 from heatmover.report import Section, fill, render, write_report
+from heatmover.study.study import study_comparison
 
 
 def small(n_samples, *, cells=20, **variables):

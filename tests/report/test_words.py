@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import heatmover as hm
-from heatmover.analysis.study import study_comparison
 from heatmover.errors import GraphWarning
 from heatmover.report.findings import cautions, methods, references, row
+from heatmover.study.study import study_comparison
 
 
 def study_with(variables, *, n_samples=8, blocks=None, landmarks=None, model=None, cells=30):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 from scipy.stats import binom, f_oneway
 
-from heatmover._compiled.l1 import WEIGHTS as CHUNK
+from heatmover._base.compiled.l1 import WEIGHTS as CHUNK
 from heatmover.errors import InvalidInputError
 from heatmover.statistics import (
     dispersion,

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import heatmover as hm
-from heatmover.manifold import classical_scaling, diffusion_map, sample_graph
+from heatmover.statistics.manifold import classical_scaling, diffusion_map, sample_graph
 from heatmover.tl import sample_distances, samples
 
 mpl.use("agg")

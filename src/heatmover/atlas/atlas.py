@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._files import plain
-from heatmover._handed import handed
-from heatmover._progress import SILENT, Progress
-from heatmover._readonly import ReadOnlyArrays
-from heatmover._typing import Bool, Float64, FloatArray, Int64, IntArray
-from heatmover._validation import (
+from heatmover._base.files import plain
+from heatmover._base.handed import handed
+from heatmover._base.progress import SILENT, Progress
+from heatmover._base.readonly import ReadOnlyArrays
+from heatmover._base.storage import DAMAGED, Record, Samples, Schema, Store, Table, parts_of
+from heatmover._base.types import Bool, Float64, FloatArray, Int64, IntArray
+from heatmover._base.validation import (
     check_finite,
     check_integer,
     check_matrix,
@@ -28,30 +29,29 @@ from heatmover._validation import (
     check_random_state,
     sample_columns,
 )
-from heatmover._words import counted, find, listed, percent, quoted, quoted_path
-from heatmover.analysis.comparison import Units, check_model, check_units, fit_samples
-from heatmover.analysis.landmarking import place_landmarks
+from heatmover._base.words import counted, find, listed, percent, quoted, quoted_path
 from heatmover.atlas.coverage import RANKED, CellDraw, Coverage, Support, hold_out, support_bytes
 from heatmover.atlas.features import Features, Ranges, check_names, check_unmoved, code_labels, raw_blocks
+from heatmover.atlas.index import MeasureIndex
+from heatmover.atlas.index.index import fingerprint
 from heatmover.atlas.placing import PLACEMENTS, UNIT, Placement, around, count_at, share_among
 from heatmover.atlas.prediction import Prediction, may_vote, predict
 from heatmover.attribution import explain
-from heatmover.calibration import Curve
 from heatmover.cohort import Cohort
 from heatmover.embedding import pairwise_distances
 from heatmover.embedding.estimator import MODEL_SCHEMA, MODEL_VERSION, DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Landmarks
 from heatmover.graphs.distinct import distinct_points
-from heatmover.index import MeasureIndex
-from heatmover.index.index import fingerprint
-from heatmover.manifold import classical_scaling
 from heatmover.measures import Measures, is_missing, measures_from_weights
-from heatmover.noise import uncertainty
-from heatmover.scale import InPieces
-from heatmover.scale.pieces import Request, cells_counted
-from heatmover.storage import DAMAGED, Record, Samples, Schema, Store, Table, parts_of
-from heatmover.tables import write_table
+from heatmover.statistics.manifold import classical_scaling
+from heatmover.statistics.noise import uncertainty
+from heatmover.study.comparison import Units, check_model, check_units, fit_samples
+from heatmover.study.landmarking import place_landmarks
+from heatmover.study.scale import InPieces
+from heatmover.study.scale.pieces import Request, cells_counted
+from heatmover.study.tables import write_table
+from heatmover.transport.calibration import Curve
 
 __all__ = ["ATLAS_SCHEMA", "ATLAS_VERSION", "Atlas", "Mapped", "build_atlas", "load", "verify"]
 
@@ -756,7 +756,7 @@ def build_atlas(
     landmarks
         As in `heatmover.compare`; or landmarks that are there already, such as the nodes of another atlas.
     pieces
-        ``heatmover.scale.InPieces(memory="4 GB")`` and the like: for a cohort whose cells do not fit into memory.
+        ``heatmover.study.scale.InPieces(memory="4 GB")`` and the like: for a cohort whose cells do not fit into memory.
         Landmarks stand for the cells, which are read in pieces. The atlas is the same to the bit for any budget, and
         the same as without ``pieces`` through the same landmarks.
 

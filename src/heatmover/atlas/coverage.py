@@ -28,15 +28,15 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.spatial.distance import cdist
 
-from heatmover._readonly import ReadOnlyArrays
-from heatmover._typing import Bool, Float64, FloatArray, Int64, IntArray, Intp
-from heatmover._validation import check_threads
-from heatmover.analysis.landmarking import quota
+from heatmover._base.readonly import ReadOnlyArrays
+from heatmover._base.storage import Record
+from heatmover._base.types import Bool, Float64, FloatArray, Int64, IntArray, Intp
+from heatmover._base.validation import check_threads
 from heatmover.cohort.draw import cell_hashes
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.graphs.centers import CenterSearch
-from heatmover.storage import Record
+from heatmover.study.landmarking import quota
 
 __all__ = ["RANKED", "SUPPORT", "CellDraw", "Coverage", "Support", "find_support", "hold_out", "support_bytes"]
 

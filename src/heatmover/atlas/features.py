@@ -12,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._readonly import ReadOnlyArrays
-from heatmover._typing import Float64, FloatArray, Int32
-from heatmover._validation import check_matrix
-from heatmover._words import counted, distinct, find_all, listed, quoted, readable
+from heatmover._base.readonly import ReadOnlyArrays
+from heatmover._base.storage import Record
+from heatmover._base.storage.record import texts_record
+from heatmover._base.types import Float64, FloatArray, Int32
+from heatmover._base.validation import check_matrix
+from heatmover._base.words import counted, distinct, find_all, listed, quoted, readable
 from heatmover.atlas.coverage import CellDraw
 from heatmover.cohort import Cohort, read_cohort
 from heatmover.cohort.cohort import ShiftedReader
 from heatmover.cohort.values import Moments, Projection, block_rows
 from heatmover.errors import InvalidInputError, argument, in_python
-from heatmover.storage import Record
-from heatmover.storage.record import texts_record
 
 __all__ = ["Features", "Ranges", "check_names", "check_unmoved"]
 

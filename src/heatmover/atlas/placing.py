@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._typing import Float64, FloatArray, Int64, IntArray
+from heatmover._base.types import Float64, FloatArray, Int64, IntArray
 from heatmover.graphs import Graph
 
 __all__ = ["PLACEMENTS", "UNIT", "Placement", "around", "count_at", "share_among"]

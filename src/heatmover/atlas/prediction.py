@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heatmover._typing import Bool, Float64, Intp
+from heatmover._base.types import Bool, Float64, Intp
 
 __all__ = ["Prediction", "may_vote", "predict"]
 

@@ -24,10 +24,10 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.special import gammaln
 
-from heatmover._readonly import ReadOnlyArrays
-from heatmover._threads import in_threads
-from heatmover._typing import Bool, Float64, FloatArray, Int64
-from heatmover._validation import check_threads, import_extra
+from heatmover._base.readonly import ReadOnlyArrays
+from heatmover._base.threads import in_threads
+from heatmover._base.types import Bool, Float64, FloatArray, Int64
+from heatmover._base.validation import check_threads, import_extra
 from heatmover.attribution.contrast import (
     Differences,
     TwoGroups,

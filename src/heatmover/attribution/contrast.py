@@ -32,9 +32,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._typing import Bool, Float64, FloatArray, Int64, Intp
-from heatmover._validation import check_threads
-from heatmover._words import counted, find
+from heatmover._base.types import Bool, Float64, FloatArray, Int64, Intp
+from heatmover._base.validation import check_threads
+from heatmover._base.words import counted, find
 from heatmover.embedding.definition import Layout, embed
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError

@@ -8,10 +8,10 @@ from typing import Any, final
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._readonly import ReadOnlyArrays
-from heatmover._typing import Float64
-from heatmover._validation import as_array, import_extra
-from heatmover._words import counted
+from heatmover._base.readonly import ReadOnlyArrays
+from heatmover._base.types import Float64
+from heatmover._base.validation import as_array, import_extra
+from heatmover._base.words import counted
 from heatmover.attribution.cell_types import HALF_KNOWN, LEAST_SAMPLES, TypedCells, effective_cells
 from heatmover.attribution.contrast import TwoGroups, column_differences, controlled, smallest_p, two_sided, weigh
 from heatmover.errors import InvalidInputError
@@ -47,9 +47,9 @@ class Drivers(ReadOnlyArrays):
     >>> import heatmover as hm
     >>> data = hm.datasets.cohort(8, cells_per_sample=30)
     >>> comparison = hm.compare(data.points, data.labels)
-    >>> branch = hm.analysis.annotate("branch", data.coordinates[:, 0].astype(int), 240)
+    >>> branch = hm.study.annotate("branch", data.coordinates[:, 0].astype(int), 240)
     >>> condition = data.annotations["condition"]
-    >>> found = hm.analysis.contrast_cells(comparison, branch, condition, features=data.points, n_permutations=19)
+    >>> found = hm.study.contrast_cells(comparison, branch, condition, features=data.points, n_permutations=19)
     >>> found.drivers.scores.shape == (5, data.points.shape[1])
     True
     """

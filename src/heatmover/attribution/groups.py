@@ -8,10 +8,10 @@ from typing import Any, final
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._readonly import ReadOnlyArrays
-from heatmover._typing import Float64
-from heatmover._validation import RandomState, check_random_state
-from heatmover._words import counted
+from heatmover._base.readonly import ReadOnlyArrays
+from heatmover._base.types import Float64
+from heatmover._base.validation import RandomState, check_random_state
+from heatmover._base.words import counted
 from heatmover.attribution.cell_types import CellTypes, contrast_types, typed_points
 from heatmover.attribution.contrast import TestedColumns, controlled, framed, is_reference, set_up, two_frames
 from heatmover.attribution.witness import Explanation, check_model, explain_masses

@@ -22,10 +22,10 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
-from heatmover._readonly import ReadOnlyArrays
-from heatmover._typing import Float64, Int64, Intp
-from heatmover._validation import as_array, check_option, check_threads, import_extra
-from heatmover._words import counted, find
+from heatmover._base.readonly import ReadOnlyArrays
+from heatmover._base.types import Float64, Int64, Intp
+from heatmover._base.validation import as_array, check_option, check_threads, import_extra
+from heatmover._base.words import counted, find
 from heatmover.diffusion.operator import LANES
 from heatmover.embedding.definition import Layout
 from heatmover.embedding.estimator import DiffusionEMD

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from heatmover._words import counted, verb
+from heatmover._base.words import counted, verb
 from heatmover.cli._late import load_late
 from heatmover.cli._terminal import Described, clean, fail, output, plain_errors, watched
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
@@ -37,10 +37,10 @@ def atlas() -> None:
 def build(ctx: typer.Context) -> None:
     """Build an atlas from a file of cells: model, reference samples with their variables, and what they cover."""
     load_late("scipy.stats")
-    from heatmover.analysis import StudyParameters
     from heatmover.atlas import build_atlas
     from heatmover.cli._settings import Reading, Running, in_options, made, pieces_of
     from heatmover.cli._summary import check_sample_key
+    from heatmover.study import StudyParameters
 
     out = ctx.params["out"]
     with plain_errors():
@@ -120,7 +120,7 @@ def info(ctx: typer.Context) -> None:
     """Tell what an atlas holds."""
     with plain_errors():
         reference = _load(ctx.params["atlas"])
-        from heatmover.storage import Store
+        from heatmover._base.storage import Store
 
         head = Store.open(ctx.params["atlas"]).manifest
         lines = [
@@ -170,7 +170,7 @@ def _check_found(out: str | None, typed: dict[str, Any]) -> None:
     file, sample_sheet = typed["path"], typed["sample_sheet"]
     check_named(file=file, sample_sheet=sample_sheet)
     if out is not None:
-        from heatmover._validation import check_extra
+        from heatmover._base.validation import check_extra
         from heatmover.report.folder import EVERY
 
         check_places(out, file, sample_sheet, names=("",) if _is_table(out) else (*EVERY, MAPPED))
@@ -208,9 +208,9 @@ def _grown(atlas: Atlas) -> list[str]:
 
 
 def _check_free(out: str, force: bool) -> None:
+    from heatmover._base.storage import Store
     from heatmover.atlas.atlas import ATLAS_SCHEMA, ATLAS_VERSION
     from heatmover.cli._settings import check_named, check_outside
-    from heatmover.storage import Store
 
     check_named(out=out)
     check_outside("--out", out, {}, itself=False)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from heatmover._progress import Progress
-from heatmover._words import counted
+from heatmover._base.progress import Progress
+from heatmover._base.words import counted
 from heatmover.cli._late import swift_imports
 from heatmover.cli._terminal import Described, fail, output, plain_errors, tell, watched, written
 from heatmover.errors import GraphWarning
 
 if TYPE_CHECKING:
-    from heatmover.analysis.comparison import Comparison
-    from heatmover.analysis.study import Study
     from heatmover.cli._settings import DemoOptions
+    from heatmover.study.comparison import Comparison
+    from heatmover.study.study import Study
 
 __all__ = ["add_commands"]
 
@@ -66,10 +66,10 @@ def compare(ctx: typer.Context) -> None:
     """
     # Here, not above: help and version must not wait for the numerical libraries.
     with swift_imports():
-        from heatmover.analysis import study_cohort
         from heatmover.cli._settings import Running, check_places, comparer_of, in_options, made, settings_of
         from heatmover.cli._summary import check_sample_key, show_results
         from heatmover.report import check_extras, result_folder, write_results
+        from heatmover.study import study_cohort
 
     with plain_errors():
         file, typed = ctx.params["path"], ctx.params
@@ -83,7 +83,7 @@ def compare(ctx: typer.Context) -> None:
             comparer_of(settings, running) as comparer,
         ):
             with swift_imports():  # what the first block of cells needs, which is looked at by a thread
-                import heatmover._compiled.rows  # noqa: F401
+                import heatmover._base.compiled.rows  # noqa: F401
             cohort = settings.read(progress, comparer)
             found = study_cohort(cohort, settings.study, comparer=comparer, progress=progress).reworded(in_options)
             budget = comparer.record().get("memory")
@@ -149,8 +149,8 @@ def demo(ctx: typer.Context) -> None:
 
 
 def _simulated(asked: DemoOptions, n_jobs: int | None, progress: Progress) -> Study:
-    from heatmover.analysis import compare, study_comparison
     from heatmover.datasets import cohort
+    from heatmover.study import compare, study_comparison
 
     progress.stage("simulate cohort", 1)
     data = cohort(asked.samples, cells_per_sample=asked.cells, effect=asked.effect, random_state=asked.random_state)

@@ -14,31 +14,9 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.text import Text
 
-from heatmover._progress import SILENT, Progress
-from heatmover._typing import Int32, Int64, Intp
-from heatmover._words import counted, listed, unused
-from heatmover.analysis.cautions import (
-    MOST_CELLS,
-    NOISY,
-    SMALL_SAMPLE,
-    CellLook,
-    cell_cautions,
-    look_at,
-    table_cautions,
-    unreliable,
-)
-from heatmover.analysis.comparison import Comparison, compare
-from heatmover.analysis.landmarking import LANDMARKS, LANDMARKS_ABOVE
-from heatmover.analysis.parameters import StudyParameters
-from heatmover.analysis.study import (
-    Clock,
-    SampleDesign,
-    check_components,
-    check_study,
-    choose_variables,
-    draw_equally,
-)
-from heatmover.analysis.variables import kind_of, read_variables
+from heatmover._base.progress import SILENT, Progress
+from heatmover._base.types import Int32, Int64, Intp
+from heatmover._base.words import counted, listed, unused
 from heatmover.cli._settings import Settings, in_options
 from heatmover.cli._summary import columns_of, hanging, short, show_candidates
 from heatmover.cli._terminal import clean, output, watched
@@ -49,6 +27,28 @@ from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.graphs import Diagnosis, Graph
 from heatmover.measures import measures_from_labels
+from heatmover.study.cautions import (
+    MOST_CELLS,
+    NOISY,
+    SMALL_SAMPLE,
+    CellLook,
+    cell_cautions,
+    look_at,
+    table_cautions,
+    unreliable,
+)
+from heatmover.study.comparison import Comparison, compare
+from heatmover.study.landmarking import LANDMARKS, LANDMARKS_ABOVE
+from heatmover.study.parameters import StudyParameters
+from heatmover.study.study import (
+    Clock,
+    SampleDesign,
+    check_components,
+    check_study,
+    choose_variables,
+    draw_equally,
+)
+from heatmover.study.variables import kind_of, read_variables
 
 __all__ = ["Checkup", "check_up", "diagnose_file", "estimate"]
 

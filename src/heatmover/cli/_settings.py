@@ -17,11 +17,15 @@ from typing import Annotated, Any, Literal, TypeVar, final, get_args, get_origin
 
 import typer
 
-from heatmover._progress import Progress
-from heatmover._validation import check_integer, check_number
-from heatmover._words import counted, quoted_path
-from heatmover.analysis import Comparer, InMemory, StudyParameters
-from heatmover.analysis.parameters import (
+from heatmover._base.progress import Progress
+from heatmover._base.validation import check_integer, check_number
+from heatmover._base.words import counted, quoted_path
+from heatmover.cohort import Cohort, read_cohort
+from heatmover.cohort.read import check_measurement, format_of
+from heatmover.errors import InvalidInputError, Sentence, argument
+from heatmover.report.folder import EVERY
+from heatmover.study import Comparer, InMemory, StudyParameters
+from heatmover.study.parameters import (
     METHOD,
     RUN,
     TESTS,
@@ -32,12 +36,8 @@ from heatmover.analysis.parameters import (
     described,
     descriptions,
 )
-from heatmover.cohort import Cohort, read_cohort
-from heatmover.cohort.read import check_measurement, format_of
-from heatmover.errors import InvalidInputError, Sentence, argument
-from heatmover.report.folder import EVERY
-from heatmover.scale import InPieces, connected
-from heatmover.scale import read_cohort as read_in_pieces
+from heatmover.study.scale import InPieces, connected
+from heatmover.study.scale import read_cohort as read_in_pieces
 
 __all__ = [
     "OPTIONS",

@@ -13,9 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from heatmover._words import counted, listed, naturally, percent, unused
-from heatmover.analysis.examination import Finding, label, out_of_reach
-from heatmover.analysis.study import Study
+from heatmover._base.words import counted, listed, naturally, percent, unused
 from heatmover.cli._settings import in_options
 from heatmover.cli._terminal import clean, fail, output
 from heatmover.cohort.candidates import Candidate, candidates
@@ -24,6 +22,8 @@ from heatmover.measures import is_missing
 from heatmover.report.findings import BEFORE, cautions, term_rows
 from heatmover.report.folder import EVERY, listing
 from heatmover.statistics import DesignResult
+from heatmover.study.examination import Finding, label, out_of_reach
+from heatmover.study.study import Study
 
 __all__ = ["check_sample_key", "columns_of", "hanging", "short", "show_candidates", "show_results"]
 

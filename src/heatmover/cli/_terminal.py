@@ -22,8 +22,8 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
-from heatmover._progress import SILENT, Progress
-from heatmover._words import nearest_name, quoted
+from heatmover._base.progress import SILENT, Progress
+from heatmover._base.words import nearest_name, quoted
 from heatmover.cli._late import swift_imports
 from heatmover.errors import HeatmoverError
 

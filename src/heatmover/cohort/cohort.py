@@ -12,10 +12,10 @@ from typing import Any, Self, final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._progress import SILENT, Progress
-from heatmover._typing import Float64, FloatArray, Int32, Int64
-from heatmover._validation import check_integer
-from heatmover._words import counted, quoted, readable
+from heatmover._base.progress import SILENT, Progress
+from heatmover._base.types import Float64, FloatArray, Int32, Int64
+from heatmover._base.validation import check_integer
+from heatmover._base.words import counted, quoted, readable
 from heatmover.cohort.formats.fcs import fcs_files
 from heatmover.cohort.reader import Block, Reader, described
 from heatmover.cohort.samples import check_annotation, check_variable, read_annotation

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._progress import SILENT, Progress
-from heatmover._readonly import ReadOnlyArrays
-from heatmover._typing import Int32, Int64, IntArray, Intp
-from heatmover._validation import check_integer
-from heatmover._words import counted, listed, verb
+from heatmover._base.progress import SILENT, Progress
+from heatmover._base.readonly import ReadOnlyArrays
+from heatmover._base.types import Int32, Int64, IntArray, Intp
+from heatmover._base.validation import check_integer
+from heatmover._base.words import counted, listed, verb
 from heatmover.cohort.cohort import Cohort
 from heatmover.cohort.reader import Block, SubsetReader, without_copies
 from heatmover.errors import InvalidInputError, argument
@@ -59,7 +59,7 @@ def cell_hashes(block: Block, codes: Int32, seed: int) -> npt.NDArray[np.uint64]
     >>> np.array_equal(dense, cell_hashes(sp.csr_array(block), np.zeros(3, dtype=np.int32), 0))
     True
     """
-    from heatmover._compiled.rows import hash_dense, hash_sparse, salt_hashes
+    from heatmover._base.compiled.rows import hash_dense, hash_sparse, salt_hashes
 
     generator = np.random.default_rng(seed)
     salt = generator.integers(2**64, dtype=np.uint64)

@@ -11,9 +11,9 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from heatmover._progress import SILENT, Progress
-from heatmover._typing import Int32
-from heatmover._validation import (
+from heatmover._base.progress import SILENT, Progress
+from heatmover._base.types import Int32
+from heatmover._base.validation import (
     RandomState,
     check_integer,
     check_memory,
@@ -22,7 +22,7 @@ from heatmover._validation import (
     check_random_state,
     check_truth,
 )
-from heatmover._words import article, counted, find, listed, quoted, quoted_path, readable, verb
+from heatmover._base.words import article, counted, find, listed, quoted, quoted_path, readable, verb
 from heatmover.cohort.cohort import Cohort, Source
 from heatmover.cohort.formats.anndata import open_anndata
 from heatmover.cohort.formats.fcs import SKIP_THEM, Measurement, fcs_files, left_out_notes, open_fcs

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._typing import Bool, Float64, FloatArray, IntArray
-from heatmover._validation import as_array
+from heatmover._base.types import Bool, Float64, FloatArray, IntArray
+from heatmover._base.validation import as_array
 
 __all__ = [
     "LABEL_ROWS",

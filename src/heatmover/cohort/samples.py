@@ -10,9 +10,9 @@ from typing import Any, final
 
 import numpy as np
 
-from heatmover._typing import Bool, Float64, Int32, Intp
-from heatmover._validation import import_extra
-from heatmover._words import counted, find, natural_order, naturally, quoted
+from heatmover._base.types import Bool, Float64, Int32, Intp
+from heatmover._base.validation import import_extra
+from heatmover._base.words import counted, find, natural_order, naturally, quoted
 from heatmover.cohort.reader import Columns, Numbers, Reader, SubsetReader
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import is_missing

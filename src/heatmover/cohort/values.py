@@ -9,15 +9,15 @@ from typing import Any, final
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._progress import Progress
-from heatmover._readonly import ReadOnlyArrays, frozen_view
-from heatmover._threads import while_reading
-from heatmover._typing import Bool, Float64, FloatArray, Int32, Int64, Intp
-from heatmover._validation import check_threads
-from heatmover._words import counted, quoted
+from heatmover._base.progress import Progress
+from heatmover._base.readonly import ReadOnlyArrays, frozen_view
+from heatmover._base.storage import Record
+from heatmover._base.threads import while_reading
+from heatmover._base.types import Bool, Float64, FloatArray, Int32, Int64, Intp
+from heatmover._base.validation import check_threads
+from heatmover._base.words import counted, quoted
 from heatmover.cohort.reader import Block, Reader
 from heatmover.errors import InvalidInputError, argument
-from heatmover.storage import Record
 
 __all__ = [
     "STAGE",
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Blocks = Callable[[], Iterator[Block]]
-# Numbers of twice the precision of a float, as `heatmover._compiled.rows` explains: one, or one per column.
+# Numbers of twice the precision of a float, as `heatmover._base.compiled.rows` explains: one, or one per column.
 Pair = tuple[Any, Any]
 
 # 2^27 + 1 cuts a float into two halves of 26 bits, whose products are exact.
@@ -70,7 +70,7 @@ class Moments:
     @classmethod
     def of(cls, block: Block) -> Moments:
         """Return those of some rows."""
-        from heatmover._compiled.rows import add_entries, add_rows
+        from heatmover._base.compiled.rows import add_entries, add_rows
 
         found = cls(block.shape[1])
         found.count = block.shape[0]
@@ -236,7 +236,7 @@ class Projection(ReadOnlyArrays):
 
     def _row_by_row(self, block: Block, right: Float64) -> Float64:
         """Return the same as `_standard_times`, where equal rows have equal results wherever they are."""
-        from heatmover._compiled.rows import rows_times
+        from heatmover._base.compiled.rows import rows_times
 
         assert self.mean is not None
         assert self.scale is not None

@@ -10,12 +10,12 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._typing import Float64, Int64
-from heatmover._validation import as_array, check_matrix, check_threads
-from heatmover._words import counted
+from heatmover._base.types import Float64, Int64
+from heatmover._base.validation import as_array, check_matrix, check_threads
+from heatmover._base.words import counted
 from heatmover.errors import InvalidInputError
 from heatmover.measures import Measures, measures_from_labels
-from heatmover.transport import exact_distances
+from heatmover.transport.exact import exact_distances
 
 __all__ = ["Dataset", "GroundDistance", "check_indices"]
 

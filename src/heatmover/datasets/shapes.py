@@ -29,8 +29,8 @@ from typing import final
 
 import numpy as np
 
-from heatmover._typing import Float64, Int64
-from heatmover._validation import RandomState, check_integer, check_random_state
+from heatmover._base.types import Float64, Int64
+from heatmover._base.validation import RandomState, check_integer, check_random_state
 from heatmover.datasets.dataset import Dataset, GroundDistance
 from heatmover.errors import InvalidInputError
 

@@ -12,8 +12,8 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._typing import Bool, Float64, Int64
-from heatmover._validation import RandomState, check_integer, check_number, check_truth
+from heatmover._base.types import Bool, Float64, Int64
+from heatmover._base.validation import RandomState, check_integer, check_number, check_truth
 from heatmover.datasets.dataset import Dataset
 from heatmover.datasets.shapes import Clouds, check_non_negative, make_clouds
 from heatmover.errors import InvalidInputError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heatmover._validation import import_extra
+from heatmover._base.validation import import_extra
 
 import_extra("torch", package="torch", extra="torch")
 

@@ -11,8 +11,8 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils.validation import check_is_fitted
 from torch.autograd.function import once_differentiable
 
-from heatmover._typing import FloatArray
-from heatmover._validation import check_matrix, check_number, check_threads
+from heatmover._base.types import FloatArray
+from heatmover._base.validation import check_matrix, check_number, check_threads
 from heatmover.differentiable._powers import Expansion, SparsityPattern, operator_at, powers
 from heatmover.diffusion.chebyshev import check_single
 from heatmover.diffusion.operator import DiffusionOperator

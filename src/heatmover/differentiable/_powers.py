@@ -23,7 +23,7 @@ import scipy.sparse as sp
 import torch
 from torch.autograd.function import once_differentiable
 
-from heatmover._typing import Float64
+from heatmover._base.types import Float64
 from heatmover.diffusion.chebyshev import WIDEST_BLOCK, power_coefficients, row_pool
 from heatmover.diffusion.operator import csr_structure
 from heatmover.errors import GraphWarning
@@ -152,7 +152,7 @@ def _forward(
     block: Array, data: Array, support: SparsityPattern, expansion: Expansion
 ) -> tuple[Array, tuple[Array, Array]]:
     """Return all sums and the last two terms."""
-    from heatmover._compiled.recurrence import TERMS, advance
+    from heatmover._base.compiled.recurrence import TERMS, advance
 
     number = data.dtype.type
     degree = expansion.table.shape[1] - 1
@@ -177,7 +177,7 @@ def _forward(
 
 def _clenshaw(sources: Array, data: Array, support: SparsityPattern, expansion: Expansion) -> Array:
     """Return the gradient on the block from those on the sums."""
-    from heatmover._compiled.recurrence import retreat
+    from heatmover._base.compiled.recurrence import retreat
 
     number = data.dtype.type
     table = expansion.table.astype(data.dtype)
@@ -197,7 +197,7 @@ def _backward(
     sources: Array, last: tuple[Array, Array], data: Array, support: SparsityPattern, expansion: Expansion
 ) -> tuple[Array, Array]:
     """Return the gradients on the block and on the entries of S."""
-    from heatmover._compiled.adjoint import retrace
+    from heatmover._base.compiled.adjoint import retrace
 
     number = data.dtype.type
     table = expansion.table.astype(data.dtype)
@@ -244,7 +244,7 @@ def operator_at(points: torch.Tensor, support: SparsityPattern, width: float) ->
 class _Operator(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, points: Any, support: SparsityPattern, width: float) -> tuple[Any, Any]:
-        from heatmover._compiled.adjoint import gaussian, normalized
+        from heatmover._base.compiled.adjoint import gaussian, normalized
 
         places = np.ascontiguousarray(points.detach().numpy())
         affinity, density = np.empty(support.indices.size), np.empty(support.n_points)
@@ -260,7 +260,7 @@ class _Operator(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, on_data: Any, on_degree: Any) -> tuple[Any, ...]:
-        from heatmover._compiled.adjoint import moves
+        from heatmover._base.compiled.adjoint import moves
 
         places, affinity, density, degree = ctx.arrays
         result = np.zeros_like(places)

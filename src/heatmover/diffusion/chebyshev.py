@@ -24,11 +24,11 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._threads import in_threads
-from heatmover._typing import Float64, Intp
+from heatmover._base.storage import Record
+from heatmover._base.threads import in_threads
+from heatmover._base.types import Float64, Intp
 from heatmover.diffusion.operator import LANES, Block, Diffuser, DiffusionOperator, aligned_zeros
 from heatmover.errors import InvalidInputError
-from heatmover.storage import Record
 
 __all__ = [
     "ChebyshevDiffuser",
@@ -98,7 +98,7 @@ class Recurrence:
 
     def _room(self, n_points: int, width: int) -> Block:
         """Return room for the last terms, all zero, ``(4, n_points, width)``."""
-        from heatmover._compiled.recurrence import TERMS
+        from heatmover._base.compiled.recurrence import TERMS
 
         return aligned_zeros((TERMS, n_points, width), self.dtype)
 
@@ -154,7 +154,7 @@ class Recurrence:
         ndarray
             ``(n_points, width)``.
         """
-        from heatmover._compiled.recurrence import retreat
+        from heatmover._base.compiled.recurrence import retreat
 
         (indptr, indices), number = self._structure, self.dtype.type
         lengths = np.array([len(part) for part in coefficients])
@@ -197,7 +197,7 @@ class Recurrence:
     @contextmanager
     def _steps(self, width: int) -> Iterator[Step]:
         """Lend a function that takes one step, whose rows the threads share; see `advance`."""
-        from heatmover._compiled.recurrence import advance
+        from heatmover._base.compiled.recurrence import advance
 
         (indptr, indices), number, parts = self._structure, self.dtype.type, self._parts(width)
 
@@ -461,7 +461,7 @@ class ChebyshevDiffuser(Diffuser):
 
     def parts(self, start: Block) -> Float64:
         """Return each column's part in the top eigenvector of each component, which no power changes."""
-        from heatmover._compiled.recurrence import known_parts
+        from heatmover._base.compiled.recurrence import known_parts
 
         target = np.empty((self.operator.n_components, start.shape[1]))
         known_parts(start, self._top, self.operator.component, target)
@@ -507,7 +507,7 @@ class ChebyshevDiffuser(Diffuser):
 
     def released(self, block: Block, known: Float64, width: int) -> Block:
         """Add the known parts to a block (changed in place) and undo the conjugation: the transpose of `inward`."""
-        from heatmover._compiled.recurrence import add_known
+        from heatmover._base.compiled.recurrence import add_known
 
         add_known(block, self._top, self.operator.component, known, 1 / self._outward)
         return self._in_graph_order(block, width)
@@ -517,6 +517,6 @@ class ChebyshevDiffuser(Diffuser):
         self._project(block, target, np.ones(len(block)), np.arange(len(block)))
 
     def _project(self, block: Block, target: Float64, factor: Float64, order: Intp) -> None:
-        from heatmover._compiled.recurrence import project
+        from heatmover._base.compiled.recurrence import project
 
         project(block, self._top, self.operator.component, target, factor, order)

@@ -9,11 +9,11 @@ from typing import final
 
 import numpy as np
 
-from heatmover._typing import Float64, Intp
+from heatmover._base.storage import Record
+from heatmover._base.types import Float64, Intp
 from heatmover.diffusion.chebyshev import rounding
 from heatmover.diffusion.operator import Block, Diffuser, DiffusionOperator
 from heatmover.errors import InvalidInputError
-from heatmover.storage import Record
 
 __all__ = ["ExactDiffuser", "solver_rounding"]
 
@@ -104,7 +104,7 @@ class ExactDiffuser(Diffuser):
 
     def _known(self, start: Block) -> Block:
         """Return the part of each column on the top eigenvectors, which no power changes."""
-        from heatmover._compiled.recurrence import known_parts
+        from heatmover._base.compiled.recurrence import known_parts
 
         shares = np.empty((self.operator.n_components, start.shape[1]))
         known_parts(start, self._top, self.operator.component, shares)
@@ -147,14 +147,14 @@ class _Component:
 
     # Not by matrix products of numpy: how they round a column depends on how many there are.
     def spectrum(self, start: Block) -> Float64:
-        from heatmover._compiled.lowrank import coordinates
+        from heatmover._base.compiled.lowrank import coordinates
 
         result = np.empty((self.values.size, start.shape[1]))
         coordinates(self.vectors, start[self.rows], result)
         return result
 
     def power(self, spectrum: Block, scale: int) -> Block:
-        from heatmover._compiled.lowrank import combine
+        from heatmover._base.compiled.lowrank import combine
 
         result = np.empty_like(spectrum)
         combine(self.vectors, self.values[:, None] ** float(2**scale) * spectrum, result)

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._readonly import ReadOnlyArrays
-from heatmover._typing import Float64
+from heatmover._base.readonly import ReadOnlyArrays
+from heatmover._base.types import Float64
 from heatmover.diffusion.chebyshev import rounding
 from heatmover.diffusion.lowrank import (
     COARSEST_FACTOR,

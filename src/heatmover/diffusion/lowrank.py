@@ -17,11 +17,11 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._typing import Float64, FloatArray, Intp
+from heatmover._base.storage import Record
+from heatmover._base.types import Float64, FloatArray, Intp
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser, Recurrence, in_columns, power_coefficients, rounding
 from heatmover.diffusion.operator import Block, Diffuser, DiffusionOperator
 from heatmover.errors import InvalidInputError
-from heatmover.storage import Record
 
 __all__ = [
     "COARSEST_FACTOR",
@@ -360,7 +360,7 @@ def _apply(factor: Factor, block: Block) -> Block:
 
 def _coordinates(factor: Factor, block: Block) -> Float64:
     """Return basis.T @ block; bits of a row depend on its column of the basis alone."""
-    from heatmover._compiled.lowrank import coordinates
+    from heatmover._base.compiled.lowrank import coordinates
 
     inner = np.empty((factor.rank, block.shape[1]))
     coordinates(factor.basis, block, inner)
@@ -369,7 +369,7 @@ def _coordinates(factor: Factor, block: Block) -> Float64:
 
 def _from_coordinates(factor: Factor, inner: Float64, dtype: npt.DTypeLike) -> Block:
     """Return basis @ core @ inner."""
-    from heatmover._compiled.lowrank import combine
+    from heatmover._base.compiled.lowrank import combine
 
     weights = np.empty_like(inner)
     combine(factor.core, inner, weights)

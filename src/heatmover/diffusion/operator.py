@@ -13,14 +13,14 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 
-from heatmover._readonly import frozen_view
-from heatmover._typing import Bool, Float64, FloatArray, Int32, Int64, IntArray, Intp
+from heatmover._base.readonly import frozen_view
+from heatmover._base.storage import Record
+from heatmover._base.storage.record import matrix_record
+from heatmover._base.types import Bool, Float64, FloatArray, Int32, Int64, IntArray, Intp
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import order_of_nodes
 from heatmover.graphs.graph import Graph
 from heatmover.graphs.spectrum import alternating, lanczos, normalise, relative
-from heatmover.storage import Record
-from heatmover.storage.record import matrix_record
 
 __all__ = ["LANES", "REORDER_ABOVE", "Block", "Diffuser", "DiffusionOperator", "aligned_zeros", "csr_structure"]
 
@@ -196,7 +196,7 @@ class DiffusionOperator:
 
     def remove_top(self, block: FloatArray) -> None:
         """Make the columns of a block ``(n_points, width)`` orthogonal to the top eigenvectors, in place."""
-        from heatmover._compiled.recurrence import project
+        from heatmover._base.compiled.recurrence import project
 
         nothing, rows = np.zeros((self.n_components, block.shape[1])), np.arange(self.n_points)
         project(block, self.top, self.component, nothing, np.ones(self.n_points), rows)

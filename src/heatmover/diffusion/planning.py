@@ -13,7 +13,7 @@ from typing import final
 
 import numpy as np
 
-from heatmover._words import counted
+from heatmover._base.words import counted
 from heatmover.diffusion.chebyshev import power_coefficients, rounding
 from heatmover.diffusion.interpolative import interpolative_factors
 from heatmover.diffusion.lowrank import ROUNDING_STEPS, DensityOfStates, Factor, density_of_states, threshold

@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
-from heatmover._typing import Float64, FloatArray, Int32, Intp
+from heatmover._base.storage import Record
+from heatmover._base.types import Float64, FloatArray, Int32, Intp
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser, rounding
 from heatmover.diffusion.lowrank import Factor
 from heatmover.diffusion.operator import Block, Diffuser, DiffusionOperator
@@ -29,7 +30,6 @@ from heatmover.diffusion.spectral import spectral_factors
 from heatmover.diffusion.walk import LONGEST, WalkDiffuser
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs.spectrum import bipartite
-from heatmover.storage import Record
 
 __all__ = [
     "COARSEST",
@@ -300,7 +300,7 @@ def total_variations(densities: FloatArray) -> Float64:
     array([[0., 1.],
            [1., 0.]])
     """
-    from heatmover._compiled.l1 import REGISTER_ROWS, l1_tile
+    from heatmover._base.compiled.l1 import REGISTER_ROWS, l1_tile
 
     rows = np.ascontiguousarray(densities.T)
     # Read-only and writable arrays are two types for numba, which would compile the kernel twice.

@@ -36,8 +36,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._threads import by_one_blas_thread, in_threads, one_blas_thread
-from heatmover._typing import Float64
+from heatmover._base.threads import by_one_blas_thread, in_threads, one_blas_thread
+from heatmover._base.types import Float64
 from heatmover.diffusion.chebyshev import WIDEST_BLOCK, Recurrence, power_coefficients
 from heatmover.diffusion.lowrank import COARSEST_FACTOR, Factor, deflated_power, spectral_norm_from_sketch, threshold
 from heatmover.diffusion.operator import LANES, Block, DiffusionOperator, aligned_zeros
@@ -217,7 +217,7 @@ def _rayleigh_ritz(operator: DiffusionOperator, block: Float64, n_threads: int) 
 
 def _quadratic_form(operator: DiffusionOperator, block: Float64, n_threads: int) -> Float64:
     """Return ``block' S block``, with the same bits for any number of threads."""
-    from heatmover._compiled.recurrence import multiply
+    from heatmover._base.compiled.recurrence import multiply
 
     indptr, indices = operator.structure
 

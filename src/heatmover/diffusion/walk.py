@@ -15,9 +15,9 @@ from typing import final
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._typing import Float64
+from heatmover._base.storage import Record
+from heatmover._base.types import Float64
 from heatmover.diffusion.operator import Block, Diffuser, DiffusionOperator
-from heatmover.storage import Record
 
 __all__ = ["LONGEST", "WalkDiffuser"]
 

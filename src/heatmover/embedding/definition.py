@@ -28,14 +28,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._progress import SILENT, Progress
-from heatmover._threads import in_threads
-from heatmover._typing import Float64, FloatArray, Int32, Intp
-from heatmover._words import counted
+from heatmover._base.progress import SILENT, Progress
+from heatmover._base.storage import Record
+from heatmover._base.threads import in_threads
+from heatmover._base.types import Float64, FloatArray, Int32, Intp
+from heatmover._base.words import counted
 from heatmover.diffusion.chebyshev import WIDEST_BLOCK
 from heatmover.diffusion.operator import LANES, Block, Diffuser, DiffusionOperator
 from heatmover.errors import InvalidInputError
-from heatmover.storage import Record
 
 __all__ = [
     "NORMS",
@@ -130,7 +130,7 @@ def nested_regions(operator: DiffusionOperator, counts: Sequence[int], rng: np.r
     >>> fine.count, coarse.count, coarse.labels.size
     (4, 2, 8)
     """
-    from heatmover._compiled.traversals import farthest_first
+    from heatmover._base.compiled.traversals import farthest_first
 
     limited = np.clip(counts, operator.n_components, operator.n_points)
     wanted = np.unique(limited)
@@ -387,7 +387,7 @@ def embed_transposed(
 
 def _per_density(features: Block, layout: Layout) -> Iterator[Block]:
     """Yield, per scale, what the features ask of the density there, ``(n_points, n_rows)``."""
-    from heatmover._compiled.features import add_columns, add_region_values
+    from heatmover._base.compiled.features import add_columns, add_region_values
 
     edges, number = layout.edges, features.dtype.type
     for column in layout.matrix.T:
@@ -450,7 +450,7 @@ def measures_within(memory: int, layout: Layout, dtype: npt.DTypeLike, n_threads
 
 
 def _fill_points(densities: Iterator[Block], layout: Layout, embedding: Block) -> None:
-    from heatmover._compiled.features import add_transposed
+    from heatmover._base.compiled.features import add_transposed
 
     edges = layout.edges
     for column, density in zip(layout.matrix.T, densities, strict=True):
@@ -460,7 +460,7 @@ def _fill_points(densities: Iterator[Block], layout: Layout, embedding: Block) -
 
 
 def _fill_regions(densities: Iterator[Block], layout: Layout, embedding: Block) -> None:
-    from heatmover._compiled.features import add_region_sums
+    from heatmover._base.compiled.features import add_region_sums
 
     assert layout.regions is not None
     edges = layout.edges

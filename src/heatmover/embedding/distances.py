@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._typing import Float64, FloatArray
-from heatmover._validation import check_finite, check_matrix, check_real, check_sparse, check_threads
+from heatmover._base.types import Float64, FloatArray
+from heatmover._base.validation import check_finite, check_matrix, check_real, check_sparse, check_threads
 from heatmover.errors import EmbeddingWarning, InvalidInputError
 
 __all__ = ["pairwise_distances"]
@@ -156,7 +156,7 @@ def _check_width(rows: Any, others: Any) -> None:
 
 def _sparse_distances(embedding: Any, other: Any | None, *, n_threads: int, out: FloatArray | None) -> FloatArray:
     """Return the L1 distances between rows of which at least one side is sparse."""
-    from heatmover._compiled.l1 import subtract_shared
+    from heatmover._base.compiled.l1 import subtract_shared
 
     rows = _sparse_rows("embedding", embedding)
     others = rows if other is None else _sparse_rows("other", other)
@@ -251,7 +251,7 @@ def for_each_tile(
     in no particular order. A distance that is NaN or above ``limit`` raises an error that names its cause.
     """
     # Here, because numba takes most of a second to import.
-    from heatmover._compiled.l1 import REGISTER_ROWS, l1_tile
+    from heatmover._base.compiled.l1 import REGISTER_ROWS, l1_tile
 
     targets = rows if others is None else others
     n_threads = min(n_threads, 1 + len(rows) * targets.size // FEATURE_PAIRS_PER_THREAD)
@@ -277,7 +277,7 @@ def for_each_tile(
 
 def _blocks(rows: FloatArray, others: FloatArray | None, n_threads: int) -> tuple[list[slice], list[slice]]:
     """Cut both sides into blocks: as few as keep the tiles in the cache and the threads busy."""
-    from heatmover._compiled.l1 import CHUNK
+    from heatmover._base.compiled.l1 import CHUNK
 
     largest = min(TILE_ROWS * CHUNK // min(rows.shape[1], CHUNK), TILE_ROWS_NARROW)
     if others is None:
@@ -298,7 +298,7 @@ def _busy(n_full: int, n_half: int, n_threads: int) -> float:
 
 def _cut(n_rows: int, largest: int, busy: Callable[[int], float]) -> list[slice]:
     """Cut into the fewest nearly equal blocks that keep the threads busy, if blocks can be that small."""
-    from heatmover._compiled.l1 import REGISTER_ROWS
+    from heatmover._base.compiled.l1 import REGISTER_ROWS
 
     count = -(-n_rows // largest)
     while busy(count) < BUSY and (count + 1) * TILE_ROWS_LEAST <= n_rows:

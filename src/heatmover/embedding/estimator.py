@@ -20,9 +20,11 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from sklearn.utils.validation import check_memory as check_joblib_memory
 
-from heatmover._files import plain
-from heatmover._typing import FloatArray
-from heatmover._validation import (
+from heatmover._base.files import plain
+from heatmover._base.storage import Record, Store
+from heatmover._base.storage.record import texts_record
+from heatmover._base.types import FloatArray
+from heatmover._base.validation import (
     as_array,
     check_integer,
     check_memory,
@@ -31,7 +33,7 @@ from heatmover._validation import (
     check_random_state,
     check_threads,
 )
-from heatmover._words import counted
+from heatmover._base.words import counted
 from heatmover.diffusion.operator import Diffuser, DiffusionOperator
 from heatmover.diffusion.planning import METHODS
 from heatmover.embedding.definition import NORMS, diffused, embed_densities
@@ -49,8 +51,6 @@ from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, 
 from heatmover.graphs import Graph
 from heatmover.graphs.cuts import FEWEST, NOTICEABLE, PASSES, find_near_cuts
 from heatmover.measures import Measures, check_measures
-from heatmover.storage import Record, Store
-from heatmover.storage.record import texts_record
 
 __all__ = ["MODEL_SCHEMA", "MODEL_VERSION", "DiffusionEMD", "near_cuts", "warn_of_graph"]
 

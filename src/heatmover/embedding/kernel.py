@@ -8,8 +8,8 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from heatmover._typing import Float64, FloatArray
-from heatmover._validation import check_number, check_threads
+from heatmover._base.types import Float64, FloatArray
+from heatmover._base.validation import check_number, check_threads
 from heatmover.embedding.distances import l1_distances
 from heatmover.errors import InvalidInputError, argument
 

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._threads import in_threads, one_blas_thread
-from heatmover._typing import Float64, FloatArray, Int64, Intp
-from heatmover._validation import check_integer, check_threads
-from heatmover._words import counted
+from heatmover._base.threads import in_threads, one_blas_thread
+from heatmover._base.types import Float64, FloatArray, Int64, Intp
+from heatmover._base.validation import check_integer, check_threads
+from heatmover._base.words import counted
 from heatmover.embedding.distances import check_rows, for_each_tile, readable
 from heatmover.errors import InvalidInputError
 
@@ -97,7 +97,7 @@ def _nearest_of_all(rows: FloatArray, others: FloatArray | None, k: int, n_threa
     distances = np.full((len(rows), k), np.inf)
     indices = np.full((len(rows), k), np.iinfo(np.int64).max)
     # Here, because numba takes most of a second to import.
-    from heatmover._compiled.l1 import keep_smallest
+    from heatmover._base.compiled.l1 import keep_smallest
 
     # A tile of one embedding holds candidates for both of its blocks, so two threads can meet at a block.
     locks: dict[int, threading.Lock] = {}
@@ -466,7 +466,7 @@ class _Search:
 
     def block(self, block: slice) -> tuple[Float64, Int64]:
         """Return distances and indices of the k nearest of a block of rows."""
-        from heatmover._compiled.l1 import list_within
+        from heatmover._base.compiled.l1 import list_within
 
         bounds, seeds = self._bounds(block)
         n_rows, n_others = bounds.shape
@@ -486,7 +486,7 @@ class _Search:
 
     def _bounds(self, block: slice) -> tuple[Float32, Int64]:
         """Return the bounds of a block of rows, ``(n_rows, n_others)``, and where each row has its smallest ones."""
-        from heatmover._compiled.l1 import keep_smallest
+        from heatmover._base.compiled.l1 import keep_smallest
 
         n_rows, n_others = block.stop - block.start, len(self.others)
         bounds = np.empty((n_rows, n_others), dtype=np.float32)
@@ -531,7 +531,7 @@ class _Search:
 
     def _in_tiles(self, block: slice) -> tuple[Float64, Int64]:
         """Compare a block with all others, for too few could be left out."""
-        from heatmover._compiled.l1 import keep_smallest
+        from heatmover._base.compiled.l1 import keep_smallest
 
         shape = (block.stop - block.start, self.k)
         distances, indices = np.full(shape, np.inf), np.full(shape, np.iinfo(np.int64).max)
@@ -547,7 +547,7 @@ class _Search:
 
 def _sums(rows: FloatArray, groups: Groups, *, sizes: bool = True) -> tuple[Float64, Float64]:
     """Return the sums of all groups, ``(n_rows, n_groups)``, and of absolute values, ``(n_rows,)`` or left out."""
-    from heatmover._compiled.l1 import sum_groups
+    from heatmover._base.compiled.l1 import sum_groups
 
     sums, totals = np.empty((len(rows), groups.count)), np.empty(len(rows) if sizes else 0)
     sum_groups(readable(rows, rows.dtype), *groups.by_column, sums, totals)
@@ -556,7 +556,7 @@ def _sums(rows: FloatArray, groups: Groups, *, sizes: bool = True) -> tuple[Floa
 
 def _tile(rows: FloatArray, others: FloatArray) -> Float64:
     """Return the L1 distances between a few rows and others, ``(n_rows, n_others)``, in C order."""
-    from heatmover._compiled.l1 import REGISTER_ROWS, l1_tile
+    from heatmover._base.compiled.l1 import REGISTER_ROWS, l1_tile
 
     shape = [-len(side) % REGISTER_ROWS + len(side) for side in (rows, others)]
     tile = np.empty(shape)

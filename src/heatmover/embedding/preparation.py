@@ -9,9 +9,10 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._progress import SILENT, Progress
-from heatmover._validation import check_matrix
-from heatmover._words import counted
+from heatmover._base.progress import SILENT, Progress
+from heatmover._base.storage import Record
+from heatmover._base.validation import check_matrix
+from heatmover._base.words import counted
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser, check_single, rounding
 from heatmover.diffusion.exact import ExactDiffuser, solver_rounding
 from heatmover.diffusion.interpolative import nested_skeletons, prescribed_ranks
@@ -34,7 +35,6 @@ from heatmover.embedding.definition import (
 )
 from heatmover.embedding.table import FeatureTable
 from heatmover.errors import InvalidInputError, in_python
-from heatmover.storage import Record
 
 __all__ = [
     "DEFAULT_DELTA",

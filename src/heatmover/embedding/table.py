@@ -21,15 +21,15 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._progress import SILENT, Progress
-from heatmover._threads import in_threads
-from heatmover._typing import Intp
+from heatmover._base.progress import SILENT, Progress
+from heatmover._base.storage import Record
+from heatmover._base.storage.record import matrix_record
+from heatmover._base.threads import in_threads
+from heatmover._base.types import Intp
 from heatmover.diffusion.chebyshev import WIDEST_BLOCK
 from heatmover.diffusion.operator import Block, Diffuser
 from heatmover.embedding.definition import Layout, Regions
 from heatmover.errors import InvalidInputError
-from heatmover.storage import Record
-from heatmover.storage.record import matrix_record
 
 __all__ = ["FeatureTable"]
 
@@ -151,7 +151,7 @@ class FeatureTable:
 
         A row's bits depend on its own measure only.
         """
-        from heatmover._compiled.features import add_scattered_rows, add_table_rows
+        from heatmover._base.compiled.features import add_scattered_rows, add_table_rows
 
         matrix = sp.csr_array(measures)
         data = matrix.data.astype(self._dtype)

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
-from heatmover._threads import in_threads
-from heatmover._typing import Bool, Float64, FloatArray, Int32, Int64, IntArray, Intp
-from heatmover._words import counted
+from heatmover._base.threads import in_threads
+from heatmover._base.types import Bool, Float64, FloatArray, Int32, Int64, IntArray, Intp
+from heatmover._base.words import counted
 from heatmover.errors import InvalidInputError, in_python
 from heatmover.graphs.distinct import draw_by_mass
 
@@ -193,7 +193,7 @@ class Frame:
     @property
     def stride(self) -> int:
         """Coordinates of a point with padding, whole vectors."""
-        from heatmover._compiled.centers import WIDTH
+        from heatmover._base.compiled.centers import WIDTH
 
         return -(-len(self.origin) // WIDTH) * WIDTH
 
@@ -254,7 +254,7 @@ class Leaves:
     frame, rotation
         How points become coordinates; the rotation is ``(stride, stride)``, zeros beyond, or empty for none.
     parts
-        Tiles, boxes and radii, see `heatmover._compiled.centers`.
+        Tiles, boxes and radii, see `heatmover._base.compiled.centers`.
     cuts
         Dimensions, values and children of the cuts, from the first cut on.
     """
@@ -268,7 +268,7 @@ class Leaves:
     @classmethod
     def from_centers(cls, centers: Float64) -> Leaves:
         """Put centers ``(n_centers, n_dimensions)`` into leaves."""
-        from heatmover._compiled.centers import LANES
+        from heatmover._base.compiled.centers import LANES
 
         frame = Frame.around(centers)
         scaled, stride = (centers - frame.origin) / frame.unit, frame.stride
@@ -286,7 +286,7 @@ class Leaves:
 
     def nearest(self, block: FloatArray) -> Guess:
         """Return the nearest center of each point of a block ``(n_points, n_dimensions)``."""
-        from heatmover._compiled.centers import find_leaves, nearest_by_leaves, rotate
+        from heatmover._base.compiled.centers import find_leaves, nearest_by_leaves, rotate
 
         n_points = len(block)
         points, sizes = np.empty((n_points, self.parts[1].shape[2]), dtype=np.float32), np.empty(n_points, np.float32)
@@ -309,7 +309,7 @@ class Leaves:
 
     def candidates(self, guess: Guess, most: int) -> Iterator[tuple[Intp, Int64]]:
         """Yield rows and centers of which one may be the nearest, about ``most`` pairs or all of a row at a time."""
-        from heatmover._compiled.centers import candidates_by_leaves
+        from heatmover._base.compiled.centers import candidates_by_leaves
 
         centers = np.flatnonzero(self.order >= 0)
         most = max(most, self.order.size)

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._readonly import frozen_view
-from heatmover._typing import Bool, Float64, Int32, Int64
+from heatmover._base.readonly import frozen_view
+from heatmover._base.types import Bool, Float64, Int32, Int64
 
 __all__ = ["FEWEST", "NOTICEABLE", "PASSES", "NearCut", "NearCuts", "by_sweep", "find_near_cuts"]
 
@@ -194,7 +194,7 @@ class _Edges(NamedTuple):
 
 
 def _sorted_edges(symmetric: sp.csr_array) -> _Edges:
-    from heatmover._compiled.traversals import sort_edges
+    from heatmover._base.compiled.traversals import sort_edges
 
     # S is an edge as the walk sees it, relative to what its ends have.
     data = np.ascontiguousarray(symmetric.data, dtype=np.float64)
@@ -206,7 +206,7 @@ def _sorted_edges(symmetric: sp.csr_array) -> _Edges:
 
 def _noticeable_sets_merge(edges: _Edges, masses: Float64) -> bool:
     """Return whether an edge ever joins two sets that both have a `NOTICEABLE` share of the masses."""
-    from heatmover._compiled.traversals import large_sets_merge
+    from heatmover._base.compiled.traversals import large_sets_merge
 
     least, parent = NOTICEABLE * float(masses.sum()), np.arange(masses.size, dtype=np.int64)
     return bool(large_sets_merge(edges.rows, edges.places, edges.columns, masses.copy(), least, parent))
@@ -214,7 +214,7 @@ def _noticeable_sets_merge(edges: _Edges, masses: Float64) -> bool:
 
 def _lowest_marked(up: Int64, marked: Bool) -> Int64:
     """Return the lowest marked node at or above each node, or the highest one if none is."""
-    from heatmover._compiled.traversals import lowest_marked
+    from heatmover._base.compiled.traversals import lowest_marked
 
     top = np.arange(up.size, dtype=np.int64)
     lowest_marked(up, marked, top)
@@ -222,7 +222,7 @@ def _lowest_marked(up: Int64, marked: Bool) -> Int64:
 
 
 def _linkage(symmetric: sp.csr_array, degree: Float64, edges: _Edges) -> _Linkage:
-    from heatmover._compiled.traversals import merge_edges, sum_upwards
+    from heatmover._base.compiled.traversals import merge_edges, sum_upwards
 
     n_points = degree.size
     up = np.full(2 * n_points - 1, -1, dtype=np.int64)

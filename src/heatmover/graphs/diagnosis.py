@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-from heatmover._typing import Bool, Float64, Int32
-from heatmover._words import counted, part_of, verb
+from heatmover._base.types import Bool, Float64, Int32
+from heatmover._base.words import counted, part_of, verb
 from heatmover.errors import Sentence, in_python
 from heatmover.graphs.cuts import FEWEST, NOTICEABLE, NearCut, NearCuts, by_sweep, find_near_cuts
 from heatmover.graphs.spectrum import SlowMode, normalise, slowest_mode

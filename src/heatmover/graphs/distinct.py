@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._typing import FloatArray, Int64, Intp
+from heatmover._base.types import FloatArray, Int64, Intp
 
 __all__ = ["distinct_points", "draw_by_mass", "gather_masses", "mixed", "order_of_nodes"]
 

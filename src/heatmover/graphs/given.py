@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._typing import Float64, Int64, Intp
-from heatmover._validation import check_finite, check_integer, check_matrix, check_real, check_sparse
-from heatmover._words import counted, verb
+from heatmover._base.types import Float64, Int64, Intp
+from heatmover._base.validation import check_finite, check_integer, check_matrix, check_real, check_sparse
+from heatmover._base.words import counted, verb
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs.neighbors import Neighbors, Search, middle_of_rows
 from heatmover.graphs.partition import TIE

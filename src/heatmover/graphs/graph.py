@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._files import plain
-from heatmover._typing import Bool, FloatArray, Int32, Intp
-from heatmover._validation import (
+from heatmover._base.files import plain
+from heatmover._base.storage import Record
+from heatmover._base.storage.record import matrix_record
+from heatmover._base.types import Bool, FloatArray, Int32, Intp
+from heatmover._base.validation import (
     RandomState,
     check_finite,
     check_integer,
@@ -28,7 +30,7 @@ from heatmover._validation import (
     check_threads,
     check_truth,
 )
-from heatmover._words import counted, part_of
+from heatmover._base.words import counted, part_of
 from heatmover.errors import GraphWarning, InvalidInputError, argument
 from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.given import given_neighbors
@@ -45,8 +47,6 @@ from heatmover.graphs.metrics import find_metric
 from heatmover.graphs.neighbors import SEARCHES, Neighbors, k_nearest, within_radius
 from heatmover.graphs.recognition import looks_like_distances
 from heatmover.graphs.spectrum import bipartite
-from heatmover.storage import Record
-from heatmover.storage.record import matrix_record
 
 if TYPE_CHECKING:
     from heatmover.graphs.diagnosis import Diagnosis

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._typing import Float64, Int64
-from heatmover._validation import check_integer, check_number
-from heatmover._words import counted
+from heatmover._base.types import Float64, Int64
+from heatmover._base.validation import check_integer, check_number
+from heatmover._base.words import counted
 from heatmover.errors import InvalidInputError
 
 __all__ = ["grid_affinity"]

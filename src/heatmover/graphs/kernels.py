@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._typing import Float64
-from heatmover._validation import check_number, check_option
+from heatmover._base.types import Float64
+from heatmover._base.validation import check_number, check_option
 
 __all__ = [
     "KERNELS",

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._files import plain
-from heatmover._typing import Float64, FloatArray, Int64
-from heatmover._validation import (
+from heatmover._base.files import plain
+from heatmover._base.storage import Record
+from heatmover._base.types import Float64, FloatArray, Int64
+from heatmover._base.validation import (
     LabelNames,
     RandomState,
     as_array,
@@ -22,14 +23,13 @@ from heatmover._validation import (
     check_random_state,
     check_threads,
 )
-from heatmover._words import counted
+from heatmover._base.words import counted
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.centers import ITERATIONS, CenterSearch, k_means
 from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.graph import Graph, check_points
 from heatmover.graphs.kernels import Bandwidth, KernelName
 from heatmover.measures import Measures, distinct_labels, measures_from_weights
-from heatmover.storage import Record
 
 __all__ = ["Histograms", "Landmarks", "find_landmarks"]
 

@@ -12,9 +12,9 @@ from typing import final
 
 import numpy as np
 
-from heatmover._typing import Bool, Float64
-from heatmover._validation import check_option
-from heatmover._words import counted, verb
+from heatmover._base.types import Bool, Float64
+from heatmover._base.validation import check_option
+from heatmover._base.words import counted, verb
 from heatmover.errors import InvalidInputError, argument
 
 __all__ = ["METRICS", "Metric", "find_metric"]

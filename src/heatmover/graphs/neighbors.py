@@ -10,9 +10,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.spatial import cKDTree
 
-from heatmover._typing import Float64, Int64, Intp
-from heatmover._validation import check_threads
-from heatmover._words import counted
+from heatmover._base.types import Float64, Int64, Intp
+from heatmover._base.validation import check_threads
+from heatmover._base.words import counted
 from heatmover.graphs.distinct import mixed
 from heatmover.graphs.kernels import narrow
 from heatmover.graphs.partition import TIE, Partition, Probe, least_recall

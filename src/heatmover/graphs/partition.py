@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from heatmover._threads import in_threads, one_blas_thread
-from heatmover._typing import Float64, Int32, Int64, Intp
+from heatmover._base.threads import in_threads, one_blas_thread
+from heatmover._base.types import Float64, Int32, Int64, Intp
 from heatmover.graphs.centers import CenterSearch, move_centers
 
 __all__ = ["EXACT", "TIE", "NeighborLists", "Partition", "Probe", "SearchPlan", "least_recall"]
@@ -331,7 +331,7 @@ class Partition:
 
     def search_everywhere(self, rows: Int64, k: int, n_threads: int) -> NeighborLists:
         """Compare some points, by their places, with all others."""
-        from heatmover._compiled.neighbors import search_everywhere
+        from heatmover._base.compiled.neighbors import search_everywhere
 
         lists = _empty(rows.size, k)
 
@@ -346,7 +346,7 @@ class Partition:
 
     def k_nearest(self, k: int, plan: SearchPlan, n_threads: int) -> NeighborLists:
         """Find about the k nearest others of each point; all of them if the share is `EXACT` and the parts strict."""
-        from heatmover._compiled.neighbors import search_parts
+        from heatmover._base.compiled.neighbors import search_parts
 
         lists, limits = _empty(len(self.order), k), self._limits(k, plan.share)
 

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._typing import Float64, Intp
+from heatmover._base.types import Float64, Intp
 
 __all__ = ["looks_like_distances"]
 

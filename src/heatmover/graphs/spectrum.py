@@ -10,9 +10,9 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-from heatmover._threads import in_threads, one_blas_thread
-from heatmover._typing import Bool, Float64, Int32
-from heatmover._validation import check_threads
+from heatmover._base.threads import in_threads, one_blas_thread
+from heatmover._base.types import Bool, Float64, Int32
+from heatmover._base.validation import check_threads
 
 __all__ = ["SlowMode", "alternating", "bipartite", "lanczos", "normalise", "relative", "slowest_mode"]
 

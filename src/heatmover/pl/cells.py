@@ -7,18 +7,18 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._typing import Intp
-from heatmover._validation import as_array, check_integer, check_option
-from heatmover._words import counted, quoted
-from heatmover.analysis.cell_types import LEVEL, CellContrast, SampleComposition, annotate, shares_of
-from heatmover.analysis.comparison import Comparison
-from heatmover.analysis.study import Study
+from heatmover._base.types import Intp
+from heatmover._base.validation import as_array, check_integer, check_option
+from heatmover._base.words import counted, quoted
 from heatmover.attribution import Drivers, Explanation, GroupContrast
-from heatmover.drawing.cells import PartBars, arranged, draw_composition, draw_drivers, draw_parts, draw_points
-from heatmover.drawing.heatmap import leaf_order
-from heatmover.drawing.style import TYPE_COLORS, DrawnVariable, new_axes, shortened
 from heatmover.errors import InvalidInputError
 from heatmover.pl.plots import read_data
+from heatmover.study.cell_types import LEVEL, CellContrast, SampleComposition, annotate, shares_of
+from heatmover.study.comparison import Comparison
+from heatmover.study.drawing.cells import PartBars, arranged, draw_composition, draw_drivers, draw_parts, draw_points
+from heatmover.study.drawing.heatmap import leaf_order
+from heatmover.study.drawing.style import TYPE_COLORS, DrawnVariable, new_axes, shortened
+from heatmover.study.study import Study
 from heatmover.tl.layout import KEY, composed, unpack
 
 __all__ = ["abundance_state", "composition", "drivers", "explanation"]

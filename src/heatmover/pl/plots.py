@@ -8,20 +8,20 @@ from typing import Any, final
 
 import numpy as np
 
-from heatmover._typing import Bool, Float64
-from heatmover._validation import RandomState, as_array, check_option
-from heatmover._words import counted, find, quoted
-from heatmover.analysis.comparison import Comparison
-from heatmover.analysis.study import Study
+from heatmover._base.types import Bool, Float64
+from heatmover._base.validation import RandomState, as_array, check_option
+from heatmover._base.words import counted, find, quoted
 from heatmover.diffusion.scales import MIXED
-from heatmover.drawing import style as picture
-from heatmover.drawing.heatmap import draw_heatmap
-from heatmover.drawing.map import SampleMap, axis_labels
-from heatmover.drawing.style import FAINT, INK, QUIET, DrawnVariable, Palette, new_axes, read_variable
 from heatmover.errors import InvalidInputError
-from heatmover.manifold import classical_scaling, diffusion_map, phate, umap
-from heatmover.manifold import smoothness as test_smoothness
+from heatmover.statistics.manifold import classical_scaling, diffusion_map, phate, umap
+from heatmover.statistics.manifold import smoothness as test_smoothness
 from heatmover.statistics.permutations import TestResult
+from heatmover.study.comparison import Comparison
+from heatmover.study.drawing import style as picture
+from heatmover.study.drawing.heatmap import draw_heatmap
+from heatmover.study.drawing.map import SampleMap, axis_labels
+from heatmover.study.drawing.style import FAINT, INK, QUIET, DrawnVariable, Palette, new_axes, read_variable
+from heatmover.study.study import Study
 from heatmover.tl import samples
 from heatmover.tl.layout import KEY, MAPS, scale_summary
 

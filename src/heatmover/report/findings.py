@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from heatmover._words import counted, listed, percent, unused, verb
-from heatmover.analysis.cell_types import CellContrast
-from heatmover.analysis.comparison import Comparison
-from heatmover.analysis.examination import LEVEL, Finding
-from heatmover.analysis.study import Study
+from heatmover._base.words import counted, listed, percent, unused, verb
 from heatmover.embedding import DiffusionEMD
 from heatmover.report.markup import shortened
 from heatmover.statistics import DesignResult, TestResult
-from heatmover.tables import table_text
+from heatmover.study.cell_types import CellContrast
+from heatmover.study.comparison import Comparison
+from heatmover.study.examination import LEVEL, Finding
+from heatmover.study.study import Study
+from heatmover.study.tables import table_text
 
 __all__ = ["BEFORE", "cautions", "findings_table", "methods", "references", "row", "term_rows", "terms_table"]
 

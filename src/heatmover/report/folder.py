@@ -15,14 +15,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from heatmover._files import lock_file, plain, sync, try_lock
-from heatmover._progress import SILENT, Progress
-from heatmover._validation import check_extra, import_extra
-from heatmover._words import quoted_path
-from heatmover.analysis.study import Study
+from heatmover._base.files import lock_file, plain, sync, try_lock
+from heatmover._base.progress import SILENT, Progress
+from heatmover._base.validation import check_extra, import_extra
+from heatmover._base.words import quoted_path
 from heatmover.errors import InvalidInputError, argument
 from heatmover.report.page import cell_type_table, composition_table, driver_rows, write_report
-from heatmover.tables import write_table
+from heatmover.study.study import Study
+from heatmover.study.tables import write_table
 
 __all__ = [
     "CELL_TYPES",
@@ -262,7 +262,7 @@ def write_results(
     Parameters
     ----------
     study
-        From `heatmover.analysis.study.study_cohort`.
+        From `heatmover.study.study.study_cohort`.
     folder
         That of `result_folder`.
     command
@@ -359,7 +359,7 @@ def _fingerprint(path: Path) -> dict[str, Any]:
 
 
 def _draw(study: Study, variable: str, path: Path) -> None:
-    from heatmover.drawing.style import save
+    from heatmover.study.drawing.style import save
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a letter that the font lacks is drawn as a box

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from heatmover._files import replacing
-from heatmover._typing import Bool, Float64
-from heatmover._validation import check_integer
-from heatmover._version import __version__
-from heatmover._words import counted, percent
+from heatmover._base.files import replacing
+from heatmover._base.types import Bool, Float64
+from heatmover._base.validation import check_integer
+from heatmover._base.version import __version__
+from heatmover._base.words import counted, percent
 from heatmover.atlas import Mapped
-from heatmover.drawing.map import MOST_NAMES, place_names
-from heatmover.drawing.style import COLORS, MISSING, NAME_LETTERS, NEAR_TO_FAR, DrawnVariable, read_variable
 from heatmover.report.markup import fill, number, shortened, static
+from heatmover.study.drawing.map import MOST_NAMES, place_names
+from heatmover.study.drawing.style import COLORS, MISSING, NAME_LETTERS, NEAR_TO_FAR, DrawnVariable, read_variable
 
 __all__ = ["render_mapped", "report_mapped"]
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._files import plain
-from heatmover._typing import Float64
-from heatmover._validation import import_extra
-from heatmover._words import counted
+from heatmover._base.files import plain
+from heatmover._base.types import Float64
+from heatmover._base.validation import import_extra
+from heatmover._base.words import counted
 
 __all__ = ["digest", "fill", "legal_script", "number", "packed", "rounded", "script_json", "shortened", "static"]
 

@@ -15,19 +15,11 @@ from typing import Any, final
 
 import numpy as np
 
-from heatmover._files import plain, replacing
-from heatmover._typing import Float64, Int64
-from heatmover._validation import import_extra
-from heatmover._words import counted, naturally
-from heatmover.analysis.cautions import named_floors, pair_counts
-from heatmover.analysis.cell_types import LEVEL, CellContrast, CellType, SampleComposition
-from heatmover.analysis.comparison import Comparison, Intervals
-from heatmover.analysis.study import Study, study_comparison
-from heatmover.analysis.variables import kind_of, label
-from heatmover.drawing.heatmap import leaf_order
-from heatmover.drawing.style import NEAR_TO_FAR, NUMBER_AND_STATE, TYPE_COLORS
+from heatmover._base.files import plain, replacing
+from heatmover._base.types import Float64, Int64
+from heatmover._base.validation import import_extra
+from heatmover._base.words import counted, naturally
 from heatmover.errors import InvalidInputError
-from heatmover.manifold import classical_scaling, diffusion_map
 from heatmover.measures import is_missing
 from heatmover.report.findings import (
     BEFORE,
@@ -40,7 +32,15 @@ from heatmover.report.findings import (
     terms_table,
 )
 from heatmover.report.markup import digest, fill, legal_script, number, packed, rounded, script_json, shortened, static
-from heatmover.tables import table_text
+from heatmover.statistics.manifold import classical_scaling, diffusion_map
+from heatmover.study.cautions import named_floors, pair_counts
+from heatmover.study.cell_types import LEVEL, CellContrast, CellType, SampleComposition
+from heatmover.study.comparison import Comparison, Intervals
+from heatmover.study.drawing.heatmap import leaf_order
+from heatmover.study.drawing.style import NEAR_TO_FAR, NUMBER_AND_STATE, TYPE_COLORS
+from heatmover.study.study import Study, study_comparison
+from heatmover.study.tables import table_text
+from heatmover.study.variables import kind_of, label
 
 __all__ = [
     "PARTS",
@@ -104,7 +104,7 @@ class Section:
         Key of the section that a further section follows.
     tables
         What the section's buttons save, by the names of the files without their ending: CSV, see
-        `heatmover.tables.table_text`. The names are lower-case letters.
+        `heatmover.study.tables.table_text`. The names are lower-case letters.
     picture
         Whether the page's script knows how to save the section's picture, and buttons offer it.
 
@@ -599,7 +599,7 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
     Parameters
     ----------
     study
-        From `heatmover.analysis.study.study_cohort` or `heatmover.analysis.study.study_comparison`.
+        From `heatmover.study.study.study_cohort` or `heatmover.study.study.study_comparison`.
     title
         Heading of the page; default the name of the input.
     extra_sections
@@ -613,7 +613,7 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
     Examples
     --------
     >>> import heatmover as hm
-    >>> from heatmover.analysis.study import study_comparison
+    >>> from heatmover.study.study import study_comparison
     >>> data = hm.datasets.cohort(8, cells_per_sample=40)
     >>> page = render(study_comparison(hm.compare(data.points, data.labels)), title="Eight <samples>")
     >>> "<h1>Eight &lt;samples&gt;</h1>" in page
@@ -687,7 +687,7 @@ def write_report(
     Parameters
     ----------
     study
-        From `heatmover.analysis.study.study_cohort` or `heatmover.analysis.study.study_comparison`.
+        From `heatmover.study.study.study_cohort` or `heatmover.study.study.study_comparison`.
     path
         Where to; a file that is there already is replaced. The new one appears complete or not at all.
     title, extra_sections
@@ -697,7 +697,7 @@ def write_report(
     --------
     >>> import pathlib, tempfile
     >>> import heatmover as hm
-    >>> from heatmover.analysis.study import study_comparison
+    >>> from heatmover.study.study import study_comparison
     >>> data = hm.datasets.cohort(8, cells_per_sample=40)
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "report.html"
     >>> write_report(study_comparison(hm.compare(data.points, data.labels)), path)
@@ -731,7 +731,7 @@ def report_comparison(
     path, title, extra_sections
         As in `write_report`.
     variables, blocks, cells, n_permutations, random_state
-        As in `heatmover.analysis.study.study_comparison`.
+        As in `heatmover.study.study.study_comparison`.
 
     Returns
     -------

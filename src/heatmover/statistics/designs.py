@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._readonly import ReadOnlyArrays
-from heatmover._threads import by_one_blas_thread
-from heatmover._typing import Bool, Float64, Int64
-from heatmover._validation import LabelNames, RandomState, check_option, check_word, import_extra
-from heatmover._words import counted, distinct, find, listed, quoted
+from heatmover._base.readonly import ReadOnlyArrays
+from heatmover._base.threads import by_one_blas_thread
+from heatmover._base.types import Bool, Float64, Int64
+from heatmover._base.validation import LabelNames, RandomState, check_option, check_word, import_extra
+from heatmover._base.words import counted, distinct, find, listed, quoted
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 from heatmover.statistics.permutations import Restriction, by_blocks, permute, probability, restrict

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-from heatmover._readonly import ReadOnlyArrays
-from heatmover._threads import in_threads, one_blas_thread
-from heatmover._typing import Float64, Int64
-from heatmover._validation import RandomState, check_integer, check_random_state, check_threads
-from heatmover._words import counted
+from heatmover._base.readonly import ReadOnlyArrays
+from heatmover._base.threads import in_threads, one_blas_thread
+from heatmover._base.types import Float64, Int64
+from heatmover._base.validation import RandomState, check_integer, check_random_state, check_threads
+from heatmover._base.words import counted
 from heatmover.errors import InvalidInputError
 from heatmover.statistics.samples import check_labels
 

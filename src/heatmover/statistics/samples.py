@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._typing import Float64, Int64
-from heatmover._validation import ALL_DISTANCES, LabelNames, as_array, check_integer, check_matrix
+from heatmover._base.types import Float64, Int64
+from heatmover._base.validation import ALL_DISTANCES, LabelNames, as_array, check_integer, check_matrix
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 

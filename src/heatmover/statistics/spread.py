@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from heatmover._threads import in_threads, one_blas_thread
-from heatmover._typing import Float64, Int64
-from heatmover._validation import check_threads
+from heatmover._base.threads import in_threads, one_blas_thread
+from heatmover._base.types import Float64, Int64
+from heatmover._base.validation import check_threads
 
 __all__ = ["Scores", "score_distances", "spatial_medians"]
 

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._threads import by_one_blas_thread
-from heatmover._typing import Float64, Int64
-from heatmover._validation import RandomState
-from heatmover._words import counted
+from heatmover._base.threads import by_one_blas_thread
+from heatmover._base.types import Float64, Int64
+from heatmover._base.validation import RandomState
+from heatmover._base.words import counted
 from heatmover.errors import InvalidInputError
 from heatmover.statistics.designs import (
     DEPENDENT,
@@ -549,7 +549,7 @@ def _squared_correlations(weights: Float64, norm: float, rows: Float64) -> Float
     with the differences of numbers is the same before these are centred.
     """
     # Here, because numba takes a while to import.
-    from heatmover._compiled.l1 import NUMBER_ROWS, add_weighed_differences
+    from heatmover._base.compiled.l1 import NUMBER_ROWS, add_weighed_differences
 
     padded = np.empty((-(-len(rows) // NUMBER_ROWS) * NUMBER_ROWS, rows.shape[1]))  # one layout, which compiles once
     padded[: len(rows)], padded[len(rows) :] = rows, rows[-1]

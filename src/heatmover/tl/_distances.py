@@ -10,10 +10,9 @@ from typing import Any, Literal
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._typing import Int32
-from heatmover._validation import check_sparse
-from heatmover._words import counted, find, listed, quoted, verb
-from heatmover.analysis.comparison import Units, compare
+from heatmover._base.types import Int32
+from heatmover._base.validation import check_sparse
+from heatmover._base.words import counted, find, listed, quoted, verb
 from heatmover.cohort import read_cohort
 from heatmover.cohort.formats.anndata import DEFAULT_REPRESENTATION
 from heatmover.cohort.read import MOST_COLUMNS
@@ -21,6 +20,7 @@ from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.measures import Measures, measures_from_labels
+from heatmover.study.comparison import Units, compare
 from heatmover.tl.layout import check_target, names_to_store, pack, read_labels, write
 
 __all__ = ["sample_distances"]

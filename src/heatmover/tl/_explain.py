@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from heatmover._validation import LabelNames, check_integer
-from heatmover._words import counted, find, find_all, quoted
-from heatmover.analysis.cell_types import Annotation, CellContrast, CellMasses, annotate, contrast_cells
-from heatmover.analysis.comparison import Comparison, compare, in_units
-from heatmover.analysis.examination import label
-from heatmover.analysis.parameters import COMPARED
+from heatmover._base.validation import LabelNames, check_integer
+from heatmover._base.words import counted, find, find_all, quoted
 from heatmover.attribution import GroupContrast, explain_groups
 from heatmover.attribution.contrast import choose_groups, first_of_order
-from heatmover.calibration import Calibration, Curve
 from heatmover.cohort.samples import factorize
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
 from heatmover.measures import Measures, is_missing, measures_from_weights
+from heatmover.study.cell_types import Annotation, CellContrast, CellMasses, annotate, contrast_cells
+from heatmover.study.comparison import Comparison, compare, in_units
+from heatmover.study.examination import label
+from heatmover.study.parameters import COMPARED
 from heatmover.tl._distances import _from_neighbors, _from_representation
 from heatmover.tl.layout import KEY, Labels, check_anndata, check_stored, read_labels, unpack
+from heatmover.transport.calibration import Calibration, Curve
 
 __all__ = ["explain"]
 
@@ -98,7 +98,7 @@ def explain(
         Where landmarks stood for the cells, a cell has the values of its landmark. Cells that were not drawn, with
         ``equal_cells``, have NaN. ``.uns[key]["explain"]``, or
         ``.uns[key][key_added]`` if that was given, holds ``"params"``, ``"distance"`` between the means of the groups
-        and, with ``annotation``, ``"types"``: a DataFrame with a row for each type, see `heatmover.analysis.CellType`;
+        and, with ``annotation``, ``"types"``: a DataFrame with a row for each type, see `heatmover.study.CellType`;
         with ``features`` also ``"drivers"``, with a row for each type and feature, see `heatmover.attribution.Drivers`.
         ``"no_calls"`` says why all q-values are 1 where so few samples cannot reach a p-value of 0.05.
 

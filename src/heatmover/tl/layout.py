@@ -12,15 +12,15 @@ from typing import Any, final
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._typing import Float64, Int32, Int64, Intp
-from heatmover._validation import check_integer, check_option, import_extra
-from heatmover._version import __version__
-from heatmover._words import counted, distinct, find, quoted
-from heatmover.analysis.cell_types import SampleComposition, annotate, shares_of
-from heatmover.analysis.comparison import Comparison
+from heatmover._base.types import Float64, Int32, Int64, Intp
+from heatmover._base.validation import check_integer, check_option, import_extra
+from heatmover._base.version import __version__
+from heatmover._base.words import counted, distinct, find, quoted
 from heatmover.cohort.samples import SampleTable
 from heatmover.errors import InvalidInputError, argument
-from heatmover.manifold import classical_scaling, diffusion_map, phate, sample_graph, umap
+from heatmover.statistics.manifold import classical_scaling, diffusion_map, phate, sample_graph, umap
+from heatmover.study.cell_types import SampleComposition, annotate, shares_of
+from heatmover.study.comparison import Comparison
 
 __all__ = [
     "KEY",

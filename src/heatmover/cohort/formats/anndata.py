@@ -17,8 +17,8 @@ from typing import Any, final
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._validation import check_sparse, import_extra
-from heatmover._words import counted, distinct, find, find_all, listed, quoted, quoted_path
+from heatmover._base.validation import check_sparse, import_extra
+from heatmover._base.words import counted, distinct, find, find_all, listed, quoted, quoted_path
 from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, Reader, as_float, spans, without_copies
 from heatmover.errors import InvalidInputError, argument
 

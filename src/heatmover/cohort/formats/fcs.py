@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple, final
 import numpy as np
 from scipy.special import lambertw
 
-from heatmover._typing import Float64
-from heatmover._validation import check_number, import_extra
-from heatmover._words import counted, distinct, find, find_all, listed, quoted, readable
+from heatmover._base.types import Float64
+from heatmover._base.validation import check_number, import_extra
+from heatmover._base.words import counted, distinct, find, find_all, listed, quoted, readable
 from heatmover.cohort.formats.tables import check_memory_for
 from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, Reader, spans
 from heatmover.errors import InvalidInputError, Sentence, argument

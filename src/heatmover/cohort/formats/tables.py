@@ -16,9 +16,9 @@ from typing import IO, Any, cast, final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._typing import Float64
-from heatmover._validation import import_extra
-from heatmover._words import counted, distinct, find, find_all, listed, quoted, quoted_path
+from heatmover._base.types import Float64
+from heatmover._base.validation import import_extra
+from heatmover._base.words import counted, distinct, find, find_all, listed, quoted, quoted_path
 from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, NotFeatures, Numbers, Reader, as_float
 from heatmover.cohort.samples import Mixture
 from heatmover.errors import InvalidInputError, argument

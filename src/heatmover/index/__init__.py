@@ -1,9 +1,0 @@
-"""Search among stored measures: the nearest, exactly or approximately, in memory or on disk."""
-
-from heatmover.index.index import MeasureIndex, Nearest, Within, exact_emd
-
-__all__ = ["MeasureIndex", "Nearest", "Within", "exact_emd"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

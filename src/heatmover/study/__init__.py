@@ -1,0 +1,50 @@
+"""Studies: samples compared, their variables examined, and how it was done, whatever compares."""
+
+from heatmover.study.batches import Alignment, align_batches
+from heatmover.study.cell_types import (
+    CellContrast,
+    CellType,
+    SampleComposition,
+    annotate,
+    cluster_cells,
+    contrast_cells,
+)
+from heatmover.study.comparison import Comparison, Intervals, compare
+from heatmover.study.design_check import DesignRemark, check_design
+from heatmover.study.examination import Finding, Pairs, examine
+from heatmover.study.landmarking import LandmarkAgreement, landmark_agreement
+from heatmover.study.parameters import StudyParameters
+from heatmover.study.study import Compared, Comparer, InMemory, Study, StudyRecord, study_cohort, study_comparison
+
+__all__ = [
+    "Alignment",
+    "CellContrast",
+    "CellType",
+    "Compared",
+    "Comparer",
+    "Comparison",
+    "DesignRemark",
+    "Finding",
+    "InMemory",
+    "Intervals",
+    "LandmarkAgreement",
+    "Pairs",
+    "SampleComposition",
+    "Study",
+    "StudyParameters",
+    "StudyRecord",
+    "align_batches",
+    "annotate",
+    "check_design",
+    "cluster_cells",
+    "compare",
+    "contrast_cells",
+    "examine",
+    "landmark_agreement",
+    "study_cohort",
+    "study_comparison",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,579 @@
+"""`check_design`: what a table of samples can and cannot tell, before anything is compared.
+
+Which variable ties samples together, which are the same for all samples of a patient, which cannot be told from each
+other, and how each is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from scipy.special import chdtrc, fdtrc
+
+from heatmover._base.types import Bool, Float64, Intp
+from heatmover._base.words import counted, distinct, listed, naturally, percent, quoted, verb
+from heatmover.errors import InvalidInputError, Sentence, argument
+from heatmover.measures import is_missing
+from heatmover.statistics.metrics import centered_ranks
+from heatmover.study.variables import FEWEST_NUMBERS, as_groups, as_numbers, check_readings, kind_of, label
+
+__all__ = ["DesignRemark", "check_design", "design_notes"]
+
+Kind = Literal[
+    "confounded", "alias", "pseudo-replicated", "paired", "block", "nested", "partly confounded", "reading", "constant"
+]  # fmt: skip
+
+# Names of those who give samples, and of what happens to samples in the laboratory; and of what is known of either.
+GIVERS = re.compile(
+    r"patient|donor|subject|individual|participant|person|volunteer|mouse|animal|litter|twin|famil|^ind(iv)?$|^pair(_?id)?$"
+)
+NUISANCES = re.compile(
+    r"batch|plate|^run|[_ ]run|lane|chip|pool|^site|cent(er|re)|operator|instrument|machine|sequenc|chemistry|"
+    r"^kit|^lab$|hospital|processing|library"
+)
+OF_GIVERS = re.compile(
+    r"type|group|class|status|condition|tissue|source|sex|age$|stage|treat|disease|date|time|response"
+)
+IDENTIFIERS = re.compile(r"(^|[_ .-])(id|number|no|nr|code)$")
+# A variable that nobody calls a patient ties samples together if it has so many values, of so few samples each.
+FEWEST_GIVERS, MOST_OF_A_GIVER = 6, 4
+FEWEST_SAMPLES = 4
+# How strong and how sure an association must be to be told: Cramér's V of 0.5 is 9 of 12 samples against 3 of 12.
+STRONG_GROUPS, STRONG_SPREAD, STRONG_NUMBERS = 0.5, 0.3, 0.7
+SURE = 0.01
+# Numbers that rise and fall together to so many digits are one number.
+ONE_NUMBER = 1 - 1e-9
+# Pairs of variables are looked at; a table of thousands of columns is no design.
+MOST_VARIABLES = 100
+PAIRS_SHOWN = 3
+
+
+class DesignRemark(NamedTuple):
+    """Something that a table of samples says of a design.
+
+    Attributes
+    ----------
+    kind
+        ``"confounded"``: no adjustment can separate the variables. ``"alias"``: they are one test.
+        ``"pseudo-replicated"``: the same in all samples of a patient. ``"paired"``, ``"block"``: a variable that ties
+        samples together. ``"nested"``: one divides the groups of the other. ``"partly confounded"``: they go together.
+        ``"reading"``: numbers that may be groups, or the reverse. ``"constant"``: nothing to test.
+    variables
+        Names of the variables that it is about.
+    sentence
+        In words.
+    strength
+        Of what is partly confounded, from 0 to 1: Cramér's V, the share of the spread of a number, or the size of a
+        rank correlation. Else None.
+
+    Examples
+    --------
+    >>> check_design({"batch": list("aabb"), "condition": list("xxyy")})[0].kind
+    'confounded'
+    """
+
+    kind: Kind
+    variables: tuple[str, ...]
+    sentence: Sentence
+    strength: float | None = None
+
+
+class _Column(NamedTuple):
+    """One variable: what it is, the group of each sample (-1 for none) and, of numbers, these (NaN for none).
+
+    ``tested_as`` differs from ``kind`` for numbers that name patients or batches, which a test takes for numbers.
+    """
+
+    name: str
+    kind: Literal["groups", "number"]
+    tested_as: Literal["groups", "number"]
+    codes: Intp
+    groups: tuple[str, ...]
+    numbers: Float64 | None
+
+    @property
+    def known(self) -> Bool:
+        return np.asarray(self.codes >= 0)
+
+    @property
+    def sizes(self) -> Intp:
+        return np.bincount(self.codes[self.known], minlength=len(self.groups))
+
+
+def check_design(
+    variables: Mapping[str, Sequence[object]] | Any,
+    *,
+    block: str | Sequence[str] | None = None,
+    numeric: Collection[str] = (),
+    categorical: Collection[str] = (),
+) -> tuple[DesignRemark, ...]:
+    """Tell what a table of samples says of the design, the gravest first.
+
+    Parameters
+    ----------
+    variables
+        Values ``(n_samples,)`` by name: a mapping or a DataFrame, of which the first 100 are looked at. Missing values
+        are left out, pair by pair of variables.
+    block
+        Names of the variables that are known to tie samples together; nothing is said of them again.
+    numeric, categorical
+        As in `examine`.
+
+    Examples
+    --------
+    >>> table = {"donor": ["d1", "d1", "d2", "d2", "d3", "d3"], "stimulated": ["no", "yes"] * 3, "sex": list("ffmmff")}
+    >>> for remark in check_design(table):
+    ...     print(remark.kind, "-", remark.sentence)
+    pseudo-replicated - 'sex' is the same in all samples of each 'donor': 6 samples are 3 independent ones...
+    paired - Each 'donor' has one sample of every group of 'stimulated': the samples are paired, and block='donor' ...
+    """
+    return tuple(_looked(variables, block, numeric, categorical))
+
+
+def design_notes(
+    variables: Any,
+    chosen: Sequence[str],
+    *,
+    blocks: Mapping[str, Sequence[object]] | Sequence[object] | None = None,
+    adjust: Collection[str] = (),
+    numeric: Collection[str] = (),
+    categorical: Collection[str] = (),
+) -> Iterator[Sentence]:
+    """Yield what a study of some variables should say of its design, in sentences.
+
+    Parameters
+    ----------
+    variables, numeric, categorical
+        As in `check_design`.
+    chosen
+        The variables that are examined, the most important first.
+    blocks
+        What ties samples together, ``(n_samples,)``, or several of these by name.
+    adjust
+        Variables that the study adjusts for.
+
+    Examples
+    --------
+    >>> table = {"patient": list("aabbccdd"), "sex": list("ffmmffmm"), "day": ["1", "2"] * 4}
+    >>> list(design_notes(table, ["sex"]))
+    ["'sex' is the same in all samples of each 'patient': 8 samples are 4 independent ones..."]
+    >>> list(design_notes(table, ["day"]))
+    ["Each 'patient' has one sample of every group of 'day': the samples are paired, and block='patient' compares ..."]
+    >>> list(design_notes(table, ["day"], blocks=table["patient"]))
+    []
+    """
+    first, examined, together = set(chosen[:1]), set(chosen), list[DesignRemark]()
+    given = [] if blocks is None else blocks.values() if isinstance(blocks, Mapping) else [blocks]
+    tied = [_column("block", list(values), (), ("block",)) for values in given]
+    same = [
+        str(name) for name in variables
+        if any(_alike(_column(str(name), list(variables[name]), (), (str(name),)), each) for each in tied)
+    ]  # fmt: skip
+    for remark in _looked(variables, same, numeric, categorical, examined):
+        about = set(remark.variables)
+        if remark.kind == "partly confounded":
+            if about & examined and not about & set(adjust):
+                together.append(remark)
+        elif remark.kind != "constant" and (
+            about <= examined
+            if remark.kind in ("alias", "nested", "reading")
+            else about & examined or remark.kind == "block"
+        ):
+            yield remark.sentence
+    together.sort(key=lambda remark: not first & set(remark.variables))
+    yield from (remark.sentence for remark in together[:PAIRS_SHOWN])
+    if len(together) > PAIRS_SHOWN:
+        more = counted(len(together) - PAIRS_SHOWN, "more pair")
+        yield Sentence(f"{more} of variables {verb(len(together) - PAIRS_SHOWN, 'is', 'are')} associated.")
+
+
+def _looked(
+    variables: Any,
+    block: str | Sequence[str] | None,
+    numeric: Collection[str],
+    categorical: Collection[str],
+    examined: Collection[str] | None = None,
+) -> Iterator[DesignRemark]:
+    check_readings(numeric, categorical)
+    # Any text: what a file calls its columns is no reason to refuse it.
+    names = [str(name) for name in variables]
+    distinct(names, "names of variables", "1 and '1' read the same")
+    keys = dict(zip(names, variables, strict=True))
+    columns = [_column(name, list(variables[keys[name]]), numeric, categorical) for name in names[:MOST_VARIABLES]]
+    if len({column.codes.size for column in columns}) > 1:
+        raise InvalidInputError("variables of equally many samples", "different numbers of values")
+    blocks = {block} if isinstance(block, str) else set(block or ())
+    return _remarks(columns, blocks, {*numeric, *categorical}, examined)
+
+
+def _column(name: str, values: list[Any], numeric: Collection[str], categorical: Collection[str]) -> _Column:
+    values = as_numbers(name, values) if name in numeric else values
+    known = [value for value in values if not is_missing(value)]
+    tested_as = "groups" if name in categorical else kind_of(known, numeric=name in numeric)
+    if tested_as == "groups" or (name not in numeric and _names_something(name, known)):
+        groups = as_groups(values)
+        names = naturally({group for group in groups if group is not None})
+        place = {group: code for code, group in enumerate(names)}
+        codes = np.array([-1 if group is None else place[group] for group in groups], dtype=np.intp)
+        return _Column(name, "groups", tested_as, codes, tuple(names), None)
+    numbers = np.array([np.nan if is_missing(value) else float(value) for value in values])
+    there = ~np.isnan(numbers)
+    different, codes = np.unique(numbers[there], return_inverse=True)
+    every = np.full(len(values), -1, dtype=np.intp)
+    every[there] = codes
+    finite = np.where(np.isfinite(numbers), numbers, np.nan)
+    return _Column(name, "number", "number", every, tuple(map(label, different.tolist())), finite)
+
+
+def _names_something(name: str, known: Sequence[Any]) -> bool:
+    """Tell whether whole numbers are the names of patients, batches and the like."""
+    whole = all(
+        isinstance(value, int | np.integer) or (isinstance(value, float) and value.is_integer()) for value in known
+    )
+    return bool(known) and whole and (_gives(name) or _disturbs(name) or bool(IDENTIFIERS.search(name.lower())))
+
+
+def _gives(name: str) -> bool:
+    return bool(GIVERS.search(name.lower())) and not OF_GIVERS.search(name.lower())
+
+
+def _disturbs(name: str) -> bool:
+    return bool(NUISANCES.search(name.lower()))
+
+
+def _remarks(
+    columns: Sequence[_Column], blocks: set[str], read: set[str], examined: Collection[str] | None
+) -> Iterator[DesignRemark]:
+    tested = [column for column in columns if len(column.groups) > 1 and _repeats(column)]
+    givers = [column for column in tested if column.name not in blocks and _is_giver(column)]
+    others = [column for column in tested if column not in givers and column.name not in blocks]
+    classes, aliases = _classes(others)
+    nested = list(_nested(classes))
+    yield from _sole_givers(givers, others)
+    yield from sorted(aliases, key=lambda remark: remark.kind != "confounded")
+    yield from (remark for remark in nested if remark.kind == "confounded")
+    for giver in givers:
+        yield from _of_giver(giver, others, examined)
+    yield from (remark for remark in nested if remark.kind == "nested")
+    apart = {remark.variables for remark in nested}
+    yield from sorted(_together(classes, givers, apart), key=lambda remark: -(remark.strength or 0))
+    for column in columns:
+        if column.name not in read | blocks:
+            yield from _reading(column)
+        if len(column.groups) == 1:
+            yield _remark("constant", (column.name,), f"{quoted(column.name)} is the same in all samples.")
+
+
+def _remark(kind: Kind, names: Sequence[str], text: str, strength: float | None = None) -> DesignRemark:
+    return DesignRemark(kind, tuple(names), Sentence(text), strength)
+
+
+def _repeats(column: _Column) -> bool:
+    """Tell whether a variable is more than a name for each sample."""
+    return column.kind == "number" or int(column.sizes.max()) > 1
+
+
+def _is_giver(column: _Column) -> bool:
+    if column.kind == "number" or not column.known.all():
+        return False
+    small = column.sizes.min() >= 2 and column.sizes.max() <= MOST_OF_A_GIVER and len(column.groups) >= FEWEST_GIVERS
+    return _gives(column.name) or (bool(small) and not _disturbs(column.name))
+
+
+def _determines(first: _Column, second: _Column) -> bool:
+    """Tell whether all samples of each group of the first variable are alike in the second, where both are known."""
+    both = first.known & second.known
+    codes = first.codes[both]
+    pairs = np.unique(codes * len(second.groups) + second.codes[both]).size
+    return bool(pairs == np.unique(codes).size)
+
+
+def _shared(first: _Column, second: _Column) -> bool:
+    """Tell whether two variables vary in the samples where both are known."""
+    both = first.known & second.known
+    levels = [np.unique(each.codes[both]).size for each in (first, second)]
+    return int(both.sum()) >= FEWEST_SAMPLES and min(levels) > 1
+
+
+def _classes(columns: Sequence[_Column]) -> tuple[list[_Column], list[DesignRemark]]:
+    """Return one variable of each class that divides the samples alike, and what to say of the others."""
+    classes: list[list[_Column]] = []
+    for column in columns:
+        own = next((members for members in classes if _alike(members[0], column)), None)
+        if own is None:
+            classes.append([column])
+        else:
+            own.append(column)
+    return [members[0] for members in classes], [_alias(members) for members in classes if len(members) > 1]
+
+
+def _alike(first: _Column, second: _Column) -> bool:
+    if first.kind != second.kind or not _shared(first, second):
+        return False
+    if first.kind == "groups":
+        return _determines(first, second) and _determines(second, first)
+    assert first.numbers is not None
+    assert second.numbers is not None
+    both = np.isfinite(first.numbers) & np.isfinite(second.numbers)
+    enough = int(both.sum()) >= FEWEST_SAMPLES
+    return enough and abs(_correlation(first.numbers[both], second.numbers[both])) >= ONE_NUMBER
+
+
+def _alias(members: Sequence[_Column]) -> DesignRemark:
+    names = tuple(member.name for member in members)
+    told = f"{_and(names)} {'divide the samples' if members[0].kind == 'groups' else 'rise and fall'} in the same way"
+    if any(map(_disturbs, names)) and not all(map(_disturbs, names)):
+        either = "either" if len(names) == 2 else "any of them"
+        return _remark(
+            "confounded", names,
+            f"{told}: a difference may be due to {either}, and no adjustment can separate them.",
+        )  # fmt: skip
+    return _remark("alias", names, f"{told}: that is one test, not {len(names)}.")
+
+
+def _sole_givers(givers: Sequence[_Column], others: Sequence[_Column]) -> Iterator[DesignRemark]:
+    """Yield groups that are one patient each: nothing can tell the group from the patient."""
+    for giver in givers:
+        for other in others:
+            if _gives(giver.name) and other.kind == "groups" and _alike(giver, other):
+                yield _remark(
+                    "confounded", (giver.name, other.name),
+                    f"Each group of {quoted(other.name)} is one {quoted(giver.name)}: no test can tell what is due to "
+                    "the group and what to the one who gave the samples.",
+                )  # fmt: skip
+
+
+def _of_giver(giver: _Column, others: Sequence[_Column], examined: Collection[str] | None) -> Iterator[DesignRemark]:
+    """Yield what follows from a variable that ties samples together."""
+    if any(other.kind == "groups" and _alike(giver, other) for other in others):
+        return
+    seen = [other for other in others if examined is None or other.name in examined]
+    constant = [other.name for other in seen if _shared(giver, other) and _determines(giver, other)]
+    paired = [other.name for other in seen if other.kind == "groups" and _is_paired(giver, other)]
+    name, block, n_givers = quoted(giver.name), argument("block", giver.name), len(giver.groups)
+    n_samples = counted(giver.codes.size, "sample")
+    repeated = constant and _gives(giver.name)
+    if repeated:
+        yield _remark(
+            "pseudo-replicated", (giver.name, *constant),
+            f"{_and(constant)} {verb(len(constant), 'is', 'are')} the same in all samples of each {name}: {n_samples} "
+            f"are {n_givers} independent ones, and without {block} a test counts them all, so that its p-value is too "
+            "small.",
+        )  # fmt: skip
+    if paired:
+        yield _remark(
+            "paired", (giver.name, *paired),
+            f"Each {name} has one sample of every group of {_and(paired)}: the samples are paired, and {block} "
+            f"compares them within {name}.",
+        )  # fmt: skip
+    if not paired and not repeated:
+        fewest, most = giver.sizes.min(), giver.sizes.max()
+        each = f"{fewest} each" if fewest == most else f"{fewest} to {most} each"
+        doubt = "" if _gives(giver.name) else ", if these are patients, pairs or the like"
+        yield _remark(
+            "block", (giver.name,),
+            f"{name} ties samples together: it has {counted(n_givers, 'value')} in {n_samples}, {each}. {block} takes "
+            f"this into account{doubt}.",
+        )  # fmt: skip
+
+
+def _is_paired(giver: _Column, other: _Column) -> bool:
+    """Tell whether each patient has exactly one sample of every group."""
+    counts = _crossed(giver, other)
+    return len(other.groups) > 1 and bool((counts == 1).all())
+
+
+def _crossed(first: _Column, second: _Column) -> Intp:
+    """Return the number of samples of each group of the first variable in each of the second."""
+    both = first.known & second.known
+    shape = (len(first.groups), len(second.groups))
+    flat = np.ravel_multi_index((first.codes[both], second.codes[both]), shape)
+    return np.bincount(flat, minlength=shape[0] * shape[1]).reshape(shape)
+
+
+def _nested(columns: Sequence[_Column]) -> Iterator[DesignRemark]:
+    """Yield pairs of which one variable tells the other, but not the reverse."""
+    groups = [column for column in columns if column.kind == "groups"]
+    for first, second in combinations(groups, 2):
+        if not _shared(first, second):
+            continue
+        for fine, coarse in ((first, second), (second, first)):
+            # With a group for nearly every sample, anything is nested by chance.
+            if 2 * len(fine.groups) > fine.known.sum() or not _determines(fine, coarse):
+                continue
+            names = (fine.name, coarse.name)
+            a, b = quoted(fine.name), quoted(coarse.name)
+            kind: Kind = "confounded"
+            if _disturbs(fine.name) and not _disturbs(coarse.name):
+                told = f"Each {a} holds samples of one group of {b} only: no adjustment can separate the two."
+            elif _disturbs(coarse.name) and not _disturbs(fine.name):
+                told = (
+                    f"Each group of {a} is in one {b} only: between groups in different ones, no adjustment can "
+                    "separate the two."
+                )
+            else:
+                kind = "nested"
+                told = f"{a} divides the groups of {b} further: adjusted for {a}, nothing is left to test of {b}."
+            yield _remark(kind, names, told)
+
+
+def _together(
+    columns: Sequence[_Column], givers: Sequence[_Column], apart: Collection[tuple[str, ...]]
+) -> Iterator[DesignRemark]:
+    """Yield pairs of variables that go together, though neither tells the other."""
+    for first, second in combinations(columns, 2):
+        if (first.name, second.name) in apart or (second.name, first.name) in apart or not _shared(first, second):
+            continue
+        one, other = _once(first, second, givers)
+        if one.kind == other.kind == "groups":
+            found = _groups_together(one, other)
+        elif one.kind == other.kind:
+            found = _numbers_together(one, other)
+        else:
+            found = _number_in_groups(*((one, other) if one.kind == "groups" else (other, one)))
+        if found is not None:
+            yield found
+
+
+def _once(first: _Column, second: _Column, givers: Sequence[_Column]) -> tuple[_Column, _Column]:
+    """Return two variables with one sample for each patient if both are the same in all samples of a patient."""
+    for giver in givers:
+        if _gives(giver.name) and _determines(giver, first) and _determines(giver, second):
+            rows = np.unique(giver.codes, return_index=True)[1]
+            return _part(first, rows), _part(second, rows)
+    return first, second
+
+
+def _part(column: _Column, rows: Intp) -> _Column:
+    return column._replace(codes=column.codes[rows], numbers=None if column.numbers is None else column.numbers[rows])
+
+
+def _groups_together(first: _Column, second: _Column) -> DesignRemark | None:
+    rows, columns = (first, second) if _disturbs(second.name) or not _disturbs(first.name) else (second, first)
+    counts = _crossed(rows, columns)
+    kept, levels = (np.flatnonzero(counts.sum(axis=axis)) for axis in (1, 0))
+    counts = counts[np.ix_(kept, levels)]
+    strength, p_value = cramers_v(counts)
+    if strength < STRONG_GROUPS or p_value > SURE:
+        return None
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    level = int(np.argmax(shares.max(axis=0) - shares.min(axis=0)))
+    ends = (int(np.argmax(shares[:, level])), int(np.argmin(shares[:, level])))
+    told = [f"{counts[row, level]} of {counts[row].sum()}" for row in ends]
+    names = [quoted(rows.groups[kept[row]]) for row in ends]
+    return _remark(
+        "partly confounded", (rows.name, columns.name),
+        f"{quoted(rows.name)} and {quoted(columns.name)} go together (Cramér's V {strength:.2f}): {told[0]} samples of "
+        f"{names[0]} and {told[1]} of {names[1]} are of {quoted(columns.groups[levels[level]])}. "
+        f"{_beyond(rows, columns)}",
+        strength,
+    )  # fmt: skip
+
+
+def _beyond(tested: _Column, held: _Column) -> str:
+    return f"{argument('adjust', [held.name])} tests what {quoted(tested.name)} tells beyond it."
+
+
+def _number_in_groups(groups: _Column, number: _Column) -> DesignRemark | None:
+    assert number.numbers is not None
+    both = groups.known & np.isfinite(number.numbers)
+    codes, values = groups.codes[both], number.numbers[both]
+    present = np.unique(codes)
+    n_groups, n_samples = present.size, values.size
+    if n_groups < 2 or n_samples <= n_groups or values.min() == values.max():
+        return None
+    means = np.array([values[codes == code].mean() for code in present])
+    within = sum(((values[codes == code] - mean) ** 2).sum() for code, mean in zip(present, means, strict=True))
+    total = ((values - values.mean()) ** 2).sum()
+    # Without what as many groups would explain by chance.
+    share = float(max(0.0, 1 - (within / (n_samples - n_groups)) / (total / (n_samples - 1))))
+    ratio = np.inf if within == 0 else (total - within) / (n_groups - 1) / (within / (n_samples - n_groups))
+    p_value = 0.0 if within == 0 else float(fdtrc(n_groups - 1, n_samples - n_groups, ratio))
+    if share < STRONG_SPREAD or p_value > SURE:
+        return None
+    low, high = int(np.argmin(means)), int(np.argmax(means))
+    ends = [f"{means[i]:.3g} in {quoted(groups.groups[int(present[i])])}" for i in (high, low)]
+    return _remark(
+        "partly confounded", (groups.name, number.name),
+        f"{quoted(groups.name)} and {quoted(number.name)} go together: the groups explain {percent(share)} of its "
+        f"spread (mean {ends[0]}, {ends[1]}). {_beyond(groups, number)}",
+        share,
+    )  # fmt: skip
+
+
+def _numbers_together(first: _Column, second: _Column) -> DesignRemark | None:
+    assert first.numbers is not None
+    assert second.numbers is not None
+    both = np.isfinite(first.numbers) & np.isfinite(second.numbers)
+    if both.sum() < FEWEST_SAMPLES:
+        return None
+    correlation = _correlation(*centered_ranks(np.stack([first.numbers[both], second.numbers[both]])))
+    left, freedom = 1 - correlation**2, int(both.sum()) - 2
+    p_value = 0.0 if left <= 0 else float(fdtrc(1, freedom, freedom * correlation**2 / left))
+    if abs(correlation) < STRONG_NUMBERS or p_value > SURE:
+        return None
+    return _remark(
+        "partly confounded", (first.name, second.name),
+        f"{quoted(first.name)} and {quoted(second.name)} go together (rank correlation {correlation:.2f}). "
+        f"{_beyond(first, second)}",
+        abs(correlation),
+    )  # fmt: skip
+
+
+def _correlation(first: Float64, second: Float64) -> float:
+    a, b = first - first.mean(), second - second.mean()
+    scale = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / scale if scale else 0.0
+
+
+def cramers_v(counts: Intp) -> tuple[float, float]:
+    """Return Cramér's V without its bias (Bergsma 2013) and the p-value of the chi-squared test.
+
+    Parameters
+    ----------
+    counts
+        ``(n_rows, n_columns)``: no row and no column empty.
+    """
+    total, (n_rows, n_columns) = int(counts.sum()), counts.shape
+    expected = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / total
+    chi = float(((counts - expected) ** 2 / expected).sum())
+    freedom = (n_rows - 1) * (n_columns - 1)
+    if freedom == 0 or total < 2:
+        return 0.0, 1.0
+    phi = max(0.0, chi / total - freedom / (total - 1))
+    rows, columns = (n - (n - 1) ** 2 / (total - 1) for n in (n_rows, n_columns))
+    least = min(rows, columns) - 1
+    return (float(min(1.0, np.sqrt(phi / least))) if least > 0 else 0.0), float(chdtrc(freedom, chi))
+
+
+def _reading(column: _Column) -> Iterator[DesignRemark]:
+    """Yield how few numbers are read, and how to read them otherwise."""
+    name, count = column.name, len(column.groups)
+    if count < 3 or not all(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", group) for group in column.groups):
+        return
+    as_named, as_number = argument("categorical", [name]), argument("numeric", [name])
+    told = ""
+    if _names_something(name, [int(group) for group in column.groups if re.fullmatch(r"-?[0-9]+", group)]):
+        if column.tested_as == "number" and column.kind == "groups":
+            told = f"holds numbers that look like names, and is tested as a number; {as_named} reads it as groups."
+    elif count == FEWEST_NUMBERS and column.tested_as == "number":
+        told = f"has {count} different numbers and is read as a number; {as_named} reads it as groups."
+    elif count < FEWEST_NUMBERS:
+        told = (
+            f"has {count} different numbers and is read as groups without an order; {as_number} reads it as a number."
+        )
+    elif column.tested_as == "groups":
+        told = f"holds numbers as text and is read as groups; {as_number} reads it as a number."
+    if told:
+        yield _remark("reading", (name,), f"{quoted(name)} {told}")
+
+
+def _and(names: Sequence[str]) -> str:
+    """Return names in quotes as in a sentence: 'a', 'b' and 'c'."""
+    if len(names) > 5:
+        return listed(names, most=4)
+    return " and ".join(part for part in (", ".join(map(quoted, names[:-1])), quoted(names[-1])) if part)

@@ -1,0 +1,302 @@
+"""All distances as colours, ordered by clustering, with a tree and variables above."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heatmover._base.types import Bool, Float64, Int64
+from heatmover._base.validation import import_extra
+from heatmover._base.words import counted
+from heatmover.errors import InvalidInputError
+from heatmover.study.drawing import style as picture
+from heatmover.study.drawing.style import INK, MISSING, QUIET, DrawnVariable, Palette
+
+__all__ = ["draw_heatmap", "leaf_order"]
+
+# Shares of the side of the heatmap.
+STRIP, GAP, TREE, BESIDE, BAR_BOTTOM = 0.03, 0.008, 0.14, 0.04, 0.72
+# Quantiles of the distances between which colours change.
+CONTRAST = (0.01, 0.99)
+# A name needs so many points of height to be read.
+LEAST_NAME_POINTS, LARGEST_NAME_POINTS = 5.0, 9.0
+# The best order of leaves takes time with the cube of their number: 1 s for 634 samples, 12 s for 2,000.
+MOST_ORDERED = 1_000
+# Stripes over pairs that cannot be told apart, and where colours turn from dark to light.
+HATCH, HALFWAY = "////", 0.55
+# Stripes are a picture of about so many pixels: as hatches of matplotlib they took 7 to 23 s for 600 samples.
+PIXELS = 1_200
+# A longer legend would run out of the picture.
+MOST_IN_LEGEND = 10
+
+
+def draw_heatmap(
+    axes: Any,
+    names: Sequence[str],
+    distances: Float64,
+    variables: list[DrawnVariable],
+    palette: Palette,
+    *,
+    alike: Bool | None = None,
+) -> dict[str, Any]:
+    """Draw distances between samples, ordered by clustering, with a tree and strips of variables above.
+
+    Parameters
+    ----------
+    axes
+        Matplotlib axes for the heatmap.
+    names, distances
+        Of the samples; ``(n_samples, n_samples)``.
+    variables
+        One strip each.
+    palette
+        A mapping from groups to colours, for all strips.
+    alike
+        ``(n_samples, n_samples)``: pairs that cannot be told apart, which are hatched; None if nobody knows.
+
+    Returns
+    -------
+    dict of str to matplotlib.axes.Axes
+        ``"heatmap"``, ``"dendrogram"``, ``"colorbar"``, and if there are variables ``"strips"``.
+    """
+    for variable in variables:
+        if len(variable.groups) > picture.MOST_GROUPS:
+            raise InvalidInputError(
+                f"at most {counted(picture.MOST_GROUPS, 'group')} to tell apart", f"{len(variable.groups)}"
+            )
+    shades = _shades(variables, palette)
+    from scipy.cluster.hierarchy import dendrogram
+
+    tree = dendrogram(_cluster(distances), no_plot=True)
+    order = np.asarray(tree["leaves"])
+    image = _draw_distances(axes, distances[np.ix_(order, order)])
+    marked = None
+    if alike is not None:
+        marked = alike[np.ix_(order, order)] & ~np.eye(len(order), dtype=bool)
+        _hatch(axes, marked, image)
+    parts = {"heatmap": axes}
+    bottom = 1 + GAP
+    if variables:
+        height = STRIP * len(variables)
+        parts["strips"] = _draw_strips(axes.inset_axes([0, bottom, 1, height]), variables, order, shades)
+        bottom += height + GAP
+    parts["dendrogram"] = _draw_tree(axes.inset_axes([0, bottom, 1, TREE]), tree, len(order))
+    parts["dendrogram"].set_title(
+        f"Distances between {counted(len(order), 'sample')}", loc="left", color=INK, fontsize=14, pad=8
+    )
+    parts["colorbar"] = _draw_bar(axes, image)
+    _draw_legends(axes, variables, shades, marked)
+    _write_names(axes, [names[i] for i in order])
+    return parts
+
+
+def leaf_order(distances: Float64) -> Int64:
+    """Return the samples in the order of the leaves of the heatmap's tree, like beside like, ``(n_samples,)``."""
+    from scipy.cluster.hierarchy import leaves_list
+
+    return np.asarray(leaves_list(_cluster(distances)), dtype=np.int64)
+
+
+def _cluster(distances: Float64) -> Float64:
+    """Return the average-linkage tree as SciPy stores it, ``(n_samples - 1, 4)``."""
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
+
+    few = len(distances) <= MOST_ORDERED
+    return np.asarray(linkage(squareform(distances, checks=False), "average", optimal_ordering=few))
+
+
+def _draw_distances(axes: Any, matrix: Float64) -> Any:
+    # From zero, which is on the diagonal only, and to one outlier, all else would have nearly the same colour.
+    low, high = np.quantile(matrix[np.triu_indices(len(matrix), 1)], CONTRAST)
+    image = axes.imshow(
+        matrix,
+        cmap=picture.distance_map(),
+        vmin=low,
+        vmax=high,
+        aspect="equal",
+        interpolation="nearest",
+        rasterized=True,
+    )
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    return image
+
+
+def _shades(variables: list[DrawnVariable], palette: Palette) -> list[list[Any]]:
+    """Return the colours of the groups of each variable, different ones as long as there are some left."""
+    shades, used = [], 0
+    for variable in variables:
+        shades.append([_shade(used + code, group, palette) for code, group in enumerate(variable.groups)])
+        used += len(variable.groups)
+    return shades
+
+
+def _shade(code: int, group: str, palette: Palette) -> Any:
+    """Return a colour; when all have been used, their lighter and then their darker kin, for a strip has no shapes."""
+    colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
+    color = np.array(colors.to_rgb(picture.color_of(code, group, palette)))
+    if isinstance(palette, Mapping) and group in palette:
+        return color
+    other, share = ((0.0, 0.0), (1.0, 0.55), (0.0, 0.45))[code // len(picture.COLORS) % 3]
+    return (1 - share) * color + share * other
+
+
+def _draw_strips(axes: Any, variables: list[DrawnVariable], order: Int64, shades: list[list[Any]]) -> Any:
+    colors = np.array([_colors(*each)[order] for each in zip(variables, shades, strict=True)])
+    axes.imshow(colors, aspect="auto", interpolation="nearest", rasterized=True)
+    axes.set_yticks(range(len(variables)), [picture.shortened(variable.name, 30) for variable in variables])
+    axes.set_xticks([])
+    axes.tick_params(axis="y", length=0, labelsize=9, colors=INK, labelleft=True, pad=2)
+    for label in axes.get_yticklabels():
+        label.set_parse_math(False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    # A white line between strips, which would otherwise run into each other.
+    for edge in range(1, len(variables)):
+        axes.axhline(edge - 0.5, color="white", linewidth=1.0)
+    return axes
+
+
+def _colors(variable: DrawnVariable, shades: list[Any]) -> Float64:
+    """Return the colour of each sample, ``(n_samples, 3)``."""
+    colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
+    grey = colors.to_rgb(MISSING)
+    if variable.numbers is not None:
+        scaled = _norm(variable)(np.where(variable.missing, 0, variable.numbers))
+        found = np.asarray(picture.color_map("cividis")(np.ma.filled(scaled, 0)))[:, :3]
+        return np.where(variable.missing[:, None], grey, found)
+    return np.array([*map(colors.to_rgb, shades), grey])[variable.codes]  # missing is coded -1, the last
+
+
+def _norm(variable: DrawnVariable) -> Any:
+    colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
+    assert variable.numbers is not None
+    return colors.Normalize(np.nanmin(variable.numbers), np.nanmax(variable.numbers))
+
+
+def _draw_tree(axes: Any, tree: dict[str, Any], n_samples: int) -> Any:
+    collections = import_extra("matplotlib.collections", package="matplotlib", extra="cohort")
+    # SciPy puts leaves at 5, 15, 25, ...; the pixels of the heatmap are at 0, 1, 2, ...
+    lines = [np.column_stack([(np.array(x) - 5) / 10, y]) for x, y in zip(tree["icoord"], tree["dcoord"], strict=True)]
+    width = float(np.clip(60 / n_samples, 0.35, 1.0))
+    axes.add_collection(collections.LineCollection(lines, colors=QUIET, linewidths=width, capstyle="projecting"))
+    axes.set_xlim(-0.5, n_samples - 0.5)
+    axes.set_ylim(0, max(line[:, 1].max() for line in lines) * 1.02 or 1.0)
+    axes.set_axis_off()
+    return axes
+
+
+def _draw_bar(axes: Any, image: Any) -> Any:
+    place = axes.inset_axes([1 + BESIDE, BAR_BOTTOM, 0.035, 1 - BAR_BOTTOM])
+    bar = axes.figure.colorbar(image, cax=place, extend="both")
+    bar.outline.set_visible(False)
+    place.tick_params(colors=QUIET, labelsize=8, length=2)
+    place.locator_params(nbins=5)
+    place.set_title("distance", loc="left", fontsize=9, color=INK, pad=6)
+    return place
+
+
+def _hatch(axes: Any, marked: Bool, image: Any) -> None:
+    """Draw stripes over pairs, dark ones on light colors and light ones on dark."""
+    if not marked.any():
+        return
+    colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
+    dark = np.asarray(image.norm(image.get_array())) < HALFWAY
+    side = max(1, PIXELS // len(marked))
+    at = np.arange(side * len(marked))
+    stripes, square = (at[:, None] + at) % 8 < 2, np.ones((side, side), dtype=bool)
+    pixels = np.zeros((at.size, at.size, 4), dtype=np.float32)
+    for color, where in ((INK, marked & ~dark), ("white", marked & dark)):
+        pixels[stripes & np.kron(where, square)] = colors.to_rgba(color)
+    edge = len(marked) - 0.5
+    axes.imshow(pixels, extent=(-0.5, edge, edge, -0.5), interpolation="nearest", rasterized=True, zorder=2)
+
+
+def _draw_legends(axes: Any, variables: list[DrawnVariable], shades: list[list[Any]], marked: Bool | None) -> None:
+    """Write what stripes and the colours of the strips mean, one below the other beside the heatmap."""
+    legends = [_legend(axes, *each) for each in zip(variables, shades, strict=True)]
+    if marked is not None:
+        legends.insert(0, _hatch_legend(axes, marked))
+    if not legends:
+        return
+    # The sizes of legends are known once they are drawn, and that of the heatmap once there is room for them.
+    for _ in range(2):
+        axes.figure.canvas.figure.draw_without_rendering()
+        side = axes.get_window_extent().height
+        top = BAR_BOTTOM - 0.07
+        for legend in legends:
+            legend.set_bbox_to_anchor((1 + BESIDE, top), transform=axes.transAxes)
+            top -= legend.get_window_extent().height / side + 0.035
+
+
+def _legend(axes: Any, variable: DrawnVariable, shades: list[Any]) -> Any:
+    lines = import_extra("matplotlib.lines", package="matplotlib", extra="cohort")
+    entries = _entries(variable, shades)
+    handles = [lines.Line2D([], [], linestyle="", marker="s", markersize=6, color=color) for color, _ in entries]
+    return _add_legend(axes, handles, [label for _, label in entries], picture.shortened(variable.name))
+
+
+def _hatch_legend(axes: Any, marked: Bool) -> Any:
+    patches = import_extra("matplotlib.patches", package="matplotlib", extra="cohort")
+    handle = patches.Patch(facecolor=picture.NEAR_TO_FAR[1], edgecolor="white", hatch=HATCH, linewidth=0)
+    n_samples, alike = len(marked), int(marked.sum()) // 2
+    label = f"{alike:,} of {counted(n_samples * (n_samples - 1) // 2, 'pair')}"
+    return _add_legend(axes, [handle], [label], "cannot be told apart", handletextpad=0.5)
+
+
+def _add_legend(axes: Any, handles: list[Any], labels: list[str], title: str, handletextpad: float = 0.1) -> Any:
+    legends = import_extra("matplotlib.legend", package="matplotlib", extra="cohort")
+    # Not axes.legend, which keeps the last one as its own and would draw it twice.
+    legend = legends.Legend(
+        axes, handles, labels, title=title, loc="upper left",
+        bbox_to_anchor=(1, 1), frameon=False, fontsize=8, title_fontsize=9, labelcolor=INK, alignment="left",
+        handletextpad=handletextpad, labelspacing=0.25, borderaxespad=0, borderpad=0,
+    )  # fmt: skip
+    axes.add_artist(picture.inert(legend))
+    # As an artist of the axes it would count as clipped to them, and the layout would leave no room for it.
+    legend.set_clip_on(False)
+    return legend
+
+
+def _entries(variable: DrawnVariable, shades: list[Any]) -> list[tuple[Any, str]]:
+    """Return colours and what they mean."""
+    if variable.numbers is not None:
+        norm, colors = _norm(variable), picture.color_map("cividis")
+        ticks = import_extra("matplotlib.ticker", package="matplotlib", extra="cohort").MaxNLocator(4)
+        values = [value for value in ticks.tick_values(norm.vmin, norm.vmax) if norm.vmin <= value <= norm.vmax]
+        values = values if len(values) > 1 else sorted({norm.vmin, norm.vmax})
+        found = [(colors(float(norm(value))), f"{value:.3g}") for value in values]
+    else:
+        order = np.argsort(-variable.sizes, kind="stable")
+        shown = np.sort(order[:MOST_IN_LEGEND]) if len(order) > MOST_IN_LEGEND + 1 else np.arange(len(order))
+        found = [(shades[code], _entry(variable, int(code))) for code in shown]
+        if len(shown) < len(order):
+            found.append(("none", f"and {len(order) - len(shown)} more"))
+    if variable.missing.any():
+        found.append((MISSING, f"missing ({int(variable.missing.sum())})"))
+    return found
+
+
+def _entry(variable: DrawnVariable, code: int) -> str:
+    return picture.legend_label(variable.groups[code], int(variable.sizes[code]))
+
+
+def _write_names(axes: Any, names: list[str]) -> None:
+    """Write the names left and below, if there is room for letters that can be read."""
+    figure = axes.figure.canvas.figure
+    figure.draw_without_rendering()
+    room = axes.get_window_extent().height / figure.dpi * 72 / len(names)
+    if room < LEAST_NAME_POINTS:
+        return
+    size = min(room * 0.9, LARGEST_NAME_POINTS)
+    short = [picture.shortened(name, 20) for name in names]
+    axes.set_xticks(range(len(names)), short, rotation=90, fontsize=size)
+    axes.set_yticks(range(len(names)), short, fontsize=size)
+    axes.tick_params(length=0, colors=QUIET, pad=2)
+    for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]:
+        label.set_parse_math(False)

@@ -1,0 +1,21 @@
+"""Cohorts larger than memory, in threads or on a Dask cluster: landmarks approximate the cells, read piece by piece."""
+
+from heatmover.study.scale.pieces import InPieces, compare_cohort, histograms, read_cohort, study_cohort
+from heatmover.study.scale.stages import connected
+from heatmover.study.scale.tiles import distances, embed, nearest
+
+__all__ = [
+    "InPieces",
+    "compare_cohort",
+    "connected",
+    "distances",
+    "embed",
+    "histograms",
+    "nearest",
+    "read_cohort",
+    "study_cohort",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
