@@ -75,8 +75,11 @@ def distances():
 
 
 def baselines():
-    sys.path.append(str(Path(__file__).resolve().parent / "paper"))
-    from alternatives import METHODS
+    sys.path.append(str(Path(hm.__file__).parents[2] / "benchmarks" / "paper"))
+    try:
+        from alternatives import METHODS
+    except ImportError:  # a commit at which they were all in the package
+        METHODS = hm.baselines.METHODS
 
     for shape in ("sphere", "ring"):
         data = made(shape, 8, 30)
