@@ -46,8 +46,9 @@ from heatmover.graphs.distinct import distinct_points
 from heatmover.measures import Measures, is_missing, measures_from_weights
 from heatmover.statistics.manifold import classical_scaling
 from heatmover.statistics.noise import uncertainty
-from heatmover.study.comparison import Units, check_model, check_units, fit_samples
+from heatmover.study.comparison import check_model, check_units, fit_samples
 from heatmover.study.landmarking import place_landmarks
+from heatmover.study.parameters import StudyParameters, Units
 from heatmover.study.scale import InPieces
 from heatmover.study.scale.pieces import Request, cells_counted
 from heatmover.study.tables import write_table
@@ -885,8 +886,8 @@ def _count_in_pieces(
             f"{argument('memory')} of at least {need / 1e6:,.0f} MB to tell what the atlas covers",
             f"{budget / 1e6:,.0f} MB", "allow more",
         )  # fmt: skip
-    request = Request(given.source, pieces, landmarks, n_neighbors, random_state, progress)
-    with cells_counted(request) as counted_cells:
+    parameters = StudyParameters(landmarks=landmarks, n_neighbors=n_neighbors, random_state=random_state)
+    with cells_counted(Request(given.source, pieces, parameters, progress)) as counted_cells:
         return counted_cells.histograms.landmarks, counted_cells.histograms.counts.astype(np.float64)
 
 

@@ -161,9 +161,8 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
 
 def _compared(cohort: Cohort, kept: Intp, settings: Settings) -> tuple[Cohort, Intp]:
     """Return the cells that `compare` would compare, equally many of every sample if asked, and their samples."""
-    asked = settings.study
     try:
-        return draw_equally(cohort, kept, None, asked.equal_cells, random_state=asked.random_state, progress=SILENT)[:2]
+        return draw_equally(cohort, kept, None, settings.study, SILENT)[:2]
     except InvalidInputError:  # among the refusals
         return cohort, kept
 

@@ -47,19 +47,17 @@ from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Diagnosis, Graph, Landmarks
 from heatmover.measures import Measures, is_missing, measures_from_labels, measures_from_weights
 from heatmover.statistics.manifold import classical_scaling
-from heatmover.statistics.noise import Uncertainty, assess, check_cells
+from heatmover.statistics.noise.assessment import Uncertainty, assess, check_cells
 from heatmover.statistics.tests import Separation, separate
 from heatmover.study.landmarking import LandmarkAgreement, landmark_agreement, place_landmarks
 from heatmover.study.tables import write_table
+from heatmover.study.parameters import BIASES, UNITS, Units
 from heatmover.transport.calibration import FEWEST, Calibration, calibrate
 
 __all__ = [
-    "BIASES",
-    "UNITS",
     "Comparison",
     "Intervals",
     "Separation",
-    "Units",
     "calibrated",
     "check_all_pairs",
     "check_enough_samples",
@@ -71,8 +69,6 @@ __all__ = [
     "in_units",
 ]
 
-UNITS = ("euclidean", "geodesic")
-Units = Literal["euclidean", "geodesic"] | None
 # As many as `calibrate` takes by default; of few samples all pairs.
 PAIRS = 64
 
@@ -154,8 +150,6 @@ def _check_connected(graph: Graph) -> None:
             f"raise {argument('n_neighbors')}, remove outliers, or use {argument('units', 'euclidean')}",
         )
 
-
-BIASES = ("raw", "corrected")
 
 # Their distances take 3 GB; with more samples one wants the nearest, not all pairs.
 MOST_SAMPLES = 20_000

@@ -11,16 +11,18 @@ from heatmover._base.words import find_all, listed, quoted
 from heatmover.cohort.draw import check_equal_cells
 from heatmover.errors import InvalidInputError, argument
 from heatmover.statistics.designs import formula_names
-from heatmover.study.comparison import UNITS, Units
 from heatmover.study.variables import check_readings
 
 __all__ = [
+    "BIASES",
     "COMPARED",
     "METHOD",
     "RUN",
     "TESTS",
+    "UNITS",
     "Parameter",
     "StudyParameters",
+    "Units",
     "check_described",
     "check_one_of",
     "check_whole",
@@ -32,6 +34,8 @@ __all__ = [
 TESTS, METHOD, RUN = "Variables of samples", "Method", "Output and run"
 # What `heatmover.compare` takes of them.
 COMPARED = ("n_neighbors", "landmarks", "equal_cells", "bias", "n_bootstrap", "units", "random_state")
+BIASES, UNITS = ("raw", "corrected"), ("euclidean", "geodesic")
+Units = Literal["euclidean", "geodesic"] | None
 # Intervals rest on a variance over replicates, whose relative error is sqrt(2 / replicates): 45 % with 10.
 FEWEST_REPLICATES = 10
 
@@ -271,7 +275,7 @@ class StudyParameters:
         check=lambda _, value: check_equal_cells(value),
         help="Draw equally many cells from every sample: N, or without a number as many as the smallest has.")
     bias: Literal["raw", "corrected"] = described(
-        "corrected", "--bias", "raw|corrected", METHOD, check=check_one_of("raw", "corrected"),
+        "corrected", "--bias", "raw|corrected", METHOD, check=check_one_of(*BIASES),
         help="corrected: without the noise of few cells, by which small samples look far from all others; raw: with.")
     n_bootstrap: int = described(
         0, "--bootstrap", "N", METHOD, check=_replicates,

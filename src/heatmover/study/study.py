@@ -178,19 +178,15 @@ def draw_equally(
     cohort: Cohort,
     kept: Intp,
     annotation: Annotation | None,
-    equal_cells: bool | int,
-    *,
-    random_state: int,
+    parameters: StudyParameters,
     progress: Progress,
 ) -> tuple[Cohort, Intp, Annotation | None, EqualDraw | None]:
     """Return the cells to compare: all, or equally many of every sample if that is asked for.
 
     Parameters
     ----------
-    cohort, kept, annotation, progress
+    cohort, kept, annotation, parameters, progress
         As in `Comparer.compare`.
-    equal_cells, random_state
-        As in `StudyParameters`.
 
     Returns
     -------
@@ -199,10 +195,10 @@ def draw_equally(
     drawn : EqualDraw or None
         Which they are; None for all.
     """
-    count = equal_count(equal_cells, cohort.sizes[kept], [cohort.names[i] for i in kept])
+    count = equal_count(parameters.equal_cells, cohort.sizes[kept], [cohort.names[i] for i in kept])
     if not count:
         return cohort, kept, annotation, None
-    part, drawn = drawn_cohort(cohort, kept, count, random_state=random_state, progress=progress)
+    part, drawn = drawn_cohort(cohort, kept, count, random_state=parameters.random_state, progress=progress)
     own = None if annotation is None else annotation._replace(codes=annotation.codes[drawn.rows])
     return part, np.arange(len(kept)), own, drawn
 
@@ -250,9 +246,7 @@ class InMemory:
         progress: Progress,
     ) -> Compared:
         """Read all cells and compare the samples, see `heatmover.compare`."""
-        cohort, kept, annotation, drawn = draw_equally(
-            cohort, kept, annotation, parameters.equal_cells, random_state=parameters.random_state, progress=progress
-        )
+        cohort, kept, annotation, drawn = draw_equally(cohort, kept, annotation, parameters, progress)
         place = np.full(len(cohort.names), -1)
         place[kept] = np.arange(len(kept))
         codes = place[cohort.codes]

@@ -20,7 +20,8 @@ from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.measures import Measures, measures_from_labels
-from heatmover.study.comparison import Units, compare
+from heatmover.study.comparison import compare
+from heatmover.study.parameters import Units
 from heatmover.tl.layout import check_target, names_to_store, pack, read_labels, write
 
 __all__ = ["sample_distances"]

@@ -37,8 +37,9 @@ from heatmover._base.types import Float64, Int64, IntArray
 from heatmover._base.validation import as_array, check_integer, check_matrix, check_random_state, check_threads
 from heatmover._base.words import counted
 from heatmover.diffusion.scales import finest_scale
-from heatmover.embedding import DiffusionEMD, pairwise_distances
 from heatmover.embedding.definition import block_weights, scale_weights
+from heatmover.embedding.distances import pairwise_distances
+from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument, in_python
 from heatmover.graphs import Graph
 from heatmover.graphs.metrics import ALIASES, METRICS

@@ -190,7 +190,7 @@ def test_a_cluster_without_workers_is_told(monkeypatch):
 
 
 def test_workers_read_the_cells_that_were_drawn(cohort, client):
-    asked = {"landmarks": LANDMARKS, "equal_cells": 120, "n_bootstrap": 5}
+    asked = {"landmarks": LANDMARKS, "equal_cells": 120, "n_bootstrap": 10}
     here, there = compare_cohort(cohort, **asked), compare_cohort(cohort, client=client, **asked)
     assert there.sizes.tolist() == [120] * 8
     np.testing.assert_array_equal(there.distances, here.distances)

@@ -34,7 +34,7 @@ from heatmover.study.cell_types import Annotation, CellMasses
 from heatmover.study.landmarking import LEAST_PER_SAMPLE, quota
 from heatmover.study.scale.stages import UNFINISHED, Arrays, Stages, Task
 
-__all__ = ["CellsDrawn", "Histograms", "count_cells", "draw_cells", "find_centers", "make_budget", "seekable"]
+__all__ = ["CellCounts", "CellsDrawn", "count_cells", "draw_cells", "find_centers", "make_budget", "seekable"]
 
 # Cells of a piece, which is what a task does, a checkpoint keeps and a dead worker loses: 5 to 10 s of work with
 # 27,000 landmarks. It does not depend on memory or workers, so that these may change before a run is resumed.
@@ -62,75 +62,31 @@ PROBE = 20_000
 @final
 @dataclass(frozen=True)
 class Budget:
-    """Pieces of work and the memory that every stage takes.
+    """Pieces of work and the memory that they take.
 
     Attributes
     ----------
-    n_cells, n_samples, n_dimensions, n_landmarks, n_neighbors, n_columns
-        Sizes of the problem.
-    n_drawn
-        Cells that k-means looks at.
-    piece_rows, block_rows
-        Cells of a task; of them in memory at a time.
-    n_workers
-        Tasks at a time in the memory of one process.
-    n_types
-        Cell types that are counted apart.
+    n_landmarks, n_drawn, n_types
+        Centers to find, cells that k-means looks at, and cell types that are counted apart.
+    pieces
+        Borders of the pieces of work, in cells.
+    block_rows
+        Cells of a piece in memory at a time.
+    need
+        Bytes that the stages take at most.
     """
 
-    n_cells: int
-    n_samples: int
-    n_dimensions: int
     n_landmarks: int
     n_drawn: int
-    n_neighbors: int
-    n_columns: int
-    piece_rows: int
+    n_types: int
+    pieces: list[tuple[int, int]]
     block_rows: int
-    n_workers: int
-    n_types: int = 1
-
-    @property
-    def pieces(self) -> list[tuple[int, int]]:
-        """Borders of the pieces of work, in cells."""
-        return list(spans(0, self.n_cells, self.piece_rows))
+    need: int
 
     @property
     def weights(self) -> dict[int, int]:
         """Cells of each piece, by its number."""
         return {number: stop - start for number, (start, stop) in enumerate(self.pieces)}
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a cell in the making: its columns as read, its point in several copies, and sorting by landmark."""
-        return 8 * self.n_columns * 2 + 8 * self.n_dimensions * BLOCK_COPIES + 64
-
-    @property
-    def held(self) -> int:
-        """Bytes that are there throughout: the sample of each cell and its type."""
-        return 4 * self.n_cells * (1 if self.n_types == 1 else 2)
-
-    @property
-    def bounds(self) -> dict[str, int]:
-        """Bytes that each stage takes at most beside ``held``, by name."""
-        drawn = (self.n_drawn + AGREEMENT_POINTS) * 8 * self.n_dimensions
-        working = self.n_workers * self.block_rows * self.row_bytes
-        searching = self.n_workers * SEARCH_BYTES
-        edges = self.n_landmarks * self.n_neighbors * 2 * EDGE_BYTES
-        embedding = min(self.n_samples * self.n_landmarks * SCALES * 4, LARGEST_EMBEDDING)
-        return {
-            # Counting and finding the cells of each sample takes nine bytes a cell for a moment.
-            "draw cells": drawn + working + 9 * self.n_cells,
-            # The points, those that k-means looks at, the columns on their way into sums, and nearest with squares.
-            "find landmarks": 3 * drawn + 48 * self.n_drawn + searching,
-            "count cells": working + searching + 40 * self.histogram_entries,
-            "compare samples": edges + 2 * embedding + 16 * self.n_samples**2 + 24 * self.histogram_entries,
-        }
-
-    @property
-    def histogram_entries(self) -> int:
-        """Pairs of a sample and a landmark, and types there, that may have cells."""
-        return min(self.n_cells, self.n_samples * self.n_landmarks * self.n_types)
 
 
 def make_budget(
@@ -151,29 +107,45 @@ def make_budget(
     n_types
         Cell types that are counted apart.
     """
-    if n_landmarks > cohort.n_cells:
+    n_cells, n_samples = cohort.n_cells, len(cohort.names)
+    if n_landmarks > n_cells:
         raise InvalidInputError(
             f"at least as many cells as {argument('landmarks', n_landmarks)}",
-            f"{cohort.n_cells}",
+            f"{n_cells}",
             f"use fewer landmarks{in_python(', or hm.compare without')}",
         )
-    least = Budget(
-        cohort.n_cells, len(cohort.names), cohort.n_dimensions, n_landmarks,
-        min(cohort.n_cells, PER_LANDMARK * n_landmarks), n_neighbors, len(cohort.reader.features),
-        min(MOST_CELLS, max(LEAST_CELLS, -(-cohort.n_cells // PIECES))), LEAST_ROWS, n_workers, n_types,
-    )  # fmt: skip
-    stage, need = max(least.bounds.items(), key=lambda item: item[1])
-    if least.held + need > memory:
+    n_drawn = min(n_cells, PER_LANDMARK * n_landmarks)
+    # A cell in the making: its columns as read, its point in several copies, and sorting by landmark.
+    row_bytes = n_workers * (16 * len(cohort.reader.features) + 8 * cohort.n_dimensions * BLOCK_COPIES + 64)
+    held = 4 * n_cells * (1 if n_types == 1 else 2)  # the sample of each cell and its type
+    drawn = (n_drawn + AGREEMENT_POINTS) * 8 * cohort.n_dimensions
+    searching = n_workers * SEARCH_BYTES
+    entries = min(n_cells, n_samples * n_landmarks * n_types)  # of the histograms
+    edges = n_landmarks * n_neighbors * 2 * EDGE_BYTES
+    embedding = min(n_samples * n_landmarks * SCALES * 4, LARGEST_EMBEDDING)
+    reading = {
+        # Counting and finding the cells of each sample takes nine bytes a cell for a moment.
+        "draw cells": held + drawn + 9 * n_cells,
+        "count cells": held + searching + 40 * entries,
+    }
+    others = {
+        # The points, those that k-means looks at, the columns on their way into sums, and nearest with squares.
+        "find landmarks": held + 3 * drawn + 48 * n_drawn + searching,
+        "compare samples": held + edges + 2 * embedding + 16 * n_samples**2 + 24 * entries,
+    }
+    least = {stage: need + LEAST_ROWS * row_bytes for stage, need in reading.items()} | others
+    stage = max(least, key=least.__getitem__)
+    if least[stage] > memory:
         raise InvalidInputError(
-            f"{argument('memory')} of at least {(least.held + need) / 1e6:,.0f} MB for "
-            f"{counted(cohort.n_cells, 'cell')} of "
-            f"{counted(len(cohort.names), 'sample')} and {counted(n_landmarks, 'landmark')} ({stage!r})",
+            f"{argument('memory')} of at least {least[stage] / 1e6:,.0f} MB for {counted(n_cells, 'cell')} of "
+            f"{counted(n_samples, 'sample')} and {counted(n_landmarks, 'landmark')} ({stage!r})",
             f"{memory / 1e6:,.0f} MB",
             "allow more, or use fewer landmarks or fewer threads",
         )
-    # The stages that read cells have what the budget leaves beside their other needs.
-    spare = memory - least.held - max(least.bounds["draw cells"], least.bounds["count cells"])
-    return replace(least, block_rows=min(MOST_ROWS, LEAST_ROWS + spare // (n_workers * least.row_bytes)))
+    block_rows = min(MOST_ROWS, (memory - max(reading.values())) // row_bytes)
+    need = max(max(reading.values()) + block_rows * row_bytes, *others.values())
+    piece_rows = min(MOST_CELLS, max(LEAST_CELLS, -(-n_cells // PIECES)))
+    return Budget(n_landmarks, n_drawn, n_types, list(spans(0, n_cells, piece_rows)), block_rows, need)
 
 
 # --- reading pieces ---
@@ -333,7 +305,7 @@ def draw_cells(cohort: Cohort, budget: Budget, stages: Stages, seed: int) -> tup
         Cells for k-means, and as many of every sample for the agreement.
     """
     shares = (
-        np.full(len(cohort.names), budget.n_drawn / budget.n_cells),
+        np.full(len(cohort.names), budget.n_drawn / cohort.n_cells),
         shares_by_sample(cohort, np.random.default_rng([seed, FOR_AGREEMENT])),
     )
     seeds = [int(np.random.default_rng([seed, stream]).integers(2**62)) for stream in (FOR_LANDMARKS, FOR_AGREEMENT)]
@@ -422,7 +394,7 @@ def find_centers(drawn: CellsDrawn, budget: Budget, stages: Stages, *, seed: int
 
 @final
 @dataclass(frozen=True, eq=False)
-class Histograms:
+class CellCounts:
     """Landmarks that have cells, and how many cells of each sample each has.
 
     Attributes
@@ -465,7 +437,7 @@ def count_cells(
     stages: Stages,
     n_threads: int,
     types: Int32 | None = None,
-) -> Histograms:
+) -> CellCounts:
     """Give every cell to its nearest landmark and count by sample; landmarks without cells are left out.
 
     Parameters
@@ -479,7 +451,7 @@ def count_cells(
     types
         ``(n_cells,)``: the type of each cell, if types are to be counted apart in the same pass.
     """
-    shape = (budget.n_samples * budget.n_types, len(centers))
+    shape = (len(cohort.names) * budget.n_types, len(centers))
     typed, squares = sp.csr_array(shape, dtype=np.int64), {}
 
     def fold(number: int, result: Arrays) -> None:
@@ -496,22 +468,22 @@ def count_cells(
         return partial(count_piece, piece=Piece.of(cohort, start, stop, budget.block_rows), codes=codes)
 
     tasks = {number: task(*span) for number, span in enumerate(budget.pieces)}
-    stages.each("count cells", tasks, budget.weights, fold, CenterSearch.for_many(centers, budget.n_cells))
+    stages.each("count cells", tasks, budget.weights, fold, CenterSearch.for_many(centers, cohort.n_cells))
     counts = typed if types is None else _over_types(typed, budget.n_types)
     per_landmark = np.asarray(counts.sum(axis=0)).ravel()
     kept = np.flatnonzero(per_landmark)
     probe = drawn.points[:: max(1, len(drawn.points) // PROBE)]
     how = {
-        "n_points": budget.n_cells,
+        "n_points": cohort.n_cells,
         "n_looked_at": int(drawn.copies.sum()),
         "n_iterations": ITERATIONS,
         "n_dropped": len(centers) - kept.size,
         "distortion_of_drawn": float(CenterSearch(centers).nearest(probe, n_threads)[1].mean()),
     }
     # A sum that does not depend on the order in which pieces come.
-    distortion = math.fsum(squares.values()) / budget.n_cells
+    distortion = math.fsum(squares.values()) / cohort.n_cells
     landmarks = Landmarks(centers[kept], per_landmark[kept], distortion, how)
-    return Histograms(landmarks, counts[:, kept], None if types is None else typed[:, kept])
+    return CellCounts(landmarks, counts[:, kept], None if types is None else typed[:, kept])
 
 
 def count_piece(search: CenterSearch, piece: Piece, codes: Int64 | Int32) -> Arrays:

@@ -15,24 +15,22 @@ import numpy as np
 from heatmover._base.files import plain
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.types import FloatArray, Intp
-from heatmover._base.validation import check_integer, check_memory, check_option, check_threads, check_truth
+from heatmover._base.validation import check_memory, check_threads, check_truth
 from heatmover._base.version import __version__
 from heatmover._base.words import counted, readable
 from heatmover.cohort import Cohort
 from heatmover.cohort import read_cohort as read_whole_cohort
 from heatmover.cohort.cohort import ShiftedReader
-from heatmover.cohort.draw import EqualDraw, check_equal_cells, draw_bytes
+from heatmover.cohort.draw import EqualDraw, draw_bytes
 from heatmover.cohort.values import look_through
-from heatmover.embedding import DiffusionEMD
+from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Landmarks
 from heatmover.measures import Measures, measures_from_weights
 from heatmover.study.cautions import MOST_CELLS, look_at
 from heatmover.study.cell_types import Annotation
 from heatmover.study.comparison import (
-    BIASES,
     Comparison,
-    Units,
     check_all_pairs,
     check_model,
     check_units,
@@ -40,11 +38,11 @@ from heatmover.study.comparison import (
     fit_samples,
 )
 from heatmover.study.landmarking import LANDMARKS, landmark_agreement
-from heatmover.study.parameters import StudyParameters
+from heatmover.study.parameters import StudyParameters, Units
 from heatmover.study.scale.landmarks import (
     AGREEMENT_POINTS,
+    CellCounts,
     CellsDrawn,
-    Histograms,
     count_cells,
     draw_cells,
     find_centers,
@@ -169,25 +167,8 @@ class InPieces:
         progress: Progress,
     ) -> Compared:
         """Find landmarks, count the cells at each, by type if asked for, and compare the samples."""
-        assert parameters.landmarks is not None
         model = check_model(None, random_state=parameters.random_state, n_jobs=self.n_jobs)
-        request = Request(
-            cohort, self, parameters.landmarks, parameters.n_neighbors, parameters.random_state, progress,
-            min_cells=parameters.min_cells or 1, model=model, annotation=annotation,
-            bias=parameters.bias, n_bootstrap=parameters.n_bootstrap, units=parameters.units,
-        )  # fmt: skip
-        request, kept = request.equally(kept, parameters.equal_cells)
-        annotation = request.annotation
-        with cells_counted(request) as cells:
-            comparison = _compare(request, kept, cells)
-        some = slice(None, None, -(-len(cells.drawn.points) // MOST_CELLS))
-        look = look_at(cells.drawn.points[some], cells.drawn.copies[some])
-        if annotation is None:
-            return Compared(comparison, look=look)
-        annotation, masses = cells.histograms.by_type(annotation, kept)
-        # A cell has the values of its landmark; its own would take another pass.
-        values = cells.histograms.landmarks.centers[masses.nodes]
-        return Compared(comparison, annotation, masses, values, cohort.features, look)
+        return Request(cohort, self, parameters, progress, model, annotation).compare(kept)
 
     def record(self) -> Mapping[str, Any]:
         """Return how it compares, as plain values for JSON; where it runs and what it keeps changes no number."""
@@ -197,42 +178,30 @@ class InPieces:
 @final
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What to count, checked when it is made.
+    """Which cells to count, and how.
 
     Attributes
     ----------
     cohort, pieces
         What, and how.
-    landmarks
-        How many; ``"auto"``: 4,000, or a tenth of the cells if these are few.
-    n_neighbors, seed
-        Of the graph over the landmarks; of all draws.
+    parameters
+        Of the study or of the comparison; ``landmarks="auto"``: 4,000, or a tenth of the cells if these are few.
     progress
         Told of the stages.
-    min_cells
-        Samples with fewer are not compared.
     model
         Without its graph; None where no samples are embedded.
     annotation
         The type of each cell, if types are to be counted apart.
-    bias, n_bootstrap, units
-        As in `heatmover.compare`.
     drawn
         Which cells these are, if equally many of every sample were drawn.
     """
 
     cohort: Cohort
     pieces: InPieces
-    landmarks: int | str
-    n_neighbors: int
-    seed: int
+    parameters: StudyParameters
     progress: Progress
-    min_cells: int = 1
     model: DiffusionEMD | None = None
     annotation: Annotation | None = None
-    bias: str = "raw"
-    n_bootstrap: int = 0
-    units: Units = None
     drawn: EqualDraw | None = None
 
     def __post_init__(self) -> None:
@@ -246,12 +215,9 @@ class Request:
             raise InvalidInputError(
                 "cells in a file, which workers can read", "an AnnData object in memory", "write it to a .zarr first"
             )
-        check_integer("n_neighbors", self.n_neighbors, minimum=1)
-        check_integer("random_state", self.seed, minimum=0)
-        check_integer("min_cells", self.min_cells, minimum=1)
-        if self.n_landmarks <= self.n_neighbors:
+        if self.n_landmarks <= self.parameters.n_neighbors:
             raise InvalidInputError(
-                f"more landmarks than {argument('n_neighbors', self.n_neighbors)}",
+                f"more landmarks than {argument('n_neighbors', self.parameters.n_neighbors)}",
                 f"{self.n_landmarks} for {counted(self.cohort.n_cells, 'cell')}",
                 "use fewer neighbours, or compare the cells in memory, which needs no landmarks for few cells",
             )
@@ -259,38 +225,40 @@ class Request:
     @property
     def n_landmarks(self) -> int:
         """How many landmarks."""
-        if not isinstance(self.landmarks, str):
-            return check_integer("landmarks", self.landmarks, minimum=1)
-        if self.landmarks != "auto":
-            raise InvalidInputError(f"{argument('landmarks')} to be a whole number or 'auto'", repr(self.landmarks))
-        return max(1, min(LANDMARKS, self.cohort.n_cells // CELLS_PER_LANDMARK))
+        count = self.parameters.landmarks
+        assert count is not None
+        return count if count != "auto" else max(1, min(LANDMARKS, self.cohort.n_cells // CELLS_PER_LANDMARK))
 
     @property
     def n_types(self) -> int:
         """Cell types that are counted apart; 1 for none."""
         return 1 if self.annotation is None else len(self.annotation.types)
 
-    def equally(self, kept: Intp, equal_cells: bool | int) -> tuple[Request, Intp]:
-        """Return what to count, and which samples of it, if equally many cells of every sample are drawn.
+    def compare(self, kept: Intp) -> Compared:
+        """Find landmarks, count the cells at each, by type if asked for, and compare the samples that are kept."""
+        request, kept = self._drawn_equally(kept)
+        with cells_counted(request) as cells:
+            comparison = _compare(request, kept, cells)
+        some = slice(None, None, -(-len(cells.drawn.points) // MOST_CELLS))
+        look = look_at(cells.drawn.points[some], cells.drawn.copies[some])
+        if request.annotation is None:
+            return Compared(comparison, look=look)
+        annotation, masses = cells.histograms.by_type(request.annotation, kept)
+        # A cell has the values of its landmark; its own would take another pass.
+        values = cells.histograms.landmarks.centers[masses.nodes]
+        return Compared(comparison, annotation, masses, values, self.cohort.features, look)
 
-        Parameters
-        ----------
-        kept
-            Samples to compare.
-        equal_cells
-            As `heatmover.cohort.draw.check_equal_cells` returns it; with False nothing is drawn.
-        """
+    def _drawn_equally(self, kept: Intp) -> tuple[Request, Intp]:
+        """Return what to count, and which samples of it, if equally many cells of every sample are drawn."""
         need, budget = draw_bytes(self.cohort), check_memory(self.pieces.memory)
-        if equal_cells is not False and need > budget:
+        if self.parameters.equal_cells is not False and need > budget:
             raise InvalidInputError(
                 f"{argument('memory')} of at least {need / 1e6:,.0f} MB to draw {argument('equal_cells')} from "
                 f"{counted(self.cohort.n_cells, 'cell')}",
                 f"{budget / 1e6:,.0f} MB",
                 "allow more",
             )
-        part, kept, annotation, drawn = draw_equally(
-            self.cohort, kept, self.annotation, equal_cells, random_state=self.seed, progress=self.progress
-        )
+        part, kept, annotation, drawn = draw_equally(self.cohort, kept, self.annotation, self.parameters, self.progress)
         if drawn is None:
             return self, kept
         # The list of cells takes more than their samples do, and nobody asks for it here.
@@ -300,16 +268,16 @@ class Request:
         """Return what the result depends on; the number of threads and the budget are not among it."""
         settings: dict[str, Any] = {
             "landmarks": self.n_landmarks,
-            "n_neighbors": self.n_neighbors,
-            "random_state": self.seed,
-            "min_cells": self.min_cells,
+            "n_neighbors": self.parameters.n_neighbors,
+            "random_state": self.parameters.random_state,
+            "min_cells": self.parameters.min_cells or 1,
         }
         if self.annotation is not None:
             settings["cells"] = f"{self.annotation.name}, sha256:{digest(self.annotation.codes.data)}"
         if self.drawn is not None:
             settings["equal_cells"] = self.drawn.n_cells
-        if self.units is not None:
-            settings["units"] = self.units
+        if self.parameters.units is not None:
+            settings["units"] = self.parameters.units
         parameters = {} if self.model is None else self.model.get_params(deep=False)
         model = {f"model {key}": value for key, value in parameters.items() if key not in {"graph", "n_jobs"}}
         return {
@@ -325,23 +293,19 @@ class CellsCounted(NamedTuple):
     stages: Stages
     drawn: CellsDrawn
     for_agreement: CellsDrawn
-    histograms: Histograms
+    histograms: CellCounts
 
 
 @contextmanager
 def cells_counted(request: Request) -> Iterator[CellsCounted]:
     """Give the cells drawn, the histograms over landmarks, and what runs further stages."""
-    cohort, pieces, seed = request.cohort, request.pieces, request.seed
+    cohort, pieces, seed = request.cohort, request.pieces, request.parameters.random_state
     n_threads = check_threads(pieces.n_jobs)
     with executor(pieces.client, n_threads) as where:
         budget = make_budget(
-            cohort,
-            request.n_landmarks,
-            request.n_neighbors,
-            memory=check_memory(pieces.memory),
-            n_workers=where.n_workers,
-            n_types=request.n_types,
-        )
+            cohort, request.n_landmarks, request.parameters.n_neighbors,
+            memory=check_memory(pieces.memory), n_workers=where.n_workers, n_types=request.n_types,
+        )  # fmt: skip
         manifest = {} if pieces.checkpoint is None else request.manifest()
         with open_checkpoint(pieces.checkpoint, manifest, resume=pieces.resume) as store:
             stages = Stages(where, store, request.progress)
@@ -376,23 +340,24 @@ def _compare(request: Request, kept: Intp, cells: CellsCounted) -> Comparison:
     """Compare samples by their histograms: those of ``kept``."""
     assert request.model is not None
     cohort, stages, marks = request.cohort, cells.stages, cells.histograms.landmarks
+    asked, seed = request.parameters, request.parameters.random_state
     names = [cohort.names[i] for i in kept]
     measures = measures_from_weights(cells.histograms.counts[kept].astype(np.float64), names=names)
     fitted = fit_samples(
-        marks.centers, measures, request.model, n_neighbors=request.n_neighbors, units=request.units,
-        random_state=request.seed, progress=stages.progress,
+        marks.centers, measures, request.model, n_neighbors=asked.n_neighbors, units=asked.units,
+        random_state=seed, progress=stages.progress,
     )  # fmt: skip
     embedding = _embed(fitted.model, measures, stages)
     stages.progress.stage("measure the agreement", 1)
     samples = np.flatnonzero(np.diff(cells.for_agreement.counts.indptr))
     agreement = landmark_agreement(
         marks, cells.for_agreement.points, measures_from_weights(cells.for_agreement.counts[samples]),
-        n_points=AGREEMENT_POINTS, graph=fitted.graph, model=fitted.fitted, random_state=request.seed,
+        n_points=AGREEMENT_POINTS, graph=fitted.graph, model=fitted.fitted, random_state=seed,
     )  # fmt: skip
     stages.progress.advance()
     result = compare_embedded(
-        fitted, measures, cohort.sizes[kept], embedding, bias=request.bias, n_bootstrap=request.n_bootstrap,
-        random_state=request.seed, progress=stages.progress,
+        fitted, measures, cohort.sizes[kept], embedding, bias=asked.bias, n_bootstrap=asked.n_bootstrap,
+        random_state=seed, progress=stages.progress,
     )  # fmt: skip
     return replace(result, landmarks=marks, landmark_agreement=agreement, drawn=request.drawn)
 
@@ -526,27 +491,23 @@ def compare_cohort(
     >>> result.distances.shape, result.landmarks
     ((6, 6), Landmarks(100 for 1,800 points; root mean square distance ...))
     """
-    check_option("bias", bias, BIASES)
-    check_integer("n_bootstrap", n_bootstrap, minimum=0)
-    check_units(units)
+    parameters = StudyParameters(
+        landmarks=landmarks, min_cells=min_cells, n_neighbors=n_neighbors, equal_cells=equal_cells, bias=bias,
+        n_bootstrap=n_bootstrap, units=units, random_state=random_state,
+    )  # fmt: skip
     settings = check_model(model, random_state=random_state, n_jobs=n_jobs)
     pieces = InPieces(
         memory=memory, client=client, checkpoint=checkpoint, resume=resume, n_jobs=settings.n_jobs
     )  # fmt: skip
-    watcher = SILENT if progress is None else progress
-    request = Request(
-        cohort, pieces, landmarks, n_neighbors, random_state, watcher, min_cells, settings,
-        bias=bias, n_bootstrap=n_bootstrap, units=units,
-    )  # fmt: skip
+    pieces.check(parameters)
+    request = Request(cohort, pieces, parameters, SILENT if progress is None else progress, settings)
     kept = np.flatnonzero(cohort.sizes >= min_cells)
     if len(kept) < 2:
         raise InvalidInputError(
             "at least two samples to compare", f"{len(kept)} of at least {counted(min_cells, 'cell')}"
         )
     check_all_pairs(len(kept), "histograms, embed and nearest of hm.scale find the nearest of each")
-    request, kept = request.equally(kept, check_equal_cells(equal_cells))
-    with cells_counted(request) as cells:
-        return _compare(request, kept, cells)
+    return request.compare(kept).comparison
 
 
 def study_cohort(
@@ -629,7 +590,8 @@ def histograms(
     pieces = InPieces(
         memory=memory, client=client, checkpoint=checkpoint, resume=resume, n_jobs=n_jobs
     )  # fmt: skip
-    watcher = SILENT if progress is None else progress
-    with cells_counted(Request(cohort, pieces, landmarks, 1, random_state, watcher)) as cells:
+    parameters = StudyParameters(landmarks=landmarks, n_neighbors=1, random_state=random_state)
+    pieces.check(parameters)
+    with cells_counted(Request(cohort, pieces, parameters, SILENT if progress is None else progress)) as cells:
         counts = cells.histograms.counts.astype(np.float64)
         return cells.histograms.landmarks, measures_from_weights(counts, names=cohort.names)
