@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from scipy.special import chdtrc, fdtrc
@@ -26,6 +26,7 @@ __all__ = ["DesignRemark", "check_design", "design_notes"]
 Kind = Literal[
     "confounded", "alias", "pseudo-replicated", "paired", "block", "nested", "partly confounded", "reading", "constant"
 ]  # fmt: skip
+GRAVITY = get_args(Kind)  # the gravest first
 
 # Names of those who give samples, and of what happens to samples in the laboratory; and of what is known of either.
 GIVERS = re.compile(
@@ -83,17 +84,20 @@ class DesignRemark(NamedTuple):
 
 
 class _Column(NamedTuple):
-    """One variable: what it is, the group of each sample (-1 for none) and, of numbers, these (NaN for none).
+    """One variable: the group of each sample (-1 for none) and, of numbers, these (NaN for none).
 
     ``tested_as`` differs from ``kind`` for numbers that name patients or batches, which a test takes for numbers.
     """
 
     name: str
-    kind: Literal["groups", "number"]
     tested_as: Literal["groups", "number"]
     codes: Intp
     groups: tuple[str, ...]
-    numbers: Float64 | None
+    numbers: Float64 | None = None
+
+    @property
+    def kind(self) -> Literal["groups", "number"]:
+        return "groups" if self.numbers is None else "number"
 
     @property
     def known(self) -> Bool:
@@ -131,7 +135,8 @@ def check_design(
     pseudo-replicated - 'sex' is the same in all samples of each 'donor': 6 samples are 3 independent ones...
     paired - Each 'donor' has one sample of every group of 'stimulated': the samples are paired, and block='donor' ...
     """
-    return tuple(_looked(variables, block, numeric, categorical))
+    blocks = {block} if isinstance(block, str) else set(block or ())
+    return tuple(_remarks(_columns(variables, numeric, categorical), blocks, {*numeric, *categorical}))
 
 
 def design_notes(
@@ -169,11 +174,9 @@ def design_notes(
     first, examined, together = set(chosen[:1]), set(chosen), list[DesignRemark]()
     given = [] if blocks is None else blocks.values() if isinstance(blocks, Mapping) else [blocks]
     tied = [_column("block", list(values), (), ("block",)) for values in given]
-    same = [
-        str(name) for name in variables
-        if any(_alike(_column(str(name), list(variables[name]), (), (str(name),)), each) for each in tied)
-    ]  # fmt: skip
-    for remark in _looked(variables, same, numeric, categorical, examined):
+    columns = _columns(variables, numeric, categorical)
+    same = {column.name for column in columns if any(_same_groups(column, each) for each in tied)}
+    for remark in _remarks(columns, same, {*numeric, *categorical}, examined):
         about = set(remark.variables)
         if remark.kind == "partly confounded":
             if about & examined and not about & set(adjust):
@@ -191,13 +194,7 @@ def design_notes(
         yield Sentence(f"{more} of variables {verb(len(together) - PAIRS_SHOWN, 'is', 'are')} associated.")
 
 
-def _looked(
-    variables: Any,
-    block: str | Sequence[str] | None,
-    numeric: Collection[str],
-    categorical: Collection[str],
-    examined: Collection[str] | None = None,
-) -> Iterator[DesignRemark]:
+def _columns(variables: Any, numeric: Collection[str], categorical: Collection[str]) -> list[_Column]:
     check_readings(numeric, categorical)
     # Any text: what a file calls its columns is no reason to refuse it.
     names = [str(name) for name in variables]
@@ -206,8 +203,7 @@ def _looked(
     columns = [_column(name, list(variables[keys[name]]), numeric, categorical) for name in names[:MOST_VARIABLES]]
     if len({column.codes.size for column in columns}) > 1:
         raise InvalidInputError("variables of equally many samples", "different numbers of values")
-    blocks = {block} if isinstance(block, str) else set(block or ())
-    return _remarks(columns, blocks, {*numeric, *categorical}, examined)
+    return columns
 
 
 def _column(name: str, values: list[Any], numeric: Collection[str], categorical: Collection[str]) -> _Column:
@@ -215,18 +211,15 @@ def _column(name: str, values: list[Any], numeric: Collection[str], categorical:
     known = [value for value in values if not is_missing(value)]
     tested_as = "groups" if name in categorical else kind_of(known, numeric=name in numeric)
     if tested_as == "groups" or (name not in numeric and _names_something(name, known)):
-        groups = as_groups(values)
-        names = naturally({group for group in groups if group is not None})
-        place = {group: code for code, group in enumerate(names)}
-        codes = np.array([-1 if group is None else place[group] for group in groups], dtype=np.intp)
-        return _Column(name, "groups", tested_as, codes, tuple(names), None)
+        labels = as_groups(values)
+        groups = naturally({group for group in labels if group is not None})
+        place = {None: -1} | {group: code for code, group in enumerate(groups)}
+        return _Column(name, tested_as, np.array([place[group] for group in labels], dtype=np.intp), tuple(groups))
     numbers = np.array([np.nan if is_missing(value) else float(value) for value in values])
-    there = ~np.isnan(numbers)
-    different, codes = np.unique(numbers[there], return_inverse=True)
-    every = np.full(len(values), -1, dtype=np.intp)
-    every[there] = codes
+    different, codes = np.unique(numbers, return_inverse=True)  # NaN is the last
+    codes[np.isnan(numbers)] = -1
     finite = np.where(np.isfinite(numbers), numbers, np.nan)
-    return _Column(name, "number", "number", every, tuple(map(label, different.tolist())), finite)
+    return _Column(name, "number", codes, tuple(map(label, different[~np.isnan(different)].tolist())), finite)
 
 
 def _names_something(name: str, known: Sequence[Any]) -> bool:
@@ -246,35 +239,34 @@ def _disturbs(name: str) -> bool:
 
 
 def _remarks(
-    columns: Sequence[_Column], blocks: set[str], read: set[str], examined: Collection[str] | None
-) -> Iterator[DesignRemark]:
-    tested = [column for column in columns if len(column.groups) > 1 and _repeats(column)]
-    givers = [column for column in tested if column.name not in blocks and _is_giver(column)]
-    others = [column for column in tested if column not in givers and column.name not in blocks]
-    classes, aliases = _classes(others)
-    nested = list(_nested(classes))
-    yield from _sole_givers(givers, others)
-    yield from sorted(aliases, key=lambda remark: remark.kind != "confounded")
-    yield from (remark for remark in nested if remark.kind == "confounded")
+    columns: Sequence[_Column], blocks: Collection[str], read: Collection[str], examined: Collection[str] | None = None
+) -> list[DesignRemark]:
+    """Return all remarks, the gravest first, strong associations before weaker ones."""
+    # More than a name for each sample.
+    varied = [each for each in columns if len(each.groups) > 1 and (each.kind == "number" or each.sizes.max() > 1)]
+    tested = [column for column in varied if column.name not in blocks]
+    givers = [column for column in tested if _is_giver(column)]
+    others = [column for column in tested if not _is_giver(column)]
+    classes = _classes(others)
+    firsts = [members[0] for members in classes]
+    nested = list(_nested(firsts))
+    remarks = [_alias(members) for members in classes if len(members) > 1] + nested
     for giver in givers:
-        yield from _of_giver(giver, others, examined)
-    yield from (remark for remark in nested if remark.kind == "nested")
-    apart = {remark.variables for remark in nested}
-    yield from sorted(_together(classes, givers, apart), key=lambda remark: -(remark.strength or 0))
-    for column in columns:
-        if column.name not in read | blocks:
-            yield from _reading(column)
-        if len(column.groups) == 1:
-            yield _remark("constant", (column.name,), f"{quoted(column.name)} is the same in all samples.")
+        remarks += _of_giver(giver, others, examined)
+    remarks += _together(firsts, givers, {frozenset(remark.variables) for remark in nested})
+    remarks += [
+        remark for column in columns if column.name not in read and column.name not in blocks
+        for remark in _reading(column)
+    ]  # fmt: skip
+    remarks += [
+        _remark("constant", (column.name,), f"{quoted(column.name)} is the same in all samples.")
+        for column in columns if len(column.groups) == 1
+    ]  # fmt: skip
+    return sorted(remarks, key=lambda remark: (GRAVITY.index(remark.kind), -(remark.strength or 0)))
 
 
 def _remark(kind: Kind, names: Sequence[str], text: str, strength: float | None = None) -> DesignRemark:
     return DesignRemark(kind, tuple(names), Sentence(text), strength)
-
-
-def _repeats(column: _Column) -> bool:
-    """Tell whether a variable is more than a name for each sample."""
-    return column.kind == "number" or int(column.sizes.max()) > 1
 
 
 def _is_giver(column: _Column) -> bool:
@@ -299,8 +291,8 @@ def _shared(first: _Column, second: _Column) -> bool:
     return int(both.sum()) >= FEWEST_SAMPLES and min(levels) > 1
 
 
-def _classes(columns: Sequence[_Column]) -> tuple[list[_Column], list[DesignRemark]]:
-    """Return one variable of each class that divides the samples alike, and what to say of the others."""
+def _classes(columns: Sequence[_Column]) -> list[list[_Column]]:
+    """Return classes of variables that divide the samples alike."""
     classes: list[list[_Column]] = []
     for column in columns:
         own = next((members for members in classes if _alike(members[0], column)), None)
@@ -308,19 +300,25 @@ def _classes(columns: Sequence[_Column]) -> tuple[list[_Column], list[DesignRema
             classes.append([column])
         else:
             own.append(column)
-    return [members[0] for members in classes], [_alias(members) for members in classes if len(members) > 1]
+    return classes
+
+
+def _same_groups(first: _Column, second: _Column) -> bool:
+    return _shared(first, second) and _determines(first, second) and _determines(second, first)
 
 
 def _alike(first: _Column, second: _Column) -> bool:
-    if first.kind != second.kind or not _shared(first, second):
-        return False
-    if first.kind == "groups":
-        return _determines(first, second) and _determines(second, first)
-    assert first.numbers is not None
-    assert second.numbers is not None
-    both = np.isfinite(first.numbers) & np.isfinite(second.numbers)
-    enough = int(both.sum()) >= FEWEST_SAMPLES
-    return enough and abs(_correlation(first.numbers[both], second.numbers[both])) >= ONE_NUMBER
+    if first.kind != second.kind or first.kind == "groups":
+        return first.kind == second.kind and _same_groups(first, second)
+    pair = _both(first, second)
+    return pair is not None and _shared(first, second) and abs(_correlation(*pair)) >= ONE_NUMBER
+
+
+def _both(first: _Column, second: _Column) -> Float64 | None:
+    """Return two numbers where both are finite, ``(2, n_samples)``; None in too few samples."""
+    pair = np.array([first.numbers, second.numbers], dtype=np.float64)
+    pair = pair[:, np.isfinite(pair).all(axis=0)]
+    return pair if pair.shape[1] >= FEWEST_SAMPLES else None
 
 
 def _alias(members: Sequence[_Column]) -> DesignRemark:
@@ -335,25 +333,20 @@ def _alias(members: Sequence[_Column]) -> DesignRemark:
     return _remark("alias", names, f"{told}: that is one test, not {len(names)}.")
 
 
-def _sole_givers(givers: Sequence[_Column], others: Sequence[_Column]) -> Iterator[DesignRemark]:
-    """Yield groups that are one patient each: nothing can tell the group from the patient."""
-    for giver in givers:
-        for other in others:
-            if _gives(giver.name) and other.kind == "groups" and _alike(giver, other):
-                yield _remark(
-                    "confounded", (giver.name, other.name),
-                    f"Each group of {quoted(other.name)} is one {quoted(giver.name)}: no test can tell what is due to "
-                    "the group and what to the one who gave the samples.",
-                )  # fmt: skip
-
-
 def _of_giver(giver: _Column, others: Sequence[_Column], examined: Collection[str] | None) -> Iterator[DesignRemark]:
     """Yield what follows from a variable that ties samples together."""
-    if any(other.kind == "groups" and _alike(giver, other) for other in others):
+    same = [other.name for other in others if other.kind == "groups" and _alike(giver, other)]
+    if same:
+        for name in same if _gives(giver.name) else ():
+            yield _remark(
+                "confounded", (giver.name, name),
+                f"Each group of {quoted(name)} is one {quoted(giver.name)}: no test can tell what is due to the group "
+                "and what to the one who gave the samples.",
+            )  # fmt: skip
         return
     seen = [other for other in others if examined is None or other.name in examined]
     constant = [other.name for other in seen if _shared(giver, other) and _determines(giver, other)]
-    paired = [other.name for other in seen if other.kind == "groups" and _is_paired(giver, other)]
+    paired = [other.name for other in seen if other.kind == "groups" and (_crossed(giver, other) == 1).all()]
     name, block, n_givers = quoted(giver.name), argument("block", giver.name), len(giver.groups)
     n_samples = counted(giver.codes.size, "sample")
     repeated = constant and _gives(giver.name)
@@ -379,12 +372,6 @@ def _of_giver(giver: _Column, others: Sequence[_Column], examined: Collection[st
             f"{name} ties samples together: it has {counted(n_givers, 'value')} in {n_samples}, {each}. {block} takes "
             f"this into account{doubt}.",
         )  # fmt: skip
-
-
-def _is_paired(giver: _Column, other: _Column) -> bool:
-    """Tell whether each patient has exactly one sample of every group."""
-    counts = _crossed(giver, other)
-    return len(other.groups) > 1 and bool((counts == 1).all())
 
 
 def _crossed(first: _Column, second: _Column) -> Intp:
@@ -422,30 +409,25 @@ def _nested(columns: Sequence[_Column]) -> Iterator[DesignRemark]:
 
 
 def _together(
-    columns: Sequence[_Column], givers: Sequence[_Column], apart: Collection[tuple[str, ...]]
+    columns: Sequence[_Column], givers: Sequence[_Column], apart: Collection[frozenset[str]]
 ) -> Iterator[DesignRemark]:
     """Yield pairs of variables that go together, though neither tells the other."""
-    for first, second in combinations(columns, 2):
-        if (first.name, second.name) in apart or (second.name, first.name) in apart or not _shared(first, second):
+    for pair in combinations(columns, 2):
+        if frozenset(column.name for column in pair) in apart or not _shared(*pair):
             continue
-        one, other = _once(first, second, givers)
-        if one.kind == other.kind == "groups":
-            found = _groups_together(one, other)
-        elif one.kind == other.kind:
-            found = _numbers_together(one, other)
+        # The groups before the number; one sample for each patient, if both are the same in all samples of a patient.
+        one, other = sorted(pair, key=lambda column: column.kind)
+        for giver in givers:
+            if _gives(giver.name) and _determines(giver, one) and _determines(giver, other):
+                rows = np.unique(giver.codes, return_index=True)[1]
+                one, other = _part(one, rows), _part(other, rows)
+                break
+        if one.kind == other.kind:
+            remark = (_groups_together if one.kind == "groups" else _numbers_together)(one, other)
         else:
-            found = _number_in_groups(*((one, other) if one.kind == "groups" else (other, one)))
-        if found is not None:
-            yield found
-
-
-def _once(first: _Column, second: _Column, givers: Sequence[_Column]) -> tuple[_Column, _Column]:
-    """Return two variables with one sample for each patient if both are the same in all samples of a patient."""
-    for giver in givers:
-        if _gives(giver.name) and _determines(giver, first) and _determines(giver, second):
-            rows = np.unique(giver.codes, return_index=True)[1]
-            return _part(first, rows), _part(second, rows)
-    return first, second
+            remark = _number_in_groups(one, other)
+        if remark is not None:
+            yield remark
 
 
 def _part(column: _Column, rows: Intp) -> _Column:
@@ -481,18 +463,15 @@ def _beyond(tested: _Column, held: _Column) -> str:
 def _number_in_groups(groups: _Column, number: _Column) -> DesignRemark | None:
     assert number.numbers is not None
     both = groups.known & np.isfinite(number.numbers)
-    codes, values = groups.codes[both], number.numbers[both]
-    present = np.unique(codes)
-    n_groups, n_samples = present.size, values.size
-    if n_groups < 2 or n_samples <= n_groups or values.min() == values.max():
+    present, codes, sizes = np.unique(groups.codes[both], return_inverse=True, return_counts=True)
+    values, freedom = number.numbers[both], (present.size - 1, int(both.sum()) - present.size)
+    if min(freedom) < 1 or values.min() == values.max():
         return None
-    means = np.array([values[codes == code].mean() for code in present])
-    within = sum(((values[codes == code] - mean) ** 2).sum() for code, mean in zip(present, means, strict=True))
-    total = ((values - values.mean()) ** 2).sum()
+    means = np.bincount(codes, weights=values) / sizes
+    within, total = float(((values - means[codes]) ** 2).sum()), float(((values - values.mean()) ** 2).sum())
     # Without what as many groups would explain by chance.
-    share = float(max(0.0, 1 - (within / (n_samples - n_groups)) / (total / (n_samples - 1))))
-    ratio = np.inf if within == 0 else (total - within) / (n_groups - 1) / (within / (n_samples - n_groups))
-    p_value = 0.0 if within == 0 else float(fdtrc(n_groups - 1, n_samples - n_groups, ratio))
+    share = max(0.0, 1 - (within / freedom[1]) / (total / sum(freedom)))
+    p_value = _chance(total - within, within, freedom)
     if share < STRONG_SPREAD or p_value > SURE:
         return None
     low, high = int(np.argmin(means)), int(np.argmax(means))
@@ -506,14 +485,11 @@ def _number_in_groups(groups: _Column, number: _Column) -> DesignRemark | None:
 
 
 def _numbers_together(first: _Column, second: _Column) -> DesignRemark | None:
-    assert first.numbers is not None
-    assert second.numbers is not None
-    both = np.isfinite(first.numbers) & np.isfinite(second.numbers)
-    if both.sum() < FEWEST_SAMPLES:
+    pair = _both(first, second)
+    if pair is None:
         return None
-    correlation = _correlation(*centered_ranks(np.stack([first.numbers[both], second.numbers[both]])))
-    left, freedom = 1 - correlation**2, int(both.sum()) - 2
-    p_value = 0.0 if left <= 0 else float(fdtrc(1, freedom, freedom * correlation**2 / left))
+    correlation = _correlation(*centered_ranks(pair))
+    p_value = _chance(correlation**2, 1 - correlation**2, (1, pair.shape[1] - 2))
     if abs(correlation) < STRONG_NUMBERS or p_value > SURE:
         return None
     return _remark(
@@ -522,6 +498,11 @@ def _numbers_together(first: _Column, second: _Column) -> DesignRemark | None:
         f"{_beyond(first, second)}",
         abs(correlation),
     )  # fmt: skip
+
+
+def _chance(explained: float, left: float, freedom: tuple[int, int]) -> float:
+    """Return the p-value of an F test of two sums of squares."""
+    return 0.0 if left <= 0 else float(fdtrc(*freedom, explained / freedom[0] / (left / freedom[1])))
 
 
 def _correlation(first: Float64, second: Float64) -> float:
