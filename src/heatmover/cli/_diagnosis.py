@@ -179,10 +179,8 @@ def _table_cautions(design: SampleDesign | None, sizes: Int64, asked: StudyParam
     """Yield what a study would say of the table of samples; nothing where it would refuse the table."""
     if design is not None:
         yield from table_cautions(
-            design.table, design.chosen, sizes, blocks=design.blocks, adjust=asked.design, numeric=asked.numeric,
-            categorical=asked.categorical, bias=asked.bias, n_permutations=asked.n_permutations,
-            random_state=asked.random_state,
-        )  # fmt: skip
+            design.table, design.chosen, sizes, asked, blocks=design.blocks, adjust=asked.design, bias=asked.bias
+        )
 
 
 def assess_noise(

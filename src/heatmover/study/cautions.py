@@ -25,15 +25,10 @@ __all__ = [
     "UNRELIABLE",
     "CellLook",
     "cell_cautions",
-    "confounded_sentence",
-    "describe_noise",
-    "goes_with_size",
     "look_at",
     "named_floors",
-    "noise_floors",
     "noise_sentences",
     "pair_counts",
-    "plain_noise",
     "table_cautions",
     "unreliable",
 ]
@@ -49,32 +44,10 @@ NOISY = (
 )
 
 
-def noise_floors(comparison: Comparison) -> dict[int, float]:
-    """Return how far samples of one distribution would lie apart, of as many cells as the smallest, median and largest.
-
-    Parameters
-    ----------
-    comparison
-        Whose noise was assessed.
-
-    Returns
-    -------
-    dict of int to float
-        Distance by number of cells, in the unit of the distances; fewer than three if numbers are equal.
-    """
-    assert comparison.uncertainty is not None
-    return {n: comparison.noise_floor(n) for n in comparison.uncertainty.typical_sizes}
-
-
-def describe_noise(comparison: Comparison) -> str:
-    """Return what was found of the noise in plain sentences."""
-    assert comparison.uncertainty is not None
-    return comparison.uncertainty.describe(comparison.noise_floor)
-
-
 def named_floors(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the noise floors with what their numbers of cells are: the smallest, median and largest sample."""
-    floors = noise_floors(comparison)
+    """Return how far apart two equal samples would lie, of the smallest, the median and the largest number of cells."""
+    assert comparison.uncertainty is not None
+    floors = {cells: comparison.noise_floor(cells) for cells in comparison.uncertainty.typical_sizes}
     names = {1: ["every sample"], 2: ["smallest sample", "largest sample"]}
     names[3] = ["smallest sample", "median sample", "largest sample"]
     return [
@@ -85,18 +58,23 @@ def named_floors(comparison: Comparison) -> list[dict[str, Any]]:
 
 def pair_counts(comparison: Comparison) -> dict[str, Any] | None:
     """Return how many pairs can be told apart, how many cannot, of how many; None without intervals."""
-    found = comparison.intervals
-    if found is None:
+    intervals = comparison.intervals
+    if intervals is None:
         return None
-    pairs = found.told_apart[np.triu_indices(len(comparison.names), 1)]
+    pairs = intervals.told_apart[np.triu_indices(len(comparison.names), 1)]
     told = int(pairs.sum())
-    return {"told": told, "alike": pairs.size - told, "all": pairs.size, "confidence": f"{100 * found.confidence:g}"}
+    return {
+        "told": told,
+        "alike": pairs.size - told,
+        "all": pairs.size,
+        "confidence": f"{100 * intervals.confidence:g}",
+    }
 
 
 def noise_sentences(comparison: Comparison) -> tuple[str, ...]:
     """Return how sure the distances are, in plain sentences with advice; nothing if noise was not assessed."""
-    found = comparison.uncertainty
-    if found is None:
+    noise = comparison.uncertainty
+    if noise is None:
         return ()
     floors = named_floors(comparison)
     listed = "; ".join(f"{floor['cells']:,} cells ({floor['name']}): {floor['distance']}" for floor in floors)
@@ -106,66 +84,28 @@ def noise_sentences(comparison: Comparison) -> tuple[str, ...]:
         f"By noise alone two samples of one distribution would lie so far apart: {listed}. The median {kind} distance "
         f"here is {median:.2g}.",
     ]
-    if found.retrieval is not None:
+    if noise.retrieval is not None:
         sentences.append(
-            f"Every sample was cut into two random halves: {100 * found.retrieval:.0f} % of the halves are nearest to "
+            f"Every sample was cut into two random halves: {100 * noise.retrieval:.0f} % of the halves are nearest to "
             "their own other half, among those of all samples."
         )
-    if found.heterogeneity:
-        sentences.append(found.heterogeneity)
+    if noise.heterogeneity:
+        sentences.append(noise.heterogeneity)
     pairs = pair_counts(comparison)
     if pairs is not None:
         sentences.append(
             f"{pairs['told']:,} of {pairs['all']:,} pairs can be told apart: the {pairs['confidence']} % interval of "
-            f"their distance, each for itself, begins above zero{found.by_luck}."
+            f"their distance, each for itself, begins above zero{noise.by_luck}."
         )
-    if found.retrieval is not None:
+    if noise.retrieval is not None:
         sentences.append(NOISY if unreliable(comparison) else "Most samples find themselves again: nothing to mend.")
     return tuple(sentences)
 
 
-def plain_noise(comparison: Comparison) -> dict[str, Any] | None:
-    """Return what describes the noise as plain values for JSON, floors in the unit of the distances."""
-    if comparison.uncertainty is None:
-        return None
-    return comparison.uncertainty.plain(comparison.noise_floor)
-
-
 def unreliable(comparison: Comparison) -> bool:
     """Return whether halves of samples find each other too rarely."""
-    found = comparison.uncertainty
-    return found is not None and found.retrieval is not None and found.retrieval < UNRELIABLE
-
-
-def confounded_sentence(variable: str, p_value: float, remedy: str = "") -> Sentence:
-    """Return that the number of cells goes with a variable, and what to do; without a remedy, noise was removed."""
-    end = f"few cells alone make distances large; {remedy}" if remedy else "the correction of distances allows for it"
-    return Sentence(f"The number of cells goes with {quoted(variable)} (p = {p_value:.2g}): {end}.")
-
-
-def goes_with_size(
-    sizes: IntArray, columns: Mapping[str, Sequence[Any]], *, blocks: Any | None, **tests: Any
-) -> Iterator[tuple[str, float]]:
-    """Yield the variables that the number of cells goes with, and the p-value of each.
-
-    Few cells alone make a sample look far from all others, so that a difference may be one of numbers.
-
-    Parameters
-    ----------
-    sizes
-        Cells of each sample, ``(n_samples,)``.
-    columns
-        Values ``(n_samples,)`` by the names of variables.
-    blocks, **tests
-        As in `heatmover.examine`: ``numeric``, ``n_permutations`` and ``random_state``.
-    """
-    logarithms = np.log(sizes.astype(np.float64))
-    if logarithms.max() - logarithms.min() < UNEQUAL:
-        return
-    apart = np.abs(np.subtract.outer(logarithms, logarithms))
-    for variable, p_value in answers(apart, columns, blocks=blocks, **tests).items():
-        if p_value <= CONFOUNDED:
-            yield variable, p_value
+    noise = comparison.uncertainty
+    return noise is not None and noise.retrieval is not None and noise.retrieval < UNRELIABLE
 
 
 # So many cells tell the spread of features and the share of copies.
@@ -227,13 +167,11 @@ def table_cautions(
     table: Any,
     chosen: Sequence[str],
     sizes: IntArray,
+    asked: StudyParameters,
     *,
     blocks: Mapping[str, Sequence[object]] | None,
     adjust: Collection[str],
-    numeric: Collection[str],
-    categorical: Collection[str],
     bias: str,
-    **tests: Any,
 ) -> Iterator[str]:
     """Yield what the variables of the samples and the numbers of their cells say of a study.
 
@@ -245,19 +183,30 @@ def table_cautions(
         Variables to examine, the most important first.
     sizes
         Cells of each sample that are compared, ``(n_samples,)``.
+    asked
+        How variables are read and tested.
     blocks
         What ties samples together, by name.
     adjust
         Names of covariates.
-    numeric, categorical, bias, **tests
-        As in `StudyParameters`: ``n_permutations`` and ``random_state``.
+    bias
+        Of the distances, as in `StudyParameters`.
     """
-    yield from design_notes(table, chosen, blocks=blocks, adjust=adjust, numeric=numeric, categorical=categorical)
+    readings = {"numeric": asked.numeric, "categorical": asked.categorical}
+    yield from design_notes(table, chosen, blocks=blocks, adjust=adjust, **readings)
+    logarithms = np.log(sizes.astype(np.float64))
+    if logarithms.max() - logarithms.min() < UNEQUAL:
+        return
+    # Few cells alone make a sample look far from all others, so that a difference may be one of numbers.
+    apart = np.abs(np.subtract.outer(logarithms, logarithms))
     columns = {name: table[name].tolist() for name in chosen}
-    read = [name for name in numeric if name in columns]
-    remedy = "" if bias == "corrected" else f"{argument('bias', 'corrected')} makes up for it"
-    for variable, p_value in goes_with_size(sizes, columns, blocks=blocks, numeric=read, **tests):
-        yield confounded_sentence(variable, p_value, remedy)
+    read = [name for name in asked.numeric if name in columns]
+    end = "the correction of distances allows for it"
+    if bias != "corrected":
+        end = f"few cells alone make distances large; {argument('bias', 'corrected')} makes up for it"
+    for variable, p_value in answers(apart, columns, blocks=blocks, numeric=read, **asked.tests).items():
+        if p_value <= CONFOUNDED:
+            yield Sentence(f"The number of cells goes with {quoted(variable)} (p = {p_value:.2g}): {end}.")
 
 
 def cell_cautions(cohort: Cohort, kept: Intp, asked: StudyParameters, look: CellLook | None) -> Iterator[str]:

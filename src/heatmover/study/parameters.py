@@ -324,6 +324,11 @@ class StudyParameters:
         return () if self.block is None else (self.block,) if isinstance(self.block, str) else tuple(self.block)
 
     @property
+    def tests(self) -> dict[str, Any]:
+        """Permutations of every test and their seed, as all tests take them."""
+        return {"n_permutations": self.n_permutations, "random_state": self.random_state}
+
+    @property
     def design(self) -> tuple[str, ...]:
         """Names of the variables that are held fixed or are part of the formula."""
         if self.formula is not None:

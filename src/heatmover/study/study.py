@@ -19,7 +19,7 @@ from scipy.sparse.csgraph import connected_components
 
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.types import Bool, Float64, FloatArray, Int32, Intp
-from heatmover._base.validation import check_integer, check_threads, import_extra, sample_columns
+from heatmover._base.validation import check_threads, import_extra, sample_columns
 from heatmover._base.words import counted, find, listed, percent, quoted, verb
 from heatmover.cohort import Cohort
 from heatmover.cohort.draw import EqualDraw, draw_from, drawn_cohort, equal_count
@@ -36,10 +36,8 @@ from heatmover.study.cautions import (
     SMALL_SAMPLE,
     CellLook,
     cell_cautions,
-    describe_noise,
     look_at,
     noise_sentences,
-    plain_noise,
     table_cautions,
     unreliable,
 )
@@ -76,15 +74,10 @@ __all__ = [
     "SampleDesign",
     "Study",
     "StudyRecord",
-    "check_alignment",
-    "check_block",
     "check_components",
-    "check_noise",
     "check_study",
     "choose_variables",
-    "covariates_of",
     "draw_equally",
-    "enough_cells",
     "input_record",
     "study_cohort",
     "study_comparison",
@@ -471,7 +464,7 @@ class Study:
         settings = {
             name: value for name, value in model.get_params(deep=False).items() if name not in {"graph", "n_jobs"}
         }
-        agreement = comparison.landmark_agreement
+        agreement, noise = comparison.landmark_agreement, comparison.uncertainty
         return {
             "input": self.record.input,
             "parameters": dict(self.record.parameters),
@@ -485,7 +478,7 @@ class Study:
             "landmarks": None if agreement is None else asdict(agreement),
             "drawn": None if comparison.drawn is None else comparison.drawn.plain(),
             "units": None if comparison.calibration is None else comparison.calibration.plain(),
-            "uncertainty": plain_noise(comparison),
+            "uncertainty": None if noise is None else noise.plain(comparison.noise_floor),
             "diagnosis": asdict(comparison.diagnosis),
             "findings": [finding.plain() for finding in self.findings],
             "design": None if self.design is None else self.design.plain(),
@@ -584,7 +577,7 @@ def study_cohort(
         _check_whole(compared.comparison)
     watch.advance()
     return _finish(
-        compared, design._replace(notes=notes), watch, source=input_record(cohort),
+        compared, design._replace(notes=notes), watch, asked, source=input_record(cohort),
         parameters=asked.record() | {"variables": list(design.chosen)}, how=comparer.record(),
     )  # fmt: skip
 
@@ -604,9 +597,9 @@ def check_study(
     """
     kept = np.arange(len(cohort.names))
     with _noted(refusals):
-        kept = enough_cells(cohort, asked.min_cells)
+        kept = _enough_cells(cohort, asked.min_cells)
     with _noted(refusals):
-        check_noise(cohort, kept, asked)
+        _check_noise(cohort, kept, asked)
     with _noted(refusals):
         equal_count(asked.equal_cells, cohort.sizes[kept], [cohort.names[i] for i in kept])
     if asked.units is not None:
@@ -634,15 +627,19 @@ def check_study(
     blocks: dict[str, Sequence[object]] = {}
     for name in asked.blocks:
         with _noted(refusals):
-            blocks[name] = check_block(cohort.variable(name).iloc[kept], name)
+            blocks[name] = _check_block(cohort.variable(name).iloc[kept], name)
     if len(refusals or ()) > before:
         return kept, None
     covariates = None
     with _noted(refusals):
-        covariates = covariates_of(cohort, table, blocks or None, asked)
+        for name in asked.design:
+            cohort.variable(name)
+        covariates = _covariates(table, blocks or None, asked)
     if asked.align_batch is not None:
         with _noted(refusals):
-            check_alignment(cohort, table, asked)
+            for name in (asked.align_batch, asked.anchors or asked.align_batch):
+                cohort.variable(name)
+            check_batches(*_batches(table, asked), numeric=asked.numeric)
     return kept, SampleDesign(table, chosen, blocks or None, covariates, ())
 
 
@@ -752,7 +749,7 @@ def study_comparison(
     )  # fmt: skip
     record = asked.record() | {"variables": chosen}
     return _finish(
-        Compared(comparison, annotation), SampleDesign(table, chosen, tied or None, covariates, ()), watch,
+        Compared(comparison, annotation), SampleDesign(table, chosen, tied or None, covariates, ()), watch, asked,
         source=source, parameters={name: record[name] for name in decided}, how={"how": "before"},
     )  # fmt: skip
 
@@ -770,6 +767,7 @@ def _finish(
     compared: Compared,
     design: SampleDesign,
     watch: Clock,
+    asked: StudyParameters,
     *,
     source: Mapping[str, Any] | None,
     parameters: Mapping[str, Any],
@@ -777,31 +775,28 @@ def _finish(
 ) -> Study:
     """Examine the variables of samples that were compared, contrast their cells, and put the study together."""
     comparison = compared.comparison
-    tests = {"n_permutations": parameters["n_permutations"], "random_state": parameters["random_state"]}
     findings = examine(
         comparison.test_distances,
         {name: design.table[name].tolist() for name in design.chosen},
         blocks=design.blocks,
         adjust=design.covariates,
         shown=comparison.distances,
-        numeric=[name for name in parameters["numeric"] if name in design.chosen],
-        categorical=[name for name in parameters["categorical"] if name in design.chosen],
+        numeric=[name for name in asked.numeric if name in design.chosen],
+        categorical=[name for name in asked.categorical if name in design.chosen],
         progress=watch,
-        **tests,
+        **asked.tests,
     )
-    terms, left_out = _terms(comparison, findings, design, parameters)
+    terms, left_out = _terms(comparison, findings, design, asked)
     notes = (
         *design.notes,
         *table_cautions(
             design.table,
             design.chosen,
             comparison.sizes,
+            asked,
             blocks=design.blocks,
             adjust=() if design.covariates is None else design.covariates.names,
-            numeric=parameters["numeric"],
-            categorical=parameters["categorical"],
             bias=comparison.bias,
-            **tests,
         ),
         *left_out,
         *_comparison_notes(comparison),
@@ -810,7 +805,7 @@ def _finish(
     if compared.annotation is not None:
         watch.stage("contrast cells", 1)
         try:
-            contrast = _contrast(compared, design, findings, tests, parameters["reference"])
+            contrast = _contrast(compared, design, findings, asked)
         except InvalidInputError as error:
             why = error.sentence.marked
             notes = (*notes, Sentence(f"Which types of {quoted(compared.annotation.name)} differ: {why}"))
@@ -826,25 +821,25 @@ def _finish(
 
 
 def _terms(
-    comparison: Comparison, findings: Sequence[Finding], design: SampleDesign, parameters: Mapping[str, Any]
+    comparison: Comparison, findings: Sequence[Finding], design: SampleDesign, asked: StudyParameters
 ) -> tuple[DesignResult | None, tuple[str, ...]]:
     """Return what each term of the design explains, and a note if that cannot be told."""
-    first = next((found for found in findings if found.answer is not None), None)
+    first = next((finding for finding in findings if finding.answer is not None), None)
     if design.covariates is None or first is None:
         return None, ()
-    tests: dict[str, Any] = {name: parameters[name] for name in ("n_permutations", "random_state")}
-    everywhere = np.ones(len(design.table), dtype=bool)
-    by_formula = parameters["formula"] is not None
+    known, terms = np.ones(len(design.table), dtype=bool), design.covariates
     try:
-        known, asked = (everywhere, design.covariates) if by_formula else _after_covariates(design, first)
+        if asked.formula is None:
+            known, terms = _after_covariates(design, first)
+        blocks = {name: np.asarray(labels, object)[known] for name, labels in (design.blocks or {}).items()}
         part = np.ix_(known, known)
-        found = examine_design(
-            comparison.test_distances[part], asked, by="margin" if by_formula else "terms",
-            blocks=_those(design.blocks, known), shown=comparison.distances[part], **tests,
+        result = examine_design(
+            comparison.test_distances[part], terms, by="margin" if asked.formula else "terms",
+            blocks=blocks or None, shown=comparison.distances[part], **asked.tests,
         )  # fmt: skip
     except InvalidInputError as error:
         return None, (Sentence(f"What each covariate explains: {error.sentence.marked}"),)
-    return found, ()
+    return result, ()
 
 
 def _after_covariates(design: SampleDesign, finding: Finding) -> tuple[Bool, Design]:
@@ -858,36 +853,25 @@ def _after_covariates(design: SampleDesign, finding: Finding) -> tuple[Bool, Des
     return known, Design((*held.terms, *tested.terms), held.n_samples)
 
 
-def _those(blocks: Mapping[str, Sequence[object]] | None, known: Bool) -> Mapping[str, Sequence[object]] | None:
-    """Return the blocks of some of the samples."""
-    if blocks is None:
-        return None
-    return {
-        name: [label for label, there in zip(labels, known, strict=True) if there] for name, labels in blocks.items()
-    }
-
-
 def _contrast(
     compared: Compared,
     design: SampleDesign,
     findings: Sequence[Finding],
-    tests: Mapping[str, Any],
-    reference: str | None,
+    asked: StudyParameters,
 ) -> CellContrast:
     """Return which cell types differ between the groups of the first variable that has groups, and the reference."""
-    tested = [found for found in findings if found.kind == "groups" and found.answer is not None]
-    if reference is not None and tested:
-        named = check_reference(reference, {found.variable: design.table[found.variable].tolist() for found in tested})
-        tested = [found for found in tested if found.variable == named]
+    tested = [finding.variable for finding in findings if finding.kind == "groups" and finding.answer is not None]
+    if asked.reference is not None and tested:
+        tested = [check_reference(asked.reference, {name: design.table[name].tolist() for name in tested})]
     if not tested:
         raise InvalidInputError("a variable of the samples with groups that could be tested", "none")
-    first = tested[0]
+    name = tested[0]
+    unadjusted = next(finding.adjusted for finding in findings if finding.variable == name)
     assert compared.annotation is not None
-    groups = design.table[first.variable]
     return contrast_cells(
-        compared.comparison, compared.annotation, groups,
-        variable=first.variable, reference=reference, blocks=_one_or_several(design.blocks), cells=compared.cells,
-        features=compared.features, feature_names=compared.feature_names, unadjusted=first.adjusted, **tests,
+        compared.comparison, compared.annotation, design.table[name], variable=name, reference=asked.reference,
+        blocks=_one_or_several(design.blocks), cells=compared.cells, features=compared.features,
+        feature_names=compared.feature_names, unadjusted=unadjusted, **asked.tests,
     )  # fmt: skip
 
 
@@ -906,9 +890,9 @@ def _named(cells: Any, n_points: int) -> Annotation:
     return annotate("cell type" if name is None else str(name), cells, n_points)
 
 
-def enough_cells(cohort: Cohort, min_cells: int | None) -> Intp:
+def _enough_cells(cohort: Cohort, min_cells: int | None) -> Intp:
     """Return which samples to keep, or raise if they are too few, too small or too many."""
-    least = 1 if min_cells is None else check_integer("min_cells", min_cells, minimum=1)
+    least = min_cells or 1
     single = [name for name, size in zip(cohort.names, cohort.sizes, strict=True) if size < 2]
     if min_cells is None and single:
         raise InvalidInputError(
@@ -927,7 +911,7 @@ def enough_cells(cohort: Cohort, min_cells: int | None) -> Intp:
     return kept
 
 
-def check_noise(cohort: Cohort, kept: Intp, asked: StudyParameters) -> None:
+def _check_noise(cohort: Cohort, kept: Intp, asked: StudyParameters) -> None:
     """Raise, before any cell is read, if noise is to be assessed and every sample has a single cell."""
     if (asked.bias == "corrected" or asked.n_bootstrap) and cohort.sizes[kept].max() < 2:
         raise InvalidInputError(
@@ -957,25 +941,6 @@ def choose_variables(
     return list(dict.fromkeys(variables))
 
 
-def covariates_of(cohort: Cohort, table: Any, blocks: Any | None, asked: StudyParameters) -> Design | None:
-    """Return what is held fixed in a study, or raise if that cannot be; None if there is nothing.
-
-    Parameters
-    ----------
-    cohort
-        Of the samples.
-    table
-        Their variables as they are read, one row for each that is kept.
-    blocks
-        By name, or None.
-    asked
-        What is asked for.
-    """
-    for name in asked.design:
-        cohort.variable(name)
-    return _covariates(table, blocks, asked)
-
-
 def _covariates(table: Any, blocks: Any | None, asked: StudyParameters) -> Design | None:
     if not asked.design:
         return None
@@ -992,21 +957,6 @@ def _covariates(table: Any, blocks: Any | None, asked: StudyParameters) -> Desig
     for name in asked_about:
         check_adjusted(name, table[name].tolist(), design, blocks=blocks, numeric=name in asked.numeric)
     return design
-
-
-def check_alignment(cohort: Cohort, table: Any, asked: StudyParameters) -> None:
-    """Raise if batches cannot be moved onto each other, before any cell is read.
-
-    Parameters
-    ----------
-    cohort, table, asked
-        As in `covariates_of`.
-    """
-    for name in (asked.align_batch, asked.anchors):
-        if name is not None:
-            cohort.variable(name)
-    batch, keep, anchors = _batches(table, asked)
-    check_batches(batch, keep, anchors, numeric=asked.numeric)
 
 
 def _batches(table: Any, asked: StudyParameters) -> tuple[list[Any], dict[str, list[Any]], list[Any] | None]:
@@ -1037,7 +987,7 @@ def _varied(column: Any) -> bool:
     return bool(different > 1 and len(known) > 3 and (numeric or different <= len(known) // 2))
 
 
-def check_block(values: Any, name: str) -> list[object]:
+def _check_block(values: Any, name: str) -> list[object]:
     """Return the block of every sample, or raise if one has none."""
     missing = int(values.isna().sum())
     if missing:
@@ -1089,7 +1039,7 @@ def _comparison_notes(comparison: Comparison) -> Iterator[str]:
         yield f"{comparison.drawn}. The others took no part."
     yield from _size_notes(comparison)
     if comparison.uncertainty is not None:
-        yield f"Noise: {describe_noise(comparison)}"
+        yield f"Noise: {comparison.uncertainty.describe(comparison.noise_floor)}"
         if unreliable(comparison):
             yield NOISY
     if comparison.calibration is not None:

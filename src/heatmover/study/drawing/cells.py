@@ -97,7 +97,7 @@ def draw_composition(
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
     axes.set_ylabel("share of the cells", color=INK, fontsize=11)
     axes.set_xticks([])
-    axes.set_title(title, loc="left", color=INK, fontsize=14, pad=26 if groups else 10, parse_math=False)
+    picture.head(axes, title, pad=26 if groups else 10)
     picture.bare(axes, sides=("left",))
     _draw_legend(axes, legend)
     _write_groups(axes, groups, places)
@@ -118,9 +118,7 @@ def _draw_legend(axes: Any, title: str) -> None:
 
 def _write_groups(axes: Any, groups: Sequence[tuple[str, int]], places: Float64) -> None:
     """Write the name of each group above its bars, cut to the room that it has; nothing where that is too little."""
-    figure = axes.figure.canvas.figure
-    figure.draw_without_rendering()
-    wide = axes.get_window_extent().width / figure.dpi * 72 / (places[-1] - places[0] + 1.6)
+    wide = picture.room(axes, places[-1] - places[0] + 1.6)
     stops = [begin for _, begin in groups[1:]] + [len(places)] * bool(groups)
     for (name, start), stop in zip(groups, stops, strict=True):
         first, last = places[start], places[stop - 1]
@@ -137,16 +135,13 @@ def _write_groups(axes: Any, groups: Sequence[tuple[str, int]], places: Float64)
 
 def _write_names(axes: Any, names: Sequence[str], places: Float64) -> None:
     """Write the names below, if there is room for letters that can be read."""
-    figure = axes.figure.canvas.figure
-    room = axes.get_window_extent().width / figure.dpi * 72 / (places[-1] - places[0] + 1.6)
+    room = picture.room(axes, places[-1] - places[0] + 1.6)
     if room < LEAST_NAME_POINTS:
         axes.set_xlabel(counted(len(names), "sample"), color=INK, fontsize=11)
         return
     size = min(room * 0.9, LARGEST_NAME_POINTS)
-    axes.set_xticks(places, [picture.shortened(name, 20) for name in names], rotation=90, fontsize=size)
-    axes.tick_params(axis="x", length=0, colors=QUIET, pad=2)
-    for label in axes.get_xticklabels():
-        label.set_parse_math(False)
+    picture.name_ticks(axes.xaxis, places, names, 20, rotation=90, fontsize=size)
+    axes.tick_params(axis="x", colors=QUIET, pad=2)
 
 
 class PartBars(NamedTuple):
@@ -190,14 +185,11 @@ def draw_parts(axes: Any, parts: PartBars, *, title: str = "", xlabel: str = "")
         )  # fmt: skip
     axes.axvline(0, color=QUIET, linewidth=0.8, zorder=3)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_yticks(rows, [picture.shortened(name, 40) for name in parts.names])
+    picture.name_ticks(axes.yaxis, rows, parts.names, 40)
     axes.set_xlabel(xlabel, color=INK, fontsize=11)
-    axes.set_title(title, loc="left", color=INK, fontsize=14, pad=26, parse_math=False)
+    picture.head(axes, title)
     picture.bare(axes, sides=("bottom",))
-    for label in axes.get_yticklabels():
-        label.set_parse_math(False)
-        label.set_color(INK)
-    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
     _draw_part_legend(axes)
     return axes
 
@@ -244,21 +236,12 @@ def draw_drivers(
     image = axes.imshow(sizes, cmap="PuOr_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest")
     rows, columns = np.nonzero(sure)
     axes.scatter(columns, rows, s=16, color=INK, edgecolor="white", linewidth=0.5, zorder=3)
-    axes.set_xticks(range(len(features)), [picture.shortened(name, 24) for name in features], rotation=90)
-    axes.set_yticks(range(len(types)), [picture.shortened(name, 30) for name in types])
-    axes.set_title(title, loc="left", color=INK, fontsize=14, pad=24, parse_math=False)
-    axes.annotate(
-        "a dot: surely different, the number of cells aside", (0, 1), xycoords="axes fraction", xytext=(0, 8),
-        textcoords="offset points", fontsize=9.5, color=QUIET,
-    )  # fmt: skip
+    picture.name_ticks(axes.xaxis, range(len(features)), features, 24, rotation=90)
+    picture.name_ticks(axes.yaxis, range(len(types)), types, 30)
+    picture.head(axes, title, "a dot: surely different, the number of cells aside")
     picture.bare(axes, sides=())
     axes.tick_params(length=0, colors=INK)
-    for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]:
-        label.set_parse_math(False)
-    bar = axes.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02)
-    bar.outline.set_visible(False)
-    bar.set_label("difference (standard deviations)", color=INK, fontsize=10)
-    bar.ax.tick_params(colors=QUIET, labelsize=9, length=3)
+    picture.color_bar(axes, image, "difference (standard deviations)")
     return axes
 
 

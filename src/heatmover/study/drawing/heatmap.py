@@ -149,11 +149,9 @@ def _shade(code: int, group: str, palette: Palette) -> Any:
 def _draw_strips(axes: Any, variables: list[DrawnVariable], order: Int64, shades: list[list[Any]]) -> Any:
     colors = np.array([_colors(*each)[order] for each in zip(variables, shades, strict=True)])
     axes.imshow(colors, aspect="auto", interpolation="nearest", rasterized=True)
-    axes.set_yticks(range(len(variables)), [picture.shortened(variable.name, 30) for variable in variables])
+    picture.name_ticks(axes.yaxis, range(len(variables)), [variable.name for variable in variables], 30)
     axes.set_xticks([])
-    axes.tick_params(axis="y", length=0, labelsize=9, colors=INK, labelleft=True, pad=2)
-    for label in axes.get_yticklabels():
-        label.set_parse_math(False)
+    axes.tick_params(axis="y", labelsize=9, colors=INK, labelleft=True, pad=2)
     for spine in axes.spines.values():
         spine.set_visible(False)
     # A white line between strips, which would otherwise run into each other.
@@ -288,15 +286,10 @@ def _entry(variable: DrawnVariable, code: int) -> str:
 
 def _write_names(axes: Any, names: list[str]) -> None:
     """Write the names left and below, if there is room for letters that can be read."""
-    figure = axes.figure.canvas.figure
-    figure.draw_without_rendering()
-    room = axes.get_window_extent().height / figure.dpi * 72 / len(names)
+    room = picture.room(axes, len(names), across=False)
     if room < LEAST_NAME_POINTS:
         return
     size = min(room * 0.9, LARGEST_NAME_POINTS)
-    short = [picture.shortened(name, 20) for name in names]
-    axes.set_xticks(range(len(names)), short, rotation=90, fontsize=size)
-    axes.set_yticks(range(len(names)), short, fontsize=size)
-    axes.tick_params(length=0, colors=QUIET, pad=2)
-    for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]:
-        label.set_parse_math(False)
+    for axis, angle in ((axes.xaxis, 90), (axes.yaxis, 0)):
+        picture.name_ticks(axis, range(len(names)), names, 20, rotation=angle, fontsize=size)
+    axes.tick_params(colors=QUIET, pad=2)

@@ -114,25 +114,13 @@ class SampleMap:
         drawn = axes.scatter(
             *self.coordinates[known].T, c=numbers[known], cmap=picture.color_map(self.palette), **style
         )
-        bar = axes.figure.colorbar(drawn, ax=axes, fraction=0.05, pad=0.02, aspect=28, shrink=0.8)
-        bar.outline.set_visible(False)
-        bar.ax.tick_params(colors=QUIET, labelsize=9, length=3)
-        if self.variable is not None and self.variable.name:
-            bar.set_label(picture.shortened(self.variable.name, 40), color=INK, fontsize=11, parse_math=False)
+        assert self.variable is not None
+        picture.color_bar(axes, drawn, self.variable.name, aspect=28, shrink=0.8)
 
     def _draw_frame(self, axes: Any, title: str) -> None:
         axes.set_aspect("equal", adjustable="datalim")
         axes.margins(0.12 if len(self.names) <= FEW else 0.05)
-        axes.set_title(title, loc="left", color=INK, fontsize=14, pad=26, parse_math=False)
-        axes.annotate(
-            "a line joins each sample with its nearest",
-            (0, 1),
-            xycoords="axes fraction",
-            xytext=(0, 11),
-            textcoords="offset points",
-            fontsize=9.5,
-            color=QUIET,
-        )
+        picture.head(axes, title, "a line joins each sample with its nearest")
         for axis, label in zip((axes.xaxis, axes.yaxis), self.labels, strict=True):
             axis.set_label_text(label, color=INK, fontsize=11)
         picture.bare(axes)

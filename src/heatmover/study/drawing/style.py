@@ -19,11 +19,15 @@ from heatmover.measures import is_missing
 __all__ = [
     "DrawnVariable",
     "bare",
+    "color_bar",
     "color_map",
     "color_of",
     "distance_map",
+    "head",
+    "name_ticks",
     "new_axes",
     "read_variable",
+    "room",
     "save",
     "shape_of",
     "shortened",
@@ -97,6 +101,38 @@ def bare(axes: Any, *, sides: tuple[str, ...] = ("left", "bottom")) -> None:
     for side, spine in axes.spines.items():
         spine.set_visible(side in sides)
         spine.set_color(FAINT)
+
+
+def head(axes: Any, title: str, note: str = "", *, pad: float = 26) -> None:
+    """Write a title, and a quiet note below it."""
+    axes.set_title(title, loc="left", color=INK, fontsize=14, pad=pad, parse_math=False)
+    if note:
+        axes.annotate(
+            note, (0, 1), xycoords="axes fraction", xytext=(0, 11), textcoords="offset points", fontsize=9.5,
+            color=QUIET,
+        )  # fmt: skip
+
+
+def color_bar(axes: Any, drawn: Any, label: str, **where: Any) -> None:
+    """Draw the colour bar of what was drawn into axes, without a frame."""
+    bar = axes.figure.colorbar(drawn, ax=axes, fraction=0.05, pad=0.02, **where)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(colors=QUIET, labelsize=9, length=3)
+    bar.set_label(shortened(label, 40), color=INK, fontsize=11, parse_math=False)
+
+
+def name_ticks(axis: Any, places: Any, names: Sequence[str], most: int = NAME_LETTERS, **how: Any) -> None:
+    """Write names at the ticks of an axis, which has no marks: a name with two dollar signs is no formula."""
+    axis.set_ticks(places, [shortened(name, most) for name in names], parse_math=False, **how)
+    axis.set_tick_params(length=0)
+
+
+def room(axes: Any, n_names: float, *, across: bool = True) -> float:
+    """Return the points that each of so many names has along a side of axes as they are laid out."""
+    figure = axes.figure.canvas.figure  # the whole one, also from a part of it
+    figure.draw_without_rendering()
+    extent = axes.get_window_extent()
+    return float((extent.width if across else extent.height) / figure.dpi * 72 / n_names)
 
 
 def shortened(name: str, most: int = NAME_LETTERS) -> str:
