@@ -130,8 +130,8 @@ def align_batches(
             f"{codes.dtype} of shape {codes.shape}",
         )
     codes = codes.astype(np.int64)
-    found = _learnt(places, codes, fit)
-    return places - found.shifts[fit.batch[codes]], found
+    alignment = _learnt(places, codes, fit)
+    return places - alignment.shifts[fit.batch[codes]], alignment
 
 
 def align_cohort(
@@ -152,10 +152,10 @@ def align_cohort(
     place = np.full(len(cohort.names), -1, dtype=np.int64)
     place[kept] = np.arange(len(kept))
     points, codes = _some_cells(cohort, place)
-    found = _learnt(points, codes, fit)
+    alignment = _learnt(points, codes, fit)
     batches = np.full(len(cohort.names), -1, dtype=np.int16)
     batches[kept] = fit.batch
-    return shifted_cohort(cohort, batches, found.shifts), found
+    return shifted_cohort(cohort, batches, alignment.shifts), alignment
 
 
 def check_batches(
@@ -266,5 +266,5 @@ def _shifts(points: Float64, samples: Int64, clusters: Int64, fit: _BatchDesign)
         own = own - basis @ (basis.T @ own)
         squares += own.T @ own
         products += own.T @ means
-    found = np.linalg.lstsq(squares, products, rcond=1e-10)[0]
-    return np.vstack([np.zeros((1, points.shape[1])), found])
+    others = np.linalg.lstsq(squares, products, rcond=1e-10)[0]
+    return np.vstack([np.zeros((1, points.shape[1])), others])

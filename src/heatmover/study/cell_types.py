@@ -260,15 +260,15 @@ class CellContrast:
             f"Of the distance between {group} and {reference}, {number} % is how many cells there are and "
             f"{100 - number} % is their state"
         )
-        found = self.different
-        if not found:
+        different = self.different
+        if not different:
             most = self.types[0]
             adds = f"{quoted(most.name)} adds most ({100 * most.share:.0f} %)."
             if self.no_calls:
                 return f"{parts}; {adds} {self.no_calls}"
             return f"{parts}; no cell type in {quoted(self.annotation)} surely differs, {adds}"
-        told = ". ".join(str(cell_type) for cell_type in found[:TOLD])
-        rest = len(found) - TOLD
+        told = ". ".join(str(cell_type) for cell_type in different[:TOLD])
+        rest = len(different) - TOLD
         more = (
             f" {rest} more of {counted(len(self.types), 'type')} {verb(rest, 'differs', 'differ')}." if rest > 0 else ""
         )
@@ -346,9 +346,9 @@ def annotate(name: str, values: Any, n_cells: int) -> Annotation:
         unknown = UNKNOWN if UNKNOWN not in types else f"{UNKNOWN} (missing)"
         codes, types = np.where(codes < 0, len(types), codes).astype(np.int32), (*types, unknown)
     if not 2 <= len(types) <= MOST_TYPES:
-        found = f"{len(types):,} in {quoted(name)}" + (f", only {quoted(types[0])}" if len(types) == 1 else "")
+        number = f"{len(types):,} in {quoted(name)}" + (f", only {quoted(types[0])}" if len(types) == 1 else "")
         raise InvalidInputError(
-            f"cells: 2 to {MOST_TYPES:,} cell types", found, "choose an annotation such as a cell type"
+            f"cells: 2 to {MOST_TYPES:,} cell types", number, "choose an annotation such as a cell type"
         )
     return Annotation(name, codes, types)
 
@@ -380,12 +380,12 @@ def check_reference(reference: str, variables: Mapping[str, Sequence[Any]]) -> s
     groups = {
         name: {label(value) for value in values if not is_missing(value)} for name, values in variables.items()
     }  # fmt: skip
-    found = next((name for name, labels in groups.items() if reference in labels), None)
-    if found is None:
+    variable = next((name for name, labels in groups.items() if reference in labels), None)
+    if variable is None:
         every = sorted({one for labels in groups.values() if len(labels) <= MOST_GROUPS for one in labels})
         find(reference, every, f"{argument('reference')} to be a group of a variable that is examined")
         raise InvalidInputError(f"{argument('reference')} to be a group", quoted(reference))
-    return found
+    return variable
 
 
 def contrast_cells(
@@ -462,19 +462,19 @@ def contrast_cells(
     own = _typed(comparison, annotation, rows, None if cells is None else cells.masses[known], cells, known)
     explained = explain_masses(comparison.model, design.means(rows), design.names)
     witness = comparison.unit_factor(explained.distance) * explained.witness
-    found = contrast_types(comparison.model, design, own, witness, rng)
+    result = contrast_types(comparison.model, design, own, witness, rng)
     drivers = None if features is None else find_drivers(design, own, *given)
     no_calls = _no_calls(design, unadjusted)
     if no_calls:
-        found = replace(found, abundance_q=np.ones_like(found.abundance_q), state_q=np.ones_like(found.state_q))
+        result = replace(result, abundance_q=np.ones_like(result.abundance_q), state_q=np.ones_like(result.state_q))
         drivers = None if drivers is None else replace(drivers, q_values=np.ones_like(drivers.q_values))
-    types = tuple(_types(found))
+    types = tuple(_types(result))
     if drivers is not None:
         drivers = drivers.ordered(tuple(cell_type.name for cell_type in types))
-    stable = tuple(name for name, kept in zip(found.names, found.stable, strict=True) if kept)
+    stable = tuple(name for name, kept in zip(result.names, result.stable, strict=True) if kept)
     return CellContrast(
         annotation.name, variable, *design.names, design.counts, design.how,
-        math.fsum(found.contributions), types, len(design.members) - 1, stable, drivers, no_calls,
+        math.fsum(result.contributions), types, len(design.members) - 1, stable, drivers, no_calls,
     )  # fmt: skip
 
 
@@ -514,16 +514,16 @@ def _typed(
     return TypedCells(annotation.types, codes, nodes, rows if own is None else own, each, sizes)
 
 
-def _types(found: CellTypes) -> list[CellType]:
-    total = math.fsum(found.contributions)
+def _types(result: CellTypes) -> list[CellType]:
+    total = math.fsum(result.contributions)
     columns = (
-        found.contributions, found.contributions / total if total else np.zeros_like(found.contributions),
-        found.abundance, found.state, *found.shares.T, found.scores, found.log_ratios,
-        found.abundance_p, found.abundance_q, found.state_p, found.state_q,
+        result.contributions, result.contributions / total if total else np.zeros_like(result.contributions),
+        result.abundance, result.state, *result.shares.T, result.scores, result.log_ratios,
+        result.abundance_p, result.abundance_q, result.state_p, result.state_q,
     )  # fmt: skip
     return [
-        CellType(found.names[i], int(found.points[i]), *(float(column[i]) for column in columns))
-        for i in np.argsort(-found.contributions, kind="stable")
+        CellType(result.names[i], int(result.points[i]), *(float(column[i]) for column in columns))
+        for i in np.argsort(-result.contributions, kind="stable")
     ]
 
 
@@ -632,8 +632,8 @@ def _centers(points: Float64, n_clusters: int, seed: int) -> Float64:
 
     random = np.random.RandomState(np.random.PCG64(seed))
     with threadpool_limits(1):
-        found = KMeans(n_clusters, n_init=STARTS, max_iter=MOST_MOVES, tol=0, random_state=random).fit(points)
-    return np.asarray(found.cluster_centers_)
+        clusters = KMeans(n_clusters, n_init=STARTS, max_iter=MOST_MOVES, tol=0, random_state=random).fit(points)
+    return np.asarray(clusters.cluster_centers_)
 
 
 def _names(cohort: Cohort, centers: Float64, drawn: Float64) -> tuple[str, ...]:

@@ -92,8 +92,8 @@ def check_enough_samples(n_samples: int, n_scales: int = 1) -> int:
     n_scales
         Of the model, if it is known: each needs two pairs.
     """
-    fewest, found = max(FEWEST, 2 * n_scales), n_samples * (n_samples - 1) // 2
-    if found < fewest:
+    fewest, n_pairs = max(FEWEST, 2 * n_scales), n_samples * (n_samples - 1) // 2
+    if n_pairs < fewest:
         least = next(m for m in range(2, 2 * fewest) if m * (m - 1) // 2 >= fewest)
         raise InvalidInputError(
             f"at least {counted(least, 'sample')} for {argument('units')}, which come from "
@@ -101,7 +101,7 @@ def check_enough_samples(n_samples: int, n_scales: int = 1) -> int:
             f"{n_samples}",
             f"leave {argument('units')} out",
         )
-    return min(PAIRS, found)
+    return min(PAIRS, n_pairs)
 
 
 def calibrated(
@@ -257,10 +257,10 @@ class Comparison(ReadOnlyArrays):
     @property
     def intervals(self) -> Intervals | None:
         """Of every distance, in the unit of the distances; None unless replicates were asked for."""
-        found = self.uncertainty
-        if found is None or found.lower is None or found.upper is None:
+        noise = self.uncertainty
+        if noise is None or noise.lower is None or noise.upper is None:
             return None
-        return Intervals(self._in_units(found.lower), self._in_units(found.upper), found.told_apart, found.confidence)
+        return Intervals(self._in_units(noise.lower), self._in_units(noise.upper), noise.told_apart, noise.confidence)
 
     def noise_floor(self, n_cells: float, other: float | None = None) -> float:
         """Return the expected distance between two samples of one distribution, in the unit of the distances.
@@ -306,11 +306,11 @@ class Comparison(ReadOnlyArrays):
     @property
     def max_scale_reason(self) -> str:
         """Why the largest scale is the largest."""
-        found = self.calibration
+        calibration = self.calibration
         return (
             self.model.max_scale_reason_
-            if found is None
-            else f"it fits the {counted(len(found.pairs), 'exact pair')} best"
+            if calibration is None
+            else f"it fits the {counted(len(calibration.pairs), 'exact pair')} best"
         )
 
     def nearest(self, k: int = 10) -> tuple[Float64, Int64]:
@@ -392,12 +392,12 @@ class Comparison(ReadOnlyArrays):
         path
             Where to; a file that is there already is replaced.
         """
-        found = self.intervals
-        if found is None:
+        intervals = self.intervals
+        if intervals is None:
             raise InvalidInputError("intervals", "none", f"compare with {argument('n_bootstrap', 200)}")
         first, second = np.triu_indices(len(self.names), 1)
-        columns = [values[first, second].tolist() for values in (self.distances, found.lower, found.upper)]
-        apart = ["true" if told else "false" for told in found.told_apart[first, second].tolist()]
+        columns = [values[first, second].tolist() for values in (self.distances, intervals.lower, intervals.upper)]
+        apart = ["true" if told else "false" for told in intervals.told_apart[first, second].tolist()]
         names = ([self.names[i] for i in places] for places in (first.tolist(), second.tolist()))
         header = ["sample", "other", "distance", "lower", "upper", "told_apart"]
         write_table(path, header, zip(*names, *columns, apart, strict=True))
@@ -493,8 +493,8 @@ class Comparison(ReadOnlyArrays):
         missing = [name for name, value in zip(self.names, values, strict=True) if is_missing(value)]
         if missing:
             raise InvalidInputError("a group for every sample", f"none for {', '.join(map(repr, missing[:5]))}")
-        found, codes = np.unique(LabelNames("groups").add_all(values), return_inverse=True)
-        return codes, tuple(found.tolist())
+        names, codes = np.unique(LabelNames("groups").add_all(values), return_inverse=True)
+        return codes, tuple(names.tolist())
 
 
 def compare(

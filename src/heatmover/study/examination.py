@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any, Literal, final
 
@@ -15,7 +16,6 @@ from heatmover._base.types import Bool, Float64, Int64
 from heatmover._base.validation import LabelNames, RandomState, check_integer
 from heatmover._base.words import counted, find, naturally, percent, quoted, verb
 from heatmover.errors import InvalidInputError, Sentence
-from heatmover.measures import is_missing
 from heatmover.statistics import (
     Design,
     DesignResult,
@@ -33,7 +33,7 @@ from heatmover.statistics.manifold import smoothness
 from heatmover.statistics.permutations import LEVEL, Restriction, restrict
 from heatmover.statistics.samples import check_distances, check_labels
 from heatmover.statistics.tests import Separation, separate
-from heatmover.study.variables import as_groups, as_numbers, check_readings, kind_of, label
+from heatmover.study.variables import as_groups, as_numbers, check_readings, kind_of, known_values, label
 
 __all__ = [
     "LEVEL",
@@ -179,11 +179,11 @@ class Finding:
     n_samples: int
     n_missing: int
     groups: Mapping[str, int]
-    tests: Mapping[str, TestResult]
-    q_value: float | None
-    separation: Separation | None
-    blocks: str
-    note: str
+    tests: Mapping[str, TestResult] = field(default_factory=dict)
+    q_value: float | None = None
+    separation: Separation | None = None
+    blocks: str = ""
+    note: str = ""
     explained: float = 0.0
     adjusted: tuple[str, ...] = ()
     pairs: Pairs | None = None
@@ -311,10 +311,10 @@ class Finding:
             return f"{self.pairs.describe()}{self.near_adjusted}"
         if self.separation is None:
             return ""
-        found = self.separation
+        groups = self.separation
         return (
-            f"The nearest sample is of the same group for {found.agreement * found.n_samples:.3g} of "
-            f"{counted(found.n_samples, 'sample')} ({found.chance * found.n_samples:.1f} expected by chance)."
+            f"The nearest sample is of the same group for {groups.agreement * groups.n_samples:.3g} of "
+            f"{counted(groups.n_samples, 'sample')} ({groups.chance * groups.n_samples:.1f} expected by chance)."
             f"{self.near_adjusted}"
         )
 
@@ -430,12 +430,12 @@ def answers(
     tied = _tied(blocks, len(distances))
     columns = {name: list(values) for name, values in variables.items()}
     _read(columns, numeric, ())
-    found = {
+    results = {
         name: _examine((distances, distances), name, values, (tied, None), settings,
                        numeric=name in numeric, only_answer=True).answer
         for name, values in columns.items()
     }  # fmt: skip
-    return {name: answer.p_value for name, answer in found.items() if answer is not None}
+    return {name: answer.p_value for name, answer in results.items() if answer is not None}
 
 
 def _examine(
@@ -452,42 +452,34 @@ def _examine(
 
     ``only_answer`` leaves all tests out but the one that answers.
     """
-    known = np.array([not is_missing(value) for value in values], dtype=bool)
-    kept: list[Any] = [value for value, there in zip(values, known, strict=True) if there]
-    kind = kind_of(kept, numeric=numeric)
-    blank = Finding(name, kind, len(kept), int((~known).sum()), {}, {}, None, None, "", "")
+    known, kept = known_values(values)
+    kind, n_missing = kind_of(kept, numeric=numeric), int((~known).sum())
     part, seen = (matrix[np.ix_(known, known)] for matrix in matrices)
     codes = check_labels(name, [label(value) for value in kept], len(kept)) if kind == "groups" and kept else None
     counts = {} if codes is None else dict(zip(codes[1], np.bincount(codes[0]).tolist(), strict=True))
     groups = {group: counts[group] for group in naturally(counts)}
+    finding = partial(Finding, name, kind, len(kept), n_missing, groups)
     reason = _untestable(name, kept, groups)
     if reason:
-        return replace(blank, groups=groups, note=reason)
+        return finding(note=reason)
     observed = np.asarray(kept, dtype=np.float64) if codes is None else codes[0]
     blocks, fixed = _some(held[0], known), None if held[1] is None else held[1].take(known)
     restriction = restrict(observed, blocks)
-    blank = replace(blank, groups=groups, blocks=restriction.how, adjusted=() if fixed is None else fixed.names)
+    finding = partial(finding, blocks=restriction.how, adjusted=() if fixed is None else fixed.names)
+    settings = {**settings, "blocks": blocks}
     try:
-        results = _tests(
-            part, observed, None if codes is None else codes[1], restriction.units, fixed,
-            {**settings, "blocks": blocks},
-        )  # fmt: skip
+        results = _tests(part, observed, None if codes is None else codes[1], restriction.units, fixed, settings)
         tests = {result.test: result for result in islice(results, 1 if only_answer else None)}
         explained = 0.0 if codes is None else explained_variation(seen, codes[0], adjust=fixed)
         pairs = None if codes is None else _pairs(seen, codes[0], restriction, _name_of(blocks), fixed)
     except InvalidInputError as error:  # blocks leave nothing to permute, or covariates nothing to test
-        return replace(blank, note=_refused(name, error))
-    return replace(
-        blank,
-        tests=tests,
-        separation=None if codes is None else separate(seen, codes[0]),
-        note=_remark(
-            name, int((~known).sum()), groups, blocks_of_one_value(observed, restriction), left=bool(seen.any())
-        ),
-        explained=explained,
-        pairs=pairs,
+        return finding(note=Sentence(f"{quoted(name)} was not tested: {error.sentence.marked}"))
+    alone = blocks_of_one_value(observed, restriction)
+    return finding(
+        tests=tests, separation=None if codes is None else separate(seen, codes[0]), explained=explained, pairs=pairs,
+        note=_remark(name, n_missing, groups, alone, left=bool(seen.any())),
         evidence=_evidence(len(kept), restriction, pairs),
-    )
+    )  # fmt: skip
 
 
 def _tests(
@@ -572,19 +564,19 @@ def examine_design(
     1
     """
     settings: dict[str, Any] = {"by": by, "blocks": _tied(blocks, design.n_samples), "random_state": random_state}
-    found = permanova_design(distances, design, n_permutations=n_permutations, **settings)
+    result = permanova_design(distances, design, n_permutations=n_permutations, **settings)
     if shown is None:
-        return found
+        return result
     seen = permanova_design(shown, design, n_permutations=1, **settings)
     terms = tuple(
         replace(
             term, sum_of_squares=other.sum_of_squares, r_squared=other.r_squared,
             partial_r_squared=other.partial_r_squared,
         )
-        for term, other in zip(found.terms, seen.terms, strict=True)
+        for term, other in zip(result.terms, seen.terms, strict=True)
     )  # fmt: skip
     return replace(
-        found, terms=terms, residual_sum_of_squares=seen.residual_sum_of_squares,
+        result, terms=terms, residual_sum_of_squares=seen.residual_sum_of_squares,
         total_sum_of_squares=seen.total_sum_of_squares,
     )  # fmt: skip
 
@@ -613,7 +605,7 @@ def design_of(
 
 
 def _as_read(name: str, values: list[Any], numeric: bool) -> list[Any]:
-    known = [value for value in values if not is_missing(value)]
+    _, known = known_values(values)
     if _has_infinite(known):
         raise InvalidInputError(
             f"finite numbers in {quoted(name)} to hold it fixed",
@@ -647,8 +639,7 @@ def check_adjusted(
     heatmover.errors.InvalidInputError: Expected 'treatment' to differ from a combination of 'batch', found none ...
     """
     fixed = _other_terms(design, name)
-    known = np.array([not is_missing(value) for value in values], dtype=bool)
-    kept: list[Any] = [value for value, there in zip(values, known, strict=True) if there]
+    known, kept = known_values(values)
     if fixed is None or len(kept) < FEWEST_SAMPLES:
         return
     codes: npt.NDArray[Any]
@@ -755,13 +746,9 @@ def _name_of(tied: Tied) -> str:
 
 
 def _listed(name: object, values: Any, n_samples: int) -> list[Any]:
-    found = list(values)  # a masked value is a missing one
-    if len(found) != n_samples:
+    column = list(values)  # a masked value is a missing one
+    if len(column) != n_samples:
         raise InvalidInputError(
-            f"a value of {quoted(name)} for each of the {counted(n_samples, 'sample')}", f"{len(found)}"
+            f"a value of {quoted(name)} for each of the {counted(n_samples, 'sample')}", f"{len(column)}"
         )
-    return found
-
-
-def _refused(name: str, error: InvalidInputError) -> Sentence:
-    return Sentence(f"{quoted(name)} was not tested: {error.sentence.marked}")
+    return column

@@ -28,11 +28,11 @@ from heatmover.statistics.metrics import spearman
 __all__ = [
     "LANDMARKS",
     "LANDMARKS_ABOVE",
-    "LEAST_PER_SAMPLE",
     "LandmarkAgreement",
     "landmark_agreement",
     "place_landmarks",
     "quota",
+    "samples_to_draw",
 ]
 
 
@@ -190,7 +190,7 @@ def place_landmarks(
     count = LANDMARKS if automatic else _check_landmarks(landmarks, points)
     progress.stage("find landmarks", 1)
     try:
-        found, assignment = find_landmarks(
+        centers, assignment = find_landmarks(
             points, count, n_iterations=ITERATIONS, random_state=random_state, n_jobs=n_jobs
         )
     except InvalidInputError:
@@ -198,7 +198,7 @@ def place_landmarks(
             return None
         raise
     progress.advance()
-    return found, found.measures(measures, assignment)
+    return centers, centers.measures(measures, assignment)
 
 
 def _check_landmarks(landmarks: object, points: Any) -> int:
@@ -216,12 +216,7 @@ def _check_landmarks(landmarks: object, points: Any) -> int:
 
 def _draw(masses: sp.csr_array, n_points: int, rng: np.random.Generator) -> tuple[Int64, sp.csr_array]:
     """Return the points drawn, ascending, and the masses of the samples drawn on them."""
-    most = max(n_points // LEAST_PER_SAMPLE, 3)
-    rows = np.arange(masses.shape[0])
-    if rows.size > most:
-        rows = np.sort(rng.choice(rows, most, replace=False))
-    sizes = np.diff(masses.indptr)[rows]
-    per_sample = quota(sizes, n_points)
+    rows, per_sample = samples_to_draw(np.diff(masses.indptr), n_points, rng)
     entries, weights = [], []
     for row in rows:
         own = masses.data[masses.indptr[row] : masses.indptr[row + 1]]
@@ -232,6 +227,26 @@ def _draw(masses: sp.csr_array, n_points: int, rng: np.random.Generator) -> tupl
     drawn, columns = np.unique(masses.indices[np.concatenate(entries)], return_inverse=True)
     part = sp.csr_array((np.concatenate(weights), columns, offsets), shape=(rows.size, drawn.size))
     return drawn.astype(np.int64), part
+
+
+def samples_to_draw(
+    sizes: npt.NDArray[np.integer], n_points: int, rng: np.random.Generator
+) -> tuple[npt.NDArray[np.integer], int]:
+    """Return samples of which about ``n_points`` are drawn, ascending, and how many of each at most.
+
+    Parameters
+    ----------
+    sizes
+        ``(n_samples,)``: points of each.
+    n_points
+        To draw; if there are too many samples for `LEAST_PER_SAMPLE` of each, some samples are drawn.
+    rng
+        Draws the samples.
+    """
+    rows, most = np.arange(sizes.size), max(n_points // LEAST_PER_SAMPLE, 3)
+    if rows.size > most:
+        rows = np.sort(rng.choice(rows, most, replace=False))
+    return rows, quota(sizes[rows], n_points)
 
 
 def quota(sizes: npt.NDArray[np.integer], n_points: int) -> int:

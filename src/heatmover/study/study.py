@@ -64,7 +64,7 @@ from heatmover.study.examination import (
     out_of_reach,
 )
 from heatmover.study.parameters import COMPARED, StudyParameters
-from heatmover.study.variables import as_groups, read_variables
+from heatmover.study.variables import as_groups, known_values, read_variables
 
 __all__ = [
     "Clock",
@@ -660,8 +660,8 @@ def _annotation(
     """Return the type of each cell, from the file or by clusters of the cells as they are compared, and what to say."""
     n_clusters = clusters_wanted(cohort, asked)
     if n_clusters is not None:
-        found = cluster_cells(aligned, n_clusters, random_state=asked.random_state, n_jobs=n_jobs, progress=progress)
-        return found, (cluster_note(found),)
+        clusters = cluster_cells(aligned, n_clusters, random_state=asked.random_state, n_jobs=n_jobs, progress=progress)
+        return clusters, (cluster_note(clusters),)
     if asked.cells is None:
         return None, ()
     return annotate(asked.cells, cohort.annotation(asked.cells), cohort.n_cells), ()
@@ -844,9 +844,7 @@ def _terms(
 
 def _after_covariates(design: SampleDesign, finding: Finding) -> tuple[Bool, Design]:
     """Return which samples have a value of a variable, and the covariates and then the variable as their design."""
-    values = design.table[finding.variable].tolist()
-    known = np.array([not is_missing(value) for value in values], dtype=bool)
-    kept = [value for value, there in zip(values, known, strict=True) if there]
+    known, kept = known_values(design.table[finding.variable].tolist())
     assert design.covariates is not None
     held = design.covariates.take(known)
     tested = design_of({finding.variable: kept}, numeric=[finding.variable] if finding.kind == "number" else [])
@@ -934,9 +932,9 @@ def choose_variables(
     for name in variables:
         values = cohort.variable(name).loc[table.index].dropna()
         if values.nunique() < 2:
-            found = f"only {quoted(values.iloc[0])}" if len(values) else "no value at all"
+            seen = f"only {quoted(values.iloc[0])}" if len(values) else "no value at all"
             raise InvalidInputError(
-                f"{quoted(name)} to differ between samples", f"{found} in all {len(table)}", "choose another variable"
+                f"{quoted(name)} to differ between samples", f"{seen} in all {len(table)}", "choose another variable"
             )
     return list(dict.fromkeys(variables))
 
@@ -1081,6 +1079,6 @@ def _quiet() -> Iterator[list[warnings.WarningMessage]]:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         yield warned
-    for found in warned:
-        if not issubclass(found.category, GraphWarning | EmbeddingWarning):
-            warnings.warn_explicit(found.message, found.category, found.filename, found.lineno)
+    for warning in warned:
+        if not issubclass(warning.category, GraphWarning | EmbeddingWarning):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

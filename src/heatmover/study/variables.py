@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from heatmover._base.types import Bool
 from heatmover._base.words import listed, quoted
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import is_missing
 
-__all__ = ["as_groups", "as_numbers", "check_readings", "kind_of", "label", "read_variables"]
+__all__ = ["as_groups", "as_numbers", "check_readings", "kind_of", "known_values", "label", "read_variables"]
 
 # Numbers with fewer different values are codes of groups (0 and 1, a stage from 1 to 4), not measurements.
 FEWEST_NUMBERS = 6
@@ -30,6 +31,18 @@ def label(value: Any) -> str:
     """Return the name of the group that a value stands for; 1.0 is group 1: a gap makes floats of whole numbers."""
     number = isinstance(value, float | np.floating) and float(value).is_integer()
     return str(int(value)) if number else str(value)
+
+
+def known_values(values: Sequence[Any]) -> tuple[Bool, list[Any]]:
+    """Return where values are not missing, ``(n_values,)``, and these values.
+
+    Examples
+    --------
+    >>> known_values(["f", None, "m"])
+    (array([ True, False,  True]), ['f', 'm'])
+    """
+    known = np.array([not is_missing(value) for value in values], dtype=bool)
+    return known, [value for value, there in zip(values, known, strict=True) if there]
 
 
 def as_numbers(name: object, values: Sequence[Any]) -> list[Any]:

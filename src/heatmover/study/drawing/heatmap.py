@@ -166,8 +166,8 @@ def _colors(variable: DrawnVariable, shades: list[Any]) -> Float64:
     grey = colors.to_rgb(MISSING)
     if variable.numbers is not None:
         scaled = _norm(variable)(np.where(variable.missing, 0, variable.numbers))
-        found = np.asarray(picture.color_map("cividis")(np.ma.filled(scaled, 0)))[:, :3]
-        return np.where(variable.missing[:, None], grey, found)
+        shown = np.asarray(picture.color_map("cividis")(np.ma.filled(scaled, 0)))[:, :3]
+        return np.where(variable.missing[:, None], grey, shown)
     return np.array([*map(colors.to_rgb, shades), grey])[variable.codes]  # missing is coded -1, the last
 
 
@@ -268,16 +268,16 @@ def _entries(variable: DrawnVariable, shades: list[Any]) -> list[tuple[Any, str]
         ticks = import_extra("matplotlib.ticker", package="matplotlib", extra="cohort").MaxNLocator(4)
         values = [value for value in ticks.tick_values(norm.vmin, norm.vmax) if norm.vmin <= value <= norm.vmax]
         values = values if len(values) > 1 else sorted({norm.vmin, norm.vmax})
-        found = [(colors(float(norm(value))), f"{value:.3g}") for value in values]
+        entries = [(colors(float(norm(value))), f"{value:.3g}") for value in values]
     else:
         order = np.argsort(-variable.sizes, kind="stable")
         shown = np.sort(order[:MOST_IN_LEGEND]) if len(order) > MOST_IN_LEGEND + 1 else np.arange(len(order))
-        found = [(shades[code], _entry(variable, int(code))) for code in shown]
+        entries = [(shades[code], _entry(variable, int(code))) for code in shown]
         if len(shown) < len(order):
-            found.append(("none", f"and {len(order) - len(shown)} more"))
+            entries.append(("none", f"and {len(order) - len(shown)} more"))
     if variable.missing.any():
-        found.append((MISSING, f"missing ({int(variable.missing.sum())})"))
-    return found
+        entries.append((MISSING, f"missing ({int(variable.missing.sum())})"))
+    return entries
 
 
 def _entry(variable: DrawnVariable, code: int) -> str:

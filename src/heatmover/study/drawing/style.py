@@ -206,11 +206,11 @@ def read_variable(values: Any, names: Sequence[str], name: str = "") -> DrawnVar
     """
     name = name or str(getattr(values, "name", None) or "")
     categories = getattr(getattr(values, "cat", values), "categories", None)
-    found = in_order(values, names, repr(name) if name else "values")
-    missing = np.array([is_missing(value) for value in found])
-    if categories is None and _all_numbers(found, missing) and not missing.all():
-        return DrawnVariable(name, _numbers(found, missing), np.full(len(found), -1), ())
-    known = iter(LabelNames(name or "values").add_all(v for v, gap in zip(found, missing, strict=True) if not gap))
+    ordered = in_order(values, names, repr(name) if name else "values")
+    missing = np.array([is_missing(value) for value in ordered])
+    if categories is None and _all_numbers(ordered, missing) and not missing.all():
+        return DrawnVariable(name, _numbers(ordered, missing), np.full(len(ordered), -1), ())
+    known = iter(LabelNames(name or "values").add_all(v for v, gap in zip(ordered, missing, strict=True) if not gap))
     texts = ["" if gap else next(known) for gap in missing]
     present = {text for text, gap in zip(texts, missing, strict=True) if not gap}
     order = naturally(present) if categories is None else [str(c) for c in categories if str(c) in present]
@@ -225,6 +225,6 @@ def _all_numbers(values: Sequence[Any], missing: Bool) -> bool:
 
 
 def _numbers(values: Sequence[Any], missing: Bool) -> Float64:
-    found = np.array([np.nan if gap else float(value) for gap, value in zip(missing, values, strict=True)])
+    floats = np.array([np.nan if gap else float(value) for gap, value in zip(missing, values, strict=True)])
     # No colour and no length is infinite.
-    return np.where(np.isfinite(found), found, np.nan)
+    return np.where(np.isfinite(floats), floats, np.nan)

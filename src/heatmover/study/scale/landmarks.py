@@ -31,7 +31,7 @@ from heatmover.graphs import Landmarks
 from heatmover.graphs.centers import ITERATIONS, PER_LANDMARK, CenterSearch, k_means
 from heatmover.graphs.distinct import distinct_points
 from heatmover.study.cell_types import Annotation, CellMasses
-from heatmover.study.landmarking import LEAST_PER_SAMPLE, quota
+from heatmover.study.landmarking import samples_to_draw
 from heatmover.study.scale.stages import UNFINISHED, Arrays, Stages, Task
 
 __all__ = ["CellCounts", "CellsDrawn", "count_cells", "draw_cells", "find_centers", "make_budget", "seekable"]
@@ -369,11 +369,7 @@ def drawn_rows(block: Block, codes: Int32, seed: int, shares: Float64) -> tuple[
 
 def shares_by_sample(cohort: Cohort, rng: np.random.Generator) -> Float64:
     """Return the share of each sample to draw for the agreement, as `landmark_agreement` does: as many of each."""
-    samples = np.arange(len(cohort.names))
-    most = max(AGREEMENT_POINTS // LEAST_PER_SAMPLE, 3)
-    if samples.size > most:
-        samples = np.sort(rng.choice(samples, most, replace=False))
-    most = quota(cohort.sizes[samples], AGREEMENT_POINTS)
+    samples, most = samples_to_draw(cohort.sizes, AGREEMENT_POINTS, rng)
     shares = np.zeros(len(cohort.names))
     shares[samples] = np.minimum(1.0, most / cohort.sizes[samples])
     return shares
