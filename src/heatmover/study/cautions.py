@@ -113,7 +113,7 @@ MOST_CELLS = 20_000
 SMALL_SAMPLE = 30
 # A raw measurement whose spread is so many times that of the others has another unit, or counts for all of them.
 UNEQUAL_SPREAD = 10.0
-# A raw measurement with more than this share of the variance decides the neighbours nearly alone: the area of
+# A raw measurement with more than this share of the variance decides the neighbors nearly alone: the area of
 # glomeruli in pixels has 57 % of that of 14 features, of which most have less than a millionth.
 DOMINANT = 0.5
 # Cytometers count light up to 10^3 or more; logarithms and their relatives do not reach so far.
@@ -262,7 +262,7 @@ def _mixed(cohort: Cohort, asked: StudyParameters) -> Iterator[str]:
 
 
 def _spread(cohort: Cohort, look: CellLook) -> Iterator[str]:
-    """Yield raw features that spread far more widely than the others, or that decide the neighbours alone.
+    """Yield raw features that spread far more widely than the others, or that decide the neighbors alone.
 
     Principal components and the like are ordered by their variance: the first has most of it by design.
     """

@@ -546,7 +546,7 @@ CLUSTERS = 10
 # Cells that k-means looks at: seconds for any cohort, and 2,000 for each of ten clusters.
 CELLS_LOOKED_AT = 20_000
 STARTS, MOST_MOVES = 5, 100
-# A cluster is named by the features in which its centre is this many standard deviations from the mean of all cells.
+# A cluster is named by the features in which its center is this many standard deviations from the mean of all cells.
 DISTINCT, MOST_NAMED, LONGEST = 0.5, 3, 24
 
 
@@ -568,7 +568,7 @@ def cluster_cells(
 ) -> Annotation:
     r"""Put the cells of a cohort into clusters, by k-means on the features that the distances use.
 
-    The centres are the best of five runs from k-means++ on up to 20,000 cells, drawn from all samples; then every cell
+    The centers are the best of five runs from k-means++ on up to 20,000 cells, drawn from all samples; then every cell
     goes to its nearest, in blocks. Nothing of the samples' variables is looked at, so that tests of the clusters keep
     their level. The result does not depend on blocks or threads.
 

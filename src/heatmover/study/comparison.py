@@ -50,8 +50,8 @@ from heatmover.statistics.manifold import classical_scaling
 from heatmover.statistics.noise.assessment import Uncertainty, assess, check_cells
 from heatmover.statistics.tests import Separation, separate
 from heatmover.study.landmarking import LandmarkAgreement, landmark_agreement, place_landmarks
-from heatmover.study.tables import write_table
 from heatmover.study.parameters import BIASES, UNITS, Units
+from heatmover.study.tables import write_table
 from heatmover.transport.calibration import FEWEST, Calibration, calibrate
 
 __all__ = [
@@ -319,7 +319,7 @@ class Comparison(ReadOnlyArrays):
         Parameters
         ----------
         k
-            How many; at most ``n_samples - 1``, because a sample is not its own neighbour.
+            How many; at most ``n_samples - 1``, because a sample is not its own neighbor.
 
         Returns
         -------
@@ -339,7 +339,7 @@ class Comparison(ReadOnlyArrays):
     def coordinates(self, n: int = 2) -> Float64:
         """Return a map of the samples: classical multidimensional scaling of the distances.
 
-        The axes are centred at zero and ordered by how much of the variation they show; of the two possible
+        The axes are centered at zero and ordered by how much of the variation they show; of the two possible
         directions of an axis, the one in which its largest coordinate is positive.
 
         Parameters
@@ -410,8 +410,8 @@ class Comparison(ReadOnlyArrays):
         Parameters
         ----------
         groups
-            Colour and shape: the group of each sample, as in `separation`, grey where it is missing; or a number for
-            each, shown by a colour bar.
+            Color and shape: the group of each sample, as in `separation`, grey where it is missing; or a number for
+            each, shown by a color bar.
         ax
             Matplotlib axes to draw into; default new ones.
 
@@ -525,9 +525,9 @@ def compare(
         ``(n_points,)``: the sample of each point; or `Measures`, to name, choose or weigh the samples. At least
         two samples.
     n_neighbors
-        Neighbours of each point in the graph; a `Graph` that is given stays as it is.
+        Neighbors of each point in the graph; a `Graph` that is given stays as it is.
     landmarks
-        Let so many centres of k-means stand for the points, see `Landmarks`; None for never. ``"auto"``: 4,000 for more
+        Let so many centers of k-means stand for the points, see `Landmarks`; None for never. ``"auto"``: 4,000 for more
         than 100,000 points. What that costs is measured and reported in ``landmark_agreement`` of the result.
     model
         Settings other than the defaults: a `DiffusionEMD` without a graph. It is copied and stays unfitted.
@@ -545,7 +545,7 @@ def compare(
         graph. Up to 64 pairs of samples are solved exactly, see `heatmover.calibrate`; needs the extra ``exact`` (POT)
         and points. None: the unit is arbitrary.
     random_state
-        Seed of the draw, of the search for neighbours and, unless ``model`` is given, of the choice of scales.
+        Seed of the draw, of the search for neighbors and, unless ``model`` is given, of the choice of scales.
     n_jobs
         Threads; None for those of ``model``, else all cores. The result does not depend on it.
     progress

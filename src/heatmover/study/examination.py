@@ -158,7 +158,7 @@ class Finding:
         Share of the variation of the distances shown that lies between the groups, or of what covariates leave of it;
         0 for numbers. The effect of the test is that of the distances for tests, if these are others.
     adjusted
-        Names of the covariates that were held fixed. Neighbours, spread and smoothness are then not tested.
+        Names of the covariates that were held fixed. Neighbors, spread and smoothness are then not tested.
     pairs
         What the groups explain within blocks, if each block holds all of them; else None.
     evidence

@@ -116,7 +116,7 @@ def landmark_agreement(
         Points to draw, about.
     graph
         The graph over the landmarks; default ``landmarks.graph()``. The points drawn are joined with as many
-        neighbours and the same kernel.
+        neighbors and the same kernel.
     model
         Settings other than the defaults, a `DiffusionEMD` without a graph.
     random_state

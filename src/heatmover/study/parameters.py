@@ -195,9 +195,9 @@ class StudyParameters:
     allow_components
         Go on even if more than 5 % of the cells are outside the largest component of the graph.
     n_neighbors
-        Neighbours of each cell, or landmark, in the graph.
+        Neighbors of each cell, or landmark, in the graph.
     landmarks
-        How many centres stand for the cells; ``"auto"``: 4,000 for more than 100,000 cells; None for never.
+        How many centers stand for the cells; ``"auto"``: 4,000 for more than 100,000 cells; None for never.
     equal_cells
         Draw equally many cells from every sample, so that all have equal noise: True for as many as the smallest sample
         that is kept has, or a number.

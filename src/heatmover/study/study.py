@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import connected_components
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.types import Bool, Float64, FloatArray, Int32, Intp
 from heatmover._base.validation import check_threads, import_extra, sample_columns
-from heatmover._base.words import counted, find, listed, percent, quoted, verb
+from heatmover._base.words import counted, find, find_all, listed, percent, quoted, verb
 from heatmover.cohort import Cohort
 from heatmover.cohort.draw import EqualDraw, draw_from, drawn_cohort, equal_count
 from heatmover.cohort.values import block_rows
@@ -266,6 +266,8 @@ class InMemory:
         return {"how": "in memory"}
 
 
+# What `study_comparison` takes of the parameters; the others are of the comparison.
+TESTED = ("adjust", "formula", "reference", "numeric", "categorical", "n_permutations", "random_state")
 PACKAGES = ("heatmover", "numpy", "scipy", "scikit-learn", "numba", "pandas", "anndata", "plotly")
 
 
@@ -672,16 +674,10 @@ def study_comparison(
     variables: Mapping[str, Any] | Any | None = None,
     *,
     blocks: Mapping[str, Any] | Any | None = None,
-    adjust: Sequence[str] = (),
-    formula: str | None = None,
     cells: Mapping[str, Any] | Any | None = None,
-    reference: str | None = None,
     source: Mapping[str, Any] | None = None,
-    numeric: Sequence[str] = (),
-    categorical: Sequence[str] = (),
-    n_permutations: int = 999,
-    random_state: int = 0,
     progress: Progress = SILENT,
+    **changes: Any,
 ) -> Study:
     """Examine the variables of samples that were compared already.
 
@@ -692,18 +688,16 @@ def study_comparison(
     variables
         Values ``(n_samples,)`` by name, in the order of ``comparison.names``: a mapping, or a DataFrame (by its index
         if that holds the names). The most important first.
-    adjust, formula
-        Names among these variables to hold fixed while the others are tested, or a formula of them; see
-        `heatmover.study.StudyParameters`.
     cells
         Type of each point of the graph, ``(n_points,)``, such as that of each cell; in a mapping of one entry, or a
         Series, it has a name. With landmarks these are the points: `study_cohort` counts every cell for its own type.
-    reference
-        The group with which cell types are compared, see `heatmover.study.StudyParameters`.
     source
         What the samples were made from, for the record: ``"name"``, ``"format"``, ``"dimensions"`` and the like.
-    blocks, numeric, categorical, n_permutations, random_state, progress
+    blocks, progress
         As in `examine`.
+    **changes
+        Parameters by their names: ``adjust`` and ``formula`` of these variables, ``reference``, ``numeric``,
+        ``categorical``, ``n_permutations``, ``random_state``; see `heatmover.study.StudyParameters`.
 
     Examples
     --------
@@ -729,28 +723,23 @@ def study_comparison(
     table = table.astype(kinds)
     table.columns = pandas.Index(list(columns), dtype=object)
     chosen = list(columns)
-    table = read_variables(table, numeric, categorical)
     annotation = None if cells is None else _named(cells, comparison.graph.n_points)
     tied = _named_blocks(blocks)
-    asked = StudyParameters(
-        block=list(tied), adjust=adjust, formula=formula,
-        cells=None if annotation is None else annotation.name or "cells", numeric=numeric, categorical=categorical,
-        reference=reference, n_permutations=n_permutations, random_state=random_state,
-    )  # fmt: skip
+    find_all(changes, TESTED, "a parameter of tests")
+    named = None if annotation is None else annotation.name or "cells"
+    asked = StudyParameters(block=list(tied), cells=named, **changes)
+    table = read_variables(table, asked.numeric, asked.categorical)
     for name in asked.design:
-        find(name, chosen, f"a variable of the samples in {argument('adjust' if formula is None else 'formula')}")
-    chosen = list(asked.design) if formula is not None else [name for name in chosen if name not in asked.adjust]
-    if reference is not None:
-        check_reference(reference, {name: table[name].tolist() for name in chosen})
-    covariates = _covariates(table, tied or None, replace(asked, variables=None if formula else chosen))
-    decided = (
-        "variables", "block", "adjust", "formula", "cells", "reference", "numeric", "categorical", "n_permutations",
-        "random_state",
-    )  # fmt: skip
+        find(name, chosen, f"a variable of the samples in {argument('adjust' if asked.formula is None else 'formula')}")
+    chosen = list(asked.design) if asked.formula is not None else [name for name in chosen if name not in asked.adjust]
+    if asked.reference is not None:
+        check_reference(asked.reference, {name: table[name].tolist() for name in chosen})
+    covariates = _covariates(table, tied or None, replace(asked, variables=None if asked.formula else chosen))
     record = asked.record() | {"variables": chosen}
     return _finish(
         Compared(comparison, annotation), SampleDesign(table, chosen, tied or None, covariates, ()), watch, asked,
-        source=source, parameters={name: record[name] for name in decided}, how={"how": "before"},
+        source=source, how={"how": "before"},
+        parameters={name: record[name] for name in ("variables", "block", "cells", *TESTED)},
     )  # fmt: skip
 
 

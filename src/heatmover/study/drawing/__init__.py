@@ -1,1 +1,1 @@
-"""Drawing: maps, heatmaps and colours from plain arrays; it knows neither AnnData nor studies."""
+"""Drawing: maps, heatmaps and colors from plain arrays; it knows neither AnnData nor studies."""

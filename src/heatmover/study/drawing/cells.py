@@ -25,7 +25,7 @@ LETTER_POINTS = 6.0
 MOST_APART = 120
 # Of a bar that may be chance; it keeps its edge.
 PALE = 0.3
-# Colours reach their end at this share of the points: a few extreme ones would leave all others pale.
+# Colors reach their end at this share of the points: a few extreme ones would leave all others pale.
 SATURATED = 0.99
 
 
@@ -77,7 +77,7 @@ def draw_composition(
     groups
         Name and first sample of every group; a gap separates them and the name stands above.
     rest
-        Whether the last type stands for all that have no colour of their own; it is grey.
+        Whether the last type stands for all that have no color of their own; it is grey.
     title, legend
         Headings.
     """
@@ -225,14 +225,14 @@ def draw_drivers(
     types, features
         Names of rows and columns.
     sizes
-        ``(n_types, n_features)``: differences in standard deviations; colours are even on both sides of zero.
+        ``(n_types, n_features)``: differences in standard deviations; colors are even on both sides of zero.
     sure
         ``(n_types, n_features)``: where to draw a dot.
     title
         Heading.
     """
     largest = float(np.abs(sizes).max(initial=0.0)) or 1.0
-    # Orange is more, as in the report, and purple is less: the colour-blind tell them apart.
+    # Orange is more, as in the report, and purple is less: the color-blind tell them apart.
     image = axes.imshow(sizes, cmap="PuOr_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest")
     rows, columns = np.nonzero(sure)
     axes.scatter(columns, rows, s=16, color=INK, edgecolor="white", linewidth=0.5, zorder=3)
@@ -246,7 +246,7 @@ def draw_drivers(
 
 
 def draw_points(axes: Any, places: Float64, values: Float64, label: str) -> Any:
-    """Draw points in colours that are white at zero, the strongest on top, and return the axes.
+    """Draw points in colors that are white at zero, the strongest on top, and return the axes.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ def draw_points(axes: Any, places: Float64, values: Float64, label: str) -> Any:
     places, values
         ``(n_points, 2)`` and ``(n_points,)``.
     label
-        Of the colour bar.
+        Of the color bar.
     """
     sizes = np.abs(values)
     limit = float(np.quantile(sizes, SATURATED)) or float(sizes.max()) or 1.0

@@ -1,4 +1,4 @@
-"""All distances as colours, ordered by clustering, with a tree and variables above."""
+"""All distances as colors, ordered by clustering, with a tree and variables above."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["draw_heatmap", "leaf_order"]
 
 # Shares of the side of the heatmap.
 STRIP, GAP, TREE, BESIDE, BAR_BOTTOM = 0.03, 0.008, 0.14, 0.04, 0.72
-# Quantiles of the distances between which colours change.
+# Quantiles of the distances between which colors change.
 CONTRAST = (0.01, 0.99)
 # A name needs so many points of height to be read.
 LEAST_NAME_POINTS, LARGEST_NAME_POINTS = 5.0, 9.0
 # The best order of leaves takes time with the cube of their number: 1 s for 634 samples, 12 s for 2,000.
 MOST_ORDERED = 1_000
-# Stripes over pairs that cannot be told apart, and where colours turn from dark to light.
+# Stripes over pairs that cannot be told apart, and where colors turn from dark to light.
 HATCH, HALFWAY = "////", 0.55
 # Stripes are a picture of about so many pixels: as hatches of matplotlib they took 7 to 23 s for 600 samples.
 PIXELS = 1_200
@@ -52,7 +52,7 @@ def draw_heatmap(
     variables
         One strip each.
     palette
-        A mapping from groups to colours, for all strips.
+        A mapping from groups to colors, for all strips.
     alike
         ``(n_samples, n_samples)``: pairs that cannot be told apart, which are hatched; None if nobody knows.
 
@@ -109,7 +109,7 @@ def _cluster(distances: Float64) -> Float64:
 
 
 def _draw_distances(axes: Any, matrix: Float64) -> Any:
-    # From zero, which is on the diagonal only, and to one outlier, all else would have nearly the same colour.
+    # From zero, which is on the diagonal only, and to one outlier, all else would have nearly the same color.
     low, high = np.quantile(matrix[np.triu_indices(len(matrix), 1)], CONTRAST)
     image = axes.imshow(
         matrix,
@@ -128,7 +128,7 @@ def _draw_distances(axes: Any, matrix: Float64) -> Any:
 
 
 def _shades(variables: list[DrawnVariable], palette: Palette) -> list[list[Any]]:
-    """Return the colours of the groups of each variable, different ones as long as there are some left."""
+    """Return the colors of the groups of each variable, different ones as long as there are some left."""
     shades, used = [], 0
     for variable in variables:
         shades.append([_shade(used + code, group, palette) for code, group in enumerate(variable.groups)])
@@ -137,7 +137,7 @@ def _shades(variables: list[DrawnVariable], palette: Palette) -> list[list[Any]]
 
 
 def _shade(code: int, group: str, palette: Palette) -> Any:
-    """Return a colour; when all have been used, their lighter and then their darker kin, for a strip has no shapes."""
+    """Return a color; when all have been used, their lighter and then their darker kin, for a strip has no shapes."""
     colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
     color = np.array(colors.to_rgb(picture.color_of(code, group, palette)))
     if isinstance(palette, Mapping) and group in palette:
@@ -161,7 +161,7 @@ def _draw_strips(axes: Any, variables: list[DrawnVariable], order: Int64, shades
 
 
 def _colors(variable: DrawnVariable, shades: list[Any]) -> Float64:
-    """Return the colour of each sample, ``(n_samples, 3)``."""
+    """Return the color of each sample, ``(n_samples, 3)``."""
     colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
     grey = colors.to_rgb(MISSING)
     if variable.numbers is not None:
@@ -216,7 +216,7 @@ def _hatch(axes: Any, marked: Bool, image: Any) -> None:
 
 
 def _draw_legends(axes: Any, variables: list[DrawnVariable], shades: list[list[Any]], marked: Bool | None) -> None:
-    """Write what stripes and the colours of the strips mean, one below the other beside the heatmap."""
+    """Write what stripes and the colors of the strips mean, one below the other beside the heatmap."""
     legends = [_legend(axes, *each) for each in zip(variables, shades, strict=True)]
     if marked is not None:
         legends.insert(0, _hatch_legend(axes, marked))
@@ -262,7 +262,7 @@ def _add_legend(axes: Any, handles: list[Any], labels: list[str], title: str, ha
 
 
 def _entries(variable: DrawnVariable, shades: list[Any]) -> list[tuple[Any, str]]:
-    """Return colours and what they mean."""
+    """Return colors and what they mean."""
     if variable.numbers is not None:
         norm, colors = _norm(variable), picture.color_map("cividis")
         ticks = import_extra("matplotlib.ticker", package="matplotlib", extra="cohort").MaxNLocator(4)

@@ -51,9 +51,9 @@ class SampleMap:
     nearest
         ``(n_samples,)``: index of the sample nearest to each.
     variable
-        What the colours show, or None.
+        What the colors show, or None.
     palette
-        Colours of groups, or the name of a colour map for numbers.
+        Colors of groups, or the name of a color map for numbers.
     """
 
     names: tuple[str, ...]
@@ -109,7 +109,7 @@ class SampleMap:
 
     def _draw_numbers(self, axes: Any, numbers: Float64, style: dict[str, Any]) -> None:
         known = ~np.isnan(numbers)
-        # The light end of a colour map would vanish on white without an edge.
+        # The light end of a color map would vanish on white without an edge.
         style = style | {"edgecolor": QUIET, "linewidth": 0.4 * style["linewidth"]}
         drawn = axes.scatter(
             *self.coordinates[known].T, c=numbers[known], cmap=picture.color_map(self.palette), **style

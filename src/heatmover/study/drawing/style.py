@@ -1,4 +1,4 @@
-"""What all pictures share: a variable to draw, colours, text, new axes and files; matplotlib is imported to draw."""
+"""What all pictures share: a variable to draw, colors, text, new axes and files; matplotlib is imported to draw."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ __all__ = [
     "shortened",
 ]
 
-# Okabe and Ito's colours, which people with any colour vision tell apart; shapes say the same once more.
+# Okabe and Ito's colors, which people with any color vision tell apart; shapes say the same once more.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 SHAPES = ("o", "^", "s", "D", "v", "P", "X", "h")
-# The numbers of colours and shapes have no common divisor, so every pair occurs before one repeats.
+# The numbers of colors and shapes have no common divisor, so every pair occurs before one repeats.
 MOST_GROUPS = len(COLORS) * len(SHAPES)
-# Of the ten commonest cell types; after Tol's muted scheme, which people with any colour vision tell apart. All others
+# Of the ten commonest cell types; after Tol's muted scheme, which people with any color vision tell apart. All others
 # are grey.
 TYPE_COLORS = (
     "#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677", "#AA4499", "#44AA99", "#882255", "#999933", "#D55E00",
@@ -70,7 +70,7 @@ def save(draw: Any, path: Path) -> None:
 
 
 def color_of(code: int, group: str, palette: Palette = None) -> Any:
-    """Return the colour of a group: the palette's, if it has one."""
+    """Return the color of a group: the palette's, if it has one."""
     own = palette.get(group) if isinstance(palette, Mapping) else None
     return COLORS[code % len(COLORS)] if own is None else own
 
@@ -81,7 +81,7 @@ def shape_of(code: int) -> str:
 
 
 def color_map(palette: Palette = None) -> Any:
-    """Return the colour map of numbers: viridis, which is as even for the colour-blind and in print."""
+    """Return the color map of numbers: viridis, which is as even for the color-blind and in print."""
     matplotlib = import_extra("matplotlib", package="matplotlib", extra="cohort")
     name = palette if isinstance(palette, str) else "viridis"
     if name not in matplotlib.colormaps:
@@ -90,13 +90,13 @@ def color_map(palette: Palette = None) -> Any:
 
 
 def distance_map() -> Any:
-    """Return the colour map of distances, near first."""
+    """Return the color map of distances, near first."""
     colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
     return colors.LinearSegmentedColormap.from_list("near to far", NEAR_TO_FAR)
 
 
 def bare(axes: Any, *, sides: tuple[str, ...] = ("left", "bottom")) -> None:
-    """Leave of the frame only some sides, in a quiet colour."""
+    """Leave of the frame only some sides, in a quiet color."""
     axes.tick_params(colors=QUIET, labelsize=9, length=3)
     for side, spine in axes.spines.items():
         spine.set_visible(side in sides)
@@ -114,7 +114,7 @@ def head(axes: Any, title: str, note: str = "", *, pad: float = 26) -> None:
 
 
 def color_bar(axes: Any, drawn: Any, label: str, **where: Any) -> None:
-    """Draw the colour bar of what was drawn into axes, without a frame."""
+    """Draw the color bar of what was drawn into axes, without a frame."""
     bar = axes.figure.colorbar(drawn, ax=axes, fraction=0.05, pad=0.02, **where)
     bar.outline.set_visible(False)
     bar.ax.tick_params(colors=QUIET, labelsize=9, length=3)
@@ -226,5 +226,5 @@ def _all_numbers(values: Sequence[Any], missing: Bool) -> bool:
 
 def _numbers(values: Sequence[Any], missing: Bool) -> Float64:
     floats = np.array([np.nan if gap else float(value) for gap, value in zip(missing, values, strict=True)])
-    # No colour and no length is infinite.
+    # No color and no length is infinite.
     return np.where(np.isfinite(floats), floats, np.nan)
