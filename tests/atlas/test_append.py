@@ -301,7 +301,7 @@ def fsync(descriptor):
 pathlib.Path.replace, os.fsync = replace, fsync
 counts = sp.csr_array((given["data"], given["indices"], given["indptr"]), shape=tuple(given["shape"]))
 variables = dict.fromkeys(("group", "mixed", "patient"), [None] * 3)
-table = Table.checked(given["rows"], list(given["names"]), variables, counts=counts, as_given=True)
+table = Table.checked(given["rows"], list(given["names"]), variables, counts=counts)
 Samples(Store.open(folder)).append(table)
 """
 

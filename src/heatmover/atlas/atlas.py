@@ -318,7 +318,7 @@ class Atlas(ReadOnlyArrays):
         missing = (None,) * len(mapped.names)
         values = {name: given.get(name, missing) for name in self.variables}
         # Checked in memory too: what was added can be saved.
-        table = Table.checked(mapped.embedding, mapped.names, values, counts=_whole(mapped), as_given=True)
+        table = Table.checked(mapped.embedding, mapped.names, values, counts=_whole(mapped))
         if path is not None:
             return self._holding(self._samples_at(Path(path)).append(table))
         return replace(
@@ -353,9 +353,9 @@ class Atlas(ReadOnlyArrays):
             Replace a store of heatmover that is there; anything else is never replaced.
         """
         rows = self.embedding
-        table = Table.checked(rows, self.names, self.variables, counts=self.counts, as_given=True)
+        table = Table.checked(rows, self.names, self.variables, counts=self.counts)
         dtype: Literal["float32", "float64"] = "float32" if rows.dtype == np.float32 else "float64"
-        schema = Schema(rows.shape[1], dtype, table.kinds, fingerprint(self.model), self.nodes.n_landmarks)
+        schema = Schema(rows.shape[1], dtype, tuple(table.variables), fingerprint(self.model), self.nodes.n_landmarks)
         parts = chain([self.to_record().part_of_store()], parts_of(table, schema))
         values = {"samples": schema.values()}
         Store.create(path, ATLAS_SCHEMA, ATLAS_VERSION, parts, values=values, overwrite=overwrite)
@@ -783,7 +783,7 @@ def build_atlas(
         raise InvalidInputError("at least two reference samples", f"one, {names[0]!r}")
     values = _check_variables(given.table if variables is None else variables, names)
     # What cannot be saved is refused before anything is computed.
-    Table.checked(np.empty((len(names), 0)), names, values, as_given=True)
+    Table.checked(np.empty((len(names), 0)), names, values)
     rng = check_random_state(random_state)
     draw = CellDraw.for_support(np.bincount(codes, minlength=len(names)), int(rng.integers(2**62)))
     if pieces is None:

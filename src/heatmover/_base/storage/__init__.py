@@ -1,7 +1,7 @@
 """Models, atlases and indexes on disk: folders in zarr's format, written whole and checked when read."""
 
 from heatmover._base.storage.record import Record
-from heatmover._base.storage.samples import Samples, Schema, Table, Variable, parts_of
+from heatmover._base.storage.samples import Samples, Schema, Table, parts_of
 from heatmover._base.storage.store import DAMAGED, Store, explained, sealed, unsealed, writing
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "Schema",
     "Store",
     "Table",
-    "Variable",
     "explained",
     "parts_of",
     "sealed",

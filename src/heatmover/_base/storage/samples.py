@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, Literal, final
@@ -21,10 +21,9 @@ from heatmover._base.validation import check_finite, sample_columns
 from heatmover._base.words import counted, distinct, find, listed, quoted
 from heatmover.errors import InvalidInputError, argument
 
-__all__ = ["Samples", "Schema", "Table", "Variable"]
+__all__ = ["Samples", "Schema", "Table", "parts_of"]
 
 TYPES = ("float32", "float64")
-KINDS = ("number", "text", "value")
 # Cells at a node: above, float64 does not tell whole numbers apart.
 MOST_CELLS = 2**53
 # Samples have names that people read. A page of text in its place is a mistake that every message would repeat.
@@ -33,18 +32,6 @@ LONGEST_NAME = 1000
 PART_BYTES = 2**28
 # Rows that are read at a time.
 AT_ONCE = 2**24
-
-
-@final
-@dataclass(frozen=True)
-class Variable:
-    """A variable of the samples: its name, and whether it holds numbers (NaN where missing), text (None), or values.
-
-    Values are each of their own type, as they were given: truths, whole numbers, numbers, text, None.
-    """
-
-    name: str
-    kind: Literal["number", "text", "value"]
 
 
 @final
@@ -59,7 +46,7 @@ class Schema:
     dtype
         ``"float32"`` or ``"float64"``.
     variables
-        Of the samples, in order.
+        Names of the sample metadata, in order.
     model
         Fingerprint of the model that made the rows, or None.
     n_nodes
@@ -68,23 +55,23 @@ class Schema:
 
     n_features: int
     dtype: Literal["float32", "float64"]
-    variables: tuple[Variable, ...] = ()
+    variables: tuple[str, ...] = ()
     model: str | None = None
     n_nodes: int | None = None
 
     def values(self) -> dict[str, Any]:
         """Return it as JSON knows it."""
-        return {**asdict(self), "variables": [asdict(each) for each in self.variables]}
+        return asdict(self)
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Schema:
         """Return the schema that a manifest tells, or raise ValueError."""
-        variables = tuple(Variable(each["name"], each["kind"]) for each in values["variables"])
-        n_features, dtype, model, n_nodes = (values[name] for name in ("n_features", "dtype", "model", "n_nodes"))
-        whole = all(type(count) is int and count >= 1 for count in (n_features, 1 if n_nodes is None else n_nodes))
-        if not whole or dtype not in TYPES or any(each.kind not in KINDS for each in variables):
+        schema = cls(**{**values, "variables": tuple(values["variables"])})
+        counts = schema.n_features, 1 if schema.n_nodes is None else schema.n_nodes
+        whole = all(type(count) is int and count >= 1 for count in counts)
+        if not whole or schema.dtype not in TYPES or not all(type(name) is str for name in schema.variables):
             raise ValueError("what the samples are is not said as it was written")
-        return cls(n_features, dtype, variables, model, n_nodes)
+        return schema
 
 
 @final
@@ -99,14 +86,14 @@ class Table:
     names
         One per row, distinct.
     variables
-        Per variable one value per row: float64 array, list of text and None, or tuple of values of any plain type.
+        Per variable one value per row, each of its own type: boolean, whole number, finite number, text, or None.
     counts
         ``(n_rows, n_nodes)``, CSR: cells of each sample at each node, if they are to be kept.
     """
 
     rows: FloatArray
     names: tuple[str, ...]
-    variables: Mapping[str, Any] = field(default_factory=dict)
+    variables: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     counts: sp.csr_array | None = None
 
     @classmethod
@@ -117,41 +104,27 @@ class Table:
         variables: Mapping[str, Any] | None = None,
         *,
         counts: sp.csr_array | None = None,
-        as_given: bool = False,
     ) -> Table:
-        """Check the names and variables of rows, and bring them into the types that are stored.
+        """Check the names and variables of rows; values keep their types, and dates become text.
 
         Parameters
         ----------
         rows, names, variables, counts
             As the attributes; variables as any sequences.
-        as_given
-            Keep every value as it is, a truth a truth and a whole number whole; else a variable of numbers becomes
-            float64, and any other one text.
         """
         texts = tuple(_check_name(name) for name in names)
         if len(texts) != len(rows):
             raise InvalidInputError(f"one name per row ({len(rows):,})", counted(len(texts), "name"))
         distinct(texts, "names of samples", "give every sample a name of its own")
-        column = _values if as_given else _column
         given = {} if variables is None else sample_columns(variables, texts)
-        columns = {_check_name(name, "a variable"): column(name, values) for name, values in given.items()}
+        columns = {
+            _check_name(name, "a variable"): tuple(_plain(name, value) for value in values)
+            for name, values in given.items()
+        }
         return cls(rows, texts, columns, None if counts is None else _check_counts(counts, len(texts)))
 
-    @property
-    def kinds(self) -> tuple[Variable, ...]:
-        """The variables and their kinds."""
-        return tuple(
-            Variable(name, "number" if isinstance(values, np.ndarray) else "value" if type(values) is tuple else "text")
-            for name, values in self.variables.items()
-        )
-
     def fitted(self, schema: Schema) -> Table:
-        """Return the same samples for a store, or raise if they have another width or other variables.
-
-        A variable of which all values are missing is of the kind that the store has, and where all that are stored are
-        missing, values of every kind are taken.
-        """
+        """Return the same samples for a store, or raise if they have another width or other variables."""
         if self.rows.shape[1] != schema.n_features:
             raise InvalidInputError(
                 counted(schema.n_features, "feature"), f"rows of {self.rows.shape[1]:,}", "use the same model"
@@ -165,16 +138,13 @@ class Table:
                 else f"samples with their cells at {counted(schema.n_nodes, 'node')}"
             )
             raise InvalidInputError(f"{kept}, as the store keeps them", *told)
-        kinds = {each.name: each.kind for each in schema.variables}
-        columns = {name: _as_kind(values, kinds.get(name)) for name, values in self.variables.items()}
-        table = replace(self, variables=columns)
-        if set(table.kinds) != set(schema.variables):
+        if set(self.variables) != set(schema.variables):
             raise InvalidInputError(
-                f"the variables that are stored ({_told(schema.variables)})",
-                _told(table.kinds),
+                f"the variables that are stored ({listed(schema.variables) or 'none'})",
+                listed(self.variables) or "none",
                 "give the same ones; values that are missing are None",
             )
-        return table
+        return self
 
     def part(self, rows: slice) -> Table:
         """Return some of the samples."""
@@ -192,52 +162,37 @@ def _check_name(name: object, what: str = "a sample") -> str:
         )
     if "\0" in text:
         raise InvalidInputError(f"the name of {what} without NUL characters", quoted(text), "replace them")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidInputError(f"the name of {what} as text", ascii(text[:60]), "half characters") from None
+    _check_encodes(f"the name of {what}", text)
     return text
 
 
-def _column(name: str, values: list[Any]) -> Any:
-    """Return a variable as float64 if all values are numbers or missing, else as text and None.
-
-    Values that are all missing are of no kind yet.
-    """
-    known = [value for value in values if not _is_missing(value)]
-    if not known:
-        return (None,) * len(values)
-    # A whole number that float64 cannot hold would come back as another one.
-    changed = [value for value in known if isinstance(value, int | np.integer) and int(float(value)) != int(value)]
-    if all(_is_number(value) for value in known) and not changed:
-        return np.array([math.nan if _is_missing(value) else float(value) for value in values])
-    return [None if _is_missing(value) else _check_text(name, value) for value in values]
-
-
-def _as_kind(values: Any, kind: str | None) -> Any:
-    """Return a variable as a store keeps it, if it can."""
-    if kind == "value":
-        return tuple(None if _is_missing(value) else value for value in np.asarray(values, dtype=object).tolist())
-    if kind is None or not all(map(_is_missing, values)):
-        return values
-    return np.full(len(values), math.nan) if kind == "number" else [None] * len(values)
-
-
-def _values(name: str, values: list[Any]) -> tuple[Any, ...]:
-    """Return a variable with every value as it is."""
-    plain = tuple(None if _is_missing(value) else value for value in values)
-    for value in plain:
-        if not _is_plain(value):
-            raise InvalidInputError(
-                f"truths, finite numbers and text as values of {quoted(name)}", quoted(repr(value)), "give them as text"
-            )
-        if isinstance(value, str):
-            _check_text(name, value)
+def _plain(name: str, value: Any) -> Any:
+    """Return a value as JSON keeps it, or raise; whatever is missing is None."""
+    if _is_missing(value):
+        return None
+    if hasattr(value, "isoformat") or isinstance(value, np.datetime64 | np.timedelta64):
+        return str(value)
+    plain = value.item() if isinstance(value, np.generic) else value
+    if not _is_plain(plain):
+        raise InvalidInputError(
+            f"truths, finite numbers, text or dates as values of {quoted(name)}",
+            quoted(repr(value)),
+            "give them as text",
+        )
+    if isinstance(plain, str):
+        _check_encodes(f"values of {quoted(name)}", plain)
     return plain
 
 
 def _is_plain(value: object) -> bool:
     return value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
+
+
+def _check_encodes(what: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError(f"{what} as text", ascii(text[:60]), "half characters") from None
 
 
 def _check_counts(counts: sp.csr_array, n_rows: int) -> sp.csr_array:
@@ -258,22 +213,6 @@ def _is_missing(value: object) -> bool:
         or type(value).__name__ in ("NAType", "NaTType", "MaskedConstant")
         or (isinstance(value, float | np.floating) and math.isnan(value))
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-
-
-def _check_text(name: str, value: object) -> str:
-    # Of other objects, text would show their type or address.
-    if not isinstance(value, str | int | float | np.generic) and not hasattr(value, "isoformat"):
-        raise InvalidInputError(f"numbers, text or dates as values of {quoted(name)}", type(value).__name__)
-    text = str(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidInputError(f"values of {quoted(name)} as text", ascii(text[:60]), "half characters") from None
-    return text
 
 
 @final
@@ -333,7 +272,7 @@ class Samples:
         Parameters
         ----------
         table
-            With the width, the variables and the kinds of the schema, and names that are not taken.
+            With the width and the variables of the schema, and names that are not taken.
 
         Raises
         ------
@@ -368,26 +307,24 @@ class Samples:
         """Return the row of the sample with a name, or raise with the nearest name."""
         return self._row_of[name if name in self._row_of else find(name, self.names, "the name of a stored sample")]
 
-    def variables(self) -> dict[str, Any]:
-        """Return every variable: float64 array ``(n_rows,)``, list of text and None, or list of values."""
+    def variables(self) -> dict[str, tuple[Any, ...]]:
+        """Return the values of every variable, one per sample."""
         tables = [self._table(place)["variables"] for place in range(len(self._parts))]
-        columns: dict[str, Any] = {}
-        for place, variable in enumerate(self.schema.variables):
-            values = [value for table in tables for value in table[place]]
-            columns[variable.name] = np.array(values, dtype=np.float64) if variable.kind == "number" else values
-        return columns
+        return {
+            name: tuple(value for table in tables for value in table[column])
+            for column, name in enumerate(self.schema.variables)
+        }
 
     def _table(self, place: int) -> dict[str, Any]:
         """Return names and variables of a part; its checksum holds, but whoever made it may have meant harm."""
-        n_rows, kinds = self._starts[place + 1] - self._starts[place], self.schema.variables
+        n_rows, n_columns = self._starts[place + 1] - self._starts[place], len(self.schema.variables)
         try:
-            table = json.loads(self._arrays(place)["table"].tobytes())
-            columns = [*table["variables"], table["names"]]
-            fits = len(columns) == len(kinds) + 1 and all(len(column) == n_rows for column in columns)
-            fits = fits and all(type(name) is str for name in table["names"])
-            read = [_values_read(column, each.kind) for column, each in zip(columns[:-1], kinds, strict=True)]
-            if fits:
-                return {"names": table["names"], "variables": read}
+            table: dict[str, Any] = json.loads(self._arrays(place)["table"].tobytes())
+            names, columns = table["names"], table["variables"]
+            fits = len(columns) == n_columns and all(len(column) == n_rows for column in (names, *columns))
+            fits = fits and all(type(name) is str for name in names)
+            if fits and all(_is_plain(value) for column in columns for value in column):
+                return table
         except (ValueError, KeyError, TypeError, RecursionError):
             pass
         raise self._damage(place, "table", "it holds something else than names and variables")
@@ -466,24 +403,11 @@ def parts_of(table: Table, schema: Schema) -> Iterator[Part]:
         part = table.part(slice(first, first + size))
         rows = np.ascontiguousarray(part.rows, dtype=schema.dtype)
         check_finite(argument("rows") if first == 0 else f"rows from {first:,} on", rows)
-        columns = [np.asarray(part.variables[each.name], dtype=object).tolist() for each in schema.variables]
-        told = [[None if _is_missing(value) else value for value in column] for column in columns]
-        text = json.dumps({"names": part.names, "variables": told}).encode()
+        columns = [part.variables[name] for name in schema.variables]
+        text = json.dumps({"names": part.names, "variables": columns}).encode()
         arrays: dict[str, Any] = {"rows": rows, "table": np.frombuffer(text, dtype=np.uint8)}
         if part.counts is not None:
             arrays["count_ends"] = part.counts.indptr[1:].astype(np.int64)
             arrays["count_nodes"] = part.counts.indices.astype(np.int64)
             arrays["count_cells"] = part.counts.data.astype(np.int64)
         yield Part({"n_rows": len(part.names)}, arrays)
-
-
-def _values_read(column: list[Any], kind: str) -> list[Any]:
-    """Return the values of a stored variable, or raise ValueError if one is not of its kind."""
-    allowed = {"number": (int, float), "text": (str,), "value": (bool, int, float, str)}[kind]
-    if not all(value is None or (type(value) in allowed and (kind != "value" or _is_plain(value))) for value in column):
-        raise ValueError("a value is of another kind")
-    return [math.nan if value is None else value for value in column] if kind == "number" else column
-
-
-def _told(variables: Sequence[Variable]) -> str:
-    return ", ".join(f"{quoted(each.name)}: {each.kind}" for each in variables) or "none"

@@ -32,8 +32,8 @@ from heatmover.errors import InvalidInputError, argument
 __all__ = ["DAMAGED", "Part", "Store", "explained", "sealed", "unsealed", "writing"]
 
 MANIFEST, LOCK = "manifest.json", ".lock"
-# What a manifest says first. Layouts before 3 had metadata of zarr that was written by hand.
-FORMAT, LAYOUT = "heatmover", 3
+# What a manifest says first. Layouts before 4 had kinds of variables.
+FORMAT, LAYOUT = "heatmover", 4
 DAMAGED = "it is damaged: take it from a copy, or make it anew"
 # The folder of a part; one that the manifest does not name was left by a writer that died.
 FOLDER = re.compile(r"part[0-9]{6,12}")

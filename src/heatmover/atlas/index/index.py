@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
@@ -219,13 +220,16 @@ class _Memory:
     def row(self, name: str) -> int:
         return self._row_of[name if name in self._row_of else find(name, self.names, "the name of a stored sample")]
 
-    def variables(self) -> dict[str, Any]:
-        columns = {}
-        for variable in self.schema.variables:
-            parts = [part[variable.name] for part in self._columns]
-            numbers = variable.kind == "number"
-            columns[variable.name] = np.concatenate(parts) if numbers else [value for part in parts for value in part]
-        return columns
+    def variables(self) -> dict[str, tuple[Any, ...]]:
+        return {name: tuple(chain(*(part[name] for part in self._columns))) for name in self.schema.variables}
+
+
+def _column(values: tuple[Any, ...]) -> npt.NDArray[Any]:
+    """Return numbers as float64, with NaN where one is missing, and any other values as they are."""
+    known = [value for value in values if value is not None]
+    # A whole number that float64 cannot hold would come back as another one.
+    numbers = all(type(value) is float or (type(value) is int and float(value) == value) for value in known)
+    return np.array(values, dtype=np.float64 if known and numbers else object)
 
 
 @final
@@ -319,7 +323,9 @@ class MeasureIndex:
         made_by = None if model is None else fingerprint(model)
         if model is not None:
             _check_width(rows.shape[1], model)
-        schema = Schema(rows.shape[1], "float32" if rows.dtype == np.float32 else "float64", table.kinds, made_by)
+        schema = Schema(
+            rows.shape[1], "float32" if rows.dtype == np.float32 else "float64", tuple(table.variables), made_by
+        )
         if path is None:
             held = _Memory(schema)
             held.append(table)
@@ -439,7 +445,7 @@ class MeasureIndex:
         Returns
         -------
         dict
-            By name, arrays of the shape of ``rows``: float64 with NaN, or objects, text and None.
+            By name, arrays of the shape of ``rows``: float64 with NaN if all values are numbers, else objects and None.
 
         Examples
         --------
@@ -451,11 +457,7 @@ class MeasureIndex:
         places = np.arange(self.n_rows) if rows is None else np.asarray(rows, dtype=np.int64)
         if places.size and not (places.min() >= 0 and places.max() < self.n_rows):
             raise InvalidInputError(f"rows from 0 to {self.n_rows - 1:,}", f"{places.min():,} to {places.max():,}")
-        columns = {}
-        for name, values in self._store.variables().items():
-            numbers = isinstance(values, np.ndarray)
-            columns[name] = (values if numbers else np.array([*values, None], dtype=object)[:-1])[places]
-        return columns
+        return {name: _column(values)[places] for name, values in self._store.variables().items()}
 
     def add(
         self,
