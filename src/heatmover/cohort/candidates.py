@@ -30,7 +30,7 @@ PERHAPS = re.compile(r"batch|_id$|^id$|sample|patient|donor|subject")
 OF_SAMPLES = re.compile(r"type|group|class|status|condition|site|tissue|source|sex|age$|stage|treat|disease|date|time")
 # Samples have cells; what has fewer per value is rather a name of cells.
 FEW_CELLS = 10
-# Columns to return, and those counted in one pass: a table of 100,000 columns must not be read as often.
+# Columns to return, and the likeliest ones, which are counted in one pass over the file.
 MOST, TOGETHER = 20, 50
 
 
@@ -52,17 +52,10 @@ def candidates(file: str, *, most: int = MOST) -> list[Candidate]:
     Of columns whose names are those of samples or of people the finest comes first: the patients of 16 samples are
     not the samples.
     """
-    columns = _columns(file)
-    order = sorted(range(len(columns)), key=lambda i: (_unlikely(columns[i]), i))
-    found: list[Candidate] = []
-    for start in range(0, len(order), TOGETHER):
-        group = [columns[i] for i in order[start : start + TOGETHER]]
-        found += [candidate for candidate in map(_Counts.candidate, _count(file, group)) if candidate is not None]
-        if len(found) >= most:
-            break
-    place = {column: i for i, column in enumerate(columns)}
-    found.sort(key=lambda each: (_rank(each), -each.n_values if _rank(each) == 0 else 0, place[each.column]))
-    return found[:most]
+    columns = sorted(_columns(file), key=_unlikely)[:TOGETHER]
+    columns_of_samples = _counted(file, columns) if columns else []
+    columns_of_samples.sort(key=lambda each: (_rank(each), -each.n_values if _rank(each) == 0 else 0))
+    return columns_of_samples[:most]
 
 
 def _unlikely(column: str) -> int:
@@ -92,10 +85,10 @@ def _measured(texts: Sequence[str], decimal: str) -> bool:
     return any(decimal in text and pattern.fullmatch(text.strip()) for text in texts)
 
 
-def _count(file: str, columns: Sequence[str]) -> list[_Counts]:
-    """Count the values of some columns in one pass over the file."""
+def _counted(file: str, columns: Sequence[str]) -> list[Candidate]:
+    """Count the values of columns in one pass over the file, and return those that could name the samples."""
     # What the features would be is of no interest yet: labels only.
-    format, counts = format_of(Path(file)), [_Counts(column) for column in columns]
+    format, counts = format_of(Path(file)), {column: Counter[Any]() for column in columns}
     with readable(file, KINDS[format]):
         reader: Reader
         about: dict[str, Any] = {"kind": KINDS[format], "features": (), "annotations": tuple(columns[1:])}
@@ -108,39 +101,26 @@ def _count(file: str, columns: Sequence[str]) -> list[_Counts]:
                 file, format, None, sample_key=columns[0], representation=None, annotations=columns[1:]
             )
         for labels, others, _ in reader.label_blocks():
-            for count in counts:
-                count.add(labels if count.column == columns[0] else others[count.column])
-    return counts
+            for column in list(counts):
+                sizes = _sizes(labels if column == columns[0] else others[column])
+                if sizes is None:
+                    del counts[column]
+                else:
+                    counts[column].update(sizes)
+    return [
+        Candidate(column, len(sizes), min(sizes.values()), float(sorted(sizes.values())[len(sizes) // 2]))
+        for column, sizes in counts.items()
+        if len(sizes) >= 2 and sizes.total() >= 2 * len(sizes)
+    ]
 
 
-@final
-class _Counts:
-    """How many cells have each value of a column."""
-
-    def __init__(self, column: str) -> None:
-        self.column = column
-        self._counts: Counter[Any] = Counter()
-        self._out = False
-
-    def add(self, block: Any) -> None:
-        """Take in the values of more cells."""
-        if self._out:
-            return
-        try:
-            codes, values = factorize(block)
-        except TypeError:  # lists and the like
-            self._out = True
-            return
-        if any(isinstance(value, float) and value != int(value) for value in values[:1000]):
-            self._out = True  # measurements
-            self._counts.clear()
-            return
-        sizes = np.bincount(codes[codes >= 0], minlength=len(values)).tolist()
-        self._counts.update(dict(zip(values, sizes, strict=True)))
-
-    def candidate(self) -> Candidate | None:
-        """Return the column if it could name the samples."""
-        sizes = sorted(size for size in self._counts.values() if size)
-        if self._out or len(sizes) < 2 or sum(sizes) < 2 * len(sizes):
-            return None
-        return Candidate(self.column, len(sizes), sizes[0], float(sizes[len(sizes) // 2]))
+def _sizes(block: Any) -> dict[Any, int] | None:
+    """Return how many cells have each value, or None for lists and measurements, which name nothing."""
+    try:
+        codes, values = factorize(block)
+    except TypeError:
+        return None
+    if any(isinstance(value, float) and value != int(value) for value in values[:1000]):
+        return None
+    sizes = np.bincount(codes[codes >= 0], minlength=len(values)).tolist()
+    return {value: size for value, size in zip(values, sizes, strict=True) if size}

@@ -108,7 +108,7 @@ def open_reader(
     if sample_sheet is not None:
         _exists(Path(sample_sheet))
         with readable(sample_sheet, "sample sheet"):
-            sheet = read_sheet(sample_sheet, memory)
+            sheet = read_sheet(sample_sheet)
     if format == "fcs":
         with readable(place, KINDS[format]):
             cells, columns = open_fcs(
@@ -183,8 +183,8 @@ def _file_format(path: Path) -> str:
     if beginning.startswith(b"FCS"):
         raise InvalidInputError("a folder of .fcs files", "a single one", "pass the folder that holds it")
     if format in BEGINNINGS and seen != format:
-        found = f"that {quoted_path(str(path))} is " + (article(KINDS[seen]) if seen else "something else")
-        raise InvalidInputError(article(KINDS[format]), found)
+        content = article(KINDS[seen]) if seen else "something else"
+        raise InvalidInputError(article(KINDS[format]), f"that {quoted_path(str(path))} is {content}")
     if seen or format:
         return seen or str(format)
     raise InvalidInputError(
@@ -276,8 +276,8 @@ def read_cohort(
         Leave out FCS files or samples that the sample sheet does not list; a warning names them. By default they raise
         an error.
     memory
-        Memory that reading may take, in bytes or as ``"4 GB"``. A table with too many columns or too long a line, or
-        an FCS file with too many cells, raises an error that tells how much memory it needs. Default: no limit.
+        Memory that reading may take, in bytes or as ``"4 GB"``. A table with too many columns or an FCS file with too
+        many cells raises an error that tells how much memory it needs. Default: no limit.
     random_state
         Seed of the principal components above 500 features.
     progress
@@ -403,8 +403,8 @@ def _label(opened: Opened) -> tuple[Reader, SampleTable, tuple[str, ...], Int32]
         try:
             for labels, columns, numbers in reader.label_blocks():
                 table.add(labels, columns, numbers)
-        except NotFeatures as found:
-            reader = demoted(reader, frozenset(found.columns))
+        except NotFeatures as texts:
+            reader = demoted(reader, frozenset(texts.columns))
             continue
         return reader, table, *table.finish(reader.place)
 
@@ -442,13 +442,13 @@ def _unused(undecided: Reader, reader: Reader, table: SampleTable, named: Collec
     if not undecided.undecided:
         return dict(undecided.unused)
     features, varying = frozenset(reader.features), table.varying
-    found = dict(undecided.unused)
+    reasons = dict(undecided.unused)
     for name in undecided.annotations or ():
-        found[name] = NAMED if name in named else NESTED if name in table.odd else TEXT
+        reasons[name] = NAMED if name in named else NESTED if name in table.odd else TEXT
     for name in undecided.features:
         if name not in features:
-            found[name] = WHOLE if name in varying else CONSTANT
-    return found
+            reasons[name] = WHOLE if name in varying else CONSTANT
+    return reasons
 
 
 def _nearly_numbers(
@@ -561,20 +561,20 @@ def _project(
     # Several passes: what is small is read once, for a wide table is slow to read.
     small = 8 * moments.count * moments.mean.size <= held_bytes
     held = list(_blocks(reader, moments.count)) if small else None
-    found = principal_components(
+    projection = principal_components(
         lambda: _blocks(reader, moments.count) if held is None else iter(held), moments.mean, scale, n_components,
         generator,
     )  # fmt: skip
     total = float((moments.squares / scale**2).sum()) / moments.count
-    return replace(found, explained=found.explained / total if total else found.explained)
+    return replace(projection, explained=projection.explained / total if total else projection.explained)
 
 
 def _labels(features: Sequence[str]) -> Iterator[str]:
     """Yield which features are labels by their names; of FCS files no more is known before values are read."""
-    found = [name for name in features if LABELS.search(name)]
-    if found:
+    labels = [name for name in features if LABELS.search(name)]
+    if labels:
         yield Sentence(
-            f"Used as features, but named like labels of cells: {listed(found)}; name the features wanted in "
+            f"Used as features, but named like labels of cells: {listed(labels)}; name the features wanted in "
             f"{argument('representation')}."
         )
 

@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from heatmover._base.types import Bool, Float64, Int32, Intp
+from heatmover._base.types import Float64, Int32, Intp
 from heatmover._base.validation import import_extra
 from heatmover._base.words import counted, find, natural_order, naturally, quoted
 from heatmover.cohort.reader import Columns, Numbers, Reader, SubsetReader
@@ -80,12 +80,12 @@ def _kind(text: str, pattern: re.Pattern[str]) -> int:
 
 
 @final
-class Undecided:
-    """Columns of numbers that are features if they vary within samples: all of them at once, block by block."""
+class Variation:
+    """Which columns vary within samples: all of them at once, block by block."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = np.array(names, dtype=object)
-        # Which hold more than whole numbers, and in which samples they vary.
+        # Which hold more than whole numbers, and which vary within a sample.
         self.fractional = np.zeros(len(names), dtype=bool)
         self.varies = np.zeros(len(names), dtype=bool)
         # A column that varies and has fractions is a feature: nothing else about it is of interest.
@@ -112,21 +112,18 @@ class Undecided:
         self._varying[present] |= np.logical_or.reduceat(differ, starts, axis=0)
         self.varies[self._open] = self._varying.any(axis=0)
         self.fractional[self._open] |= (np.isfinite(values) & (values != np.floor(values))).any(axis=0)
-        self._close(~(self.varies & self.fractional)[self._open])
-
-    def _close(self, keep: Bool) -> None:
-        if not keep.all():
-            self._open, self._first, self._varying = self._open[keep], self._first[:, keep], self._varying[:, keep]
+        keep = ~(self.varies & self.fractional)[self._open]
+        self._open, self._first, self._varying = self._open[keep], self._first[:, keep], self._varying[:, keep]
 
     @property
-    def varying(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """Columns that vary within samples, with the number of samples where they do, as far as it is known."""
         counts = self.varies.astype(np.int64)
         counts[self._open] = self._varying.sum(axis=0)
         places = np.flatnonzero(self.varies)
         return dict(zip(self.names[places].tolist(), counts[places].tolist(), strict=True))
 
-    def constant(self, order: Sequence[int]) -> dict[str, list[object]]:
+    def constant(self, order: Sequence[int]) -> dict[str, list[Any]]:
         """Return one value per sample, None where it is missing, of every column that is constant within samples."""
         places = np.flatnonzero(~self.varies[self._open])
         columns = self._first[np.ix_(np.array(order, dtype=np.intp), places)].T.tolist()
@@ -155,7 +152,7 @@ class SampleTable:
     ) -> None:
         self.sample_key = sample_key
         self.decimal = decimal
-        self.undecided = Undecided(undecided)
+        self.undecided = list(undecided)
         # How much of a column of text is numbers; and columns of values that cannot be compared, such as lists.
         self.mixtures: dict[str, Mixture] = {}
         self.odd: set[str] = set()
@@ -164,22 +161,22 @@ class SampleTable:
         self._codes: list[Int32] = []
         self._originals: dict[str, object] = {}
         self._places: dict[str, int] = {}
-        self._first: dict[str, dict[int, object]] = {}
-        self._varying: dict[str, set[int]] = {}
+        self._variation: Variation | None = None
+        # Per annotation, the first value that each sample has, and its number.
+        self._values: dict[str, dict[object, int]] = {}
         self._missing, self._first_missing = 0, -1
 
     def add(self, labels: Any, columns: Columns, numbers: Numbers = None) -> None:
         """Take in the labels, annotations and undecided numbers of the next cells."""
         codes = self._encode(labels)
-        known = codes >= 0
         self._codes.append(codes)
-        if known.any():
-            present, first = np.unique(codes, return_index=True)
-            keep = present >= 0
-            for name, column in columns.items():
-                self._compare(name, column, codes, (present[keep], first[keep]))
-            if numbers is not None:
-                self.undecided.add(codes, len(self._places), numbers)
+        fresh = np.unique(codes, return_index=True)[1]
+        annotations = [self._numbered(name, column, fresh[codes[fresh] >= 0]) for name, column in columns.items()]
+        if self._variation is None:
+            self._variation = Variation([*columns, *self.undecided])
+        parts = [column[:, None] for column in annotations] + ([] if numbers is None else [numbers])
+        if parts:
+            self._variation.add(codes, len(self._places), np.hstack(parts))
         self.n_cells += codes.size
 
     def finish(self, place: Callable[[int], str] = "row {}".format) -> tuple[tuple[str, ...], Int32]:
@@ -208,25 +205,26 @@ class SampleTable:
     @property
     def fractional(self) -> frozenset[str]:
         """Those of the undecided columns that hold more than whole numbers."""
-        return frozenset(self.undecided.names[self.undecided.fractional].tolist())
+        assert self._variation is not None
+        return frozenset(self._variation.names[self._variation.fractional].tolist())
 
     @property
     def varying(self) -> dict[str, int]:
         """Columns that vary within samples, with the number of samples where they do."""
-        texts = {name: len(samples) for name, samples in self._varying.items() if samples and name not in self.odd}
-        return texts | self.undecided.varying
+        assert self._variation is not None
+        return {name: count for name, count in self._variation.counts.items() if name not in self.odd}
 
     def variables(self) -> dict[str, list[object]]:
         """Return, after `finish`, one value per sample of every column that is constant within samples."""
-        found = {
-            name: [values[code] for code in self._order]
-            for name, values in self._first.items()
-            if not self._varying[name] and name not in self.odd
-        }
-        numbers = self.undecided.constant(self._order)
-        if self.decimal:
-            return {name: from_text(values, self.decimal) for name, values in (found | numbers).items()}
-        return found | {name: _whole(values) if name in self._whole else values for name, values in numbers.items()}
+        assert self._variation is not None
+        columns: dict[str, list[object]] = {}
+        for name, numbers in self._variation.constant(self._order).items():
+            if name in self.odd:
+                continue
+            values = list(self._values.get(name, ()))
+            given = [None if number is None else values[int(number)] if values else number for number in numbers]
+            columns[name] = _whole(given) if name in self._whole else given
+        return {name: from_text(each, self.decimal) for name, each in columns.items()} if self.decimal else columns
 
     def _encode(self, labels: Any) -> Int32:
         codes, uniques = factorize(labels)
@@ -257,31 +255,24 @@ class SampleTable:
             )
         return self._places.setdefault(name, len(self._places))
 
-    def _compare(
-        self,
-        name: str,
-        column: Any,
-        codes: Int32,
-        anchors: tuple[Int32, Intp],
-    ) -> None:
-        if name in self.odd:
-            return
-        first, varying = self._first.setdefault(name, {}), self._varying.setdefault(name, set())
+    def _numbered(self, name: str, column: Any, first: Intp) -> Float64:
+        """Return a number for each value of an annotation: NaN if it is missing, -1 if no sample begins with it.
+
+        ``first`` are the cells with which samples begin in this block.
+        """
+        numbers = self._values.setdefault(name, {})
         try:
             values, uniques = factorize(column)
         except TypeError:  # lists and the like, of which nobody asks whether they are equal
             self.odd.add(name)
-            return
+            return np.full(len(column), np.nan)
         if self.decimal:
             self.mixtures.setdefault(name, Mixture()).add(values, uniques, self.decimal, self.n_cells)
-        present, positions = anchors
-        anchor = np.zeros(len(self._places), dtype=values.dtype)
-        anchor[present] = values[positions]
-        varying.update(np.unique(codes[(values != anchor[codes]) & (codes >= 0)]).tolist())
-        for sample, value in zip(present.tolist(), values[positions].tolist(), strict=True):
-            found = native(uniques[value]) if value >= 0 else None
-            if first.setdefault(sample, found) != found:
-                varying.add(sample)
+        uniques = [native(value) for value in uniques]
+        for value in values[first].tolist():
+            if value >= 0:
+                numbers.setdefault(uniques[value], len(numbers))
+        return np.array([*(numbers.get(value, -1) for value in uniques), np.nan])[values]
 
 
 def factorize(values: Any) -> tuple[Intp, list[Any]]:

@@ -134,13 +134,15 @@ def _chosen(columns: Sequence[str], numeric: Collection[str], representation: Se
     if not representation:
         raise InvalidInputError(f"at least one column in {argument('representation')}", "none")
     distinct(representation, f"columns in {argument('representation')}")
-    found = find_all(representation, columns, f"every name in {argument('representation')} to be a column of the table")
-    texts = [name for name in found if name not in numeric]
+    chosen = find_all(
+        representation, columns, f"every name in {argument('representation')} to be a column of the table"
+    )
+    texts = [name for name in chosen if name not in numeric]
     if texts:
         raise InvalidInputError(
             f"columns of numbers in {argument('representation')}", f"{listed(texts)} without numbers"
         )
-    return list(found)
+    return list(chosen)
 
 
 # --- Parquet ---
@@ -304,13 +306,8 @@ DELIMITERS = ",\t;"
 HEAD_ROWS = 1_000
 # Of a wide table so many fields: 1,000 lines of 100,000 would take 6 GB as Python's text, and minutes.
 HEAD_FIELDS = 200_000
-# Characters of the longest line, the rows looked at first, and a whole sample sheet.
-LONGEST_LINE = 1 << 27
-# A budget of memory holds blocks, and lines, of this part of it. Counts of one digit take 30 times their text as floats
-# and their copies, and Python takes 4 bytes, up to 8 while a field grows, for each character of a field.
-PART_OF_MEMORY = 64
-# Bytes of a column that is passed over: its name, its place in the parser.
-NAME_BYTES = 1_000
+# Characters of the longest line, the rows looked at first, and a whole sample sheet: more is an open quotation mark.
+LONGEST_LINE = 1 << 25
 # Bytes of text parsed at once; a line must fit. Of a wide table so many lines, up to so many bytes.
 BLOCK_BYTES = 1 << 23
 BLOCK_ROWS, WIDE_BLOCK_BYTES = 256, 1 << 26
@@ -397,16 +394,16 @@ class DelimitedReader(Reader):
             try:
                 yield from tool.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
             except arrow.ArrowInvalid as error:
-                found = self._not_numbers(numbers) if "conversion error to double" in str(error) else None
-                if found is not None:
-                    raise found from error
+                text = self._not_numbers(numbers) if "conversion error to double" in str(error) else None
+                if text is not None:
+                    raise text from error
                 with _text(self.path) as lines:  # raises the same error with the line of an editor
                     for _ in self._lines(lines):
                         pass
                 raise
 
     def _lines(self, stream: IO[str]) -> Iterator[tuple[int, list[str]]]:
-        return _lines(stream, self.path, self.layout.delimiter, self.layout.block_bytes, tight=self.layout.tight)
+        return _lines(stream, self.path, self.layout.delimiter, self.layout.block_bytes)
 
     def _not_numbers(self, numbers: Sequence[str]) -> Exception | None:
         """Say which text is in a column of numbers; the parser names only the position of the column.
@@ -473,12 +470,11 @@ def open_delimited(
     memory: int | None = None,
 ) -> DelimitedReader:
     """Return a reader after checking every name against the header, and the table against the memory it may take."""
-    layout, head = read_head(path, memory=memory)
+    layout, head = read_head(path)
     mixtures = {name: _mixture(texts, layout.decimal) for name, texts in head.items()}
     # What is named as a feature has its text found and placed later; without a known value anything is possible.
-    numeric = [
-        name for name, found in mixtures.items() if not found.texts or (found.numbers and representation is not None)
-    ]
+    named = representation is not None
+    numeric = [name for name, mixture in mixtures.items() if not mixture.texts or (mixture.numbers and named)]
     division = divide(
         list(head),
         numeric,
@@ -498,9 +494,9 @@ def open_delimited(
 def _mixture(texts: Sequence[str], decimal: str) -> Mixture:
     codes: dict[str, int] = {}
     places = [-1 if text.strip() in MISSING else codes.setdefault(text, len(codes)) for text in texts]
-    found = Mixture()
-    found.add(np.array(places, dtype=np.intp), list(codes), decimal, 0)
-    return found
+    mixture = Mixture()
+    mixture.add(np.array(places, dtype=np.intp), list(codes), decimal, 0)
+    return mixture
 
 
 @final
@@ -514,55 +510,48 @@ class TextLayout:
         Between fields; in numbers.
     example
         A number with that mark, as it is in the file; empty without one.
-    block_bytes, tight
-        To parse at once: some hundred lines, for each column of each block costs some microseconds. Whether the memory
-        allowed does not let it be more.
+    block_bytes
+        To parse at once: some hundred lines, for each column of each block costs some microseconds.
     """
 
     delimiter: str
     decimal: str = "."
     example: str = ""
     block_bytes: int = BLOCK_BYTES
-    tight: bool = False
 
 
-def read_head(
-    path: str, rows: int | None = HEAD_ROWS, memory: int | None = None
-) -> tuple[TextLayout, dict[str, list[str]]]:
+def read_head(path: str, rows: int | None = HEAD_ROWS) -> tuple[TextLayout, dict[str, list[str]]]:
     """Return the layout of a table, and the first rows of each column as text; all rows if ``rows`` is None."""
-    most = LONGEST_LINE if memory is None else min(LONGEST_LINE, memory // PART_OF_MEMORY)
     with _text(path) as stream:
-        first = next((line for line in iter(lambda: stream.readline(most), "") if line.strip()), "")
+        first = next((line for line in iter(lambda: stream.readline(LONGEST_LINE), "") if line.strip()), "")
         delimiter = max(DELIMITERS, key=first.count)
         stream.seek(0)
-        lines = _lines(stream, path, delimiter, most, tight=memory is not None)
+        lines = _lines(stream, path, delimiter, LONGEST_LINE)
         _, header = next(lines, (0, []))
         if not any(name.strip() for name in header):
             raise InvalidInputError("a table with a header", f"that {quoted_path(path)} is empty")
-        check_memory_for(counted(len(header), "column"), len(header) * NAME_BYTES, memory)
         distinct([name for name in header if name], "column names", "rename one of them")
         longest, size, kept = _length(header), 0, []
         for _, line in islice(lines, rows if rows is None else max(1, min(rows, HEAD_FIELDS // len(header)))):
             kept.append(line)
             longest, size = max(longest, _length(line)), size + _length(line)
-            if size > most and rows is not None:
+            if size > LONGEST_LINE and rows is not None:
                 break
-            if size > most:
-                raise _too_long("a sample sheet", most, size, quoted_path(path), tight=memory is not None)
+            if size > LONGEST_LINE:
+                raise _too_long("a sample sheet", LONGEST_LINE, size, quoted_path(path))
     if not kept:
         raise InvalidInputError("at least one row below the header", f"none in {quoted_path(path)}")
     head = dict(zip(header, map(list, zip(*kept, strict=True)), strict=True))
     decimal, example = _decimal(head, path)
     block = min(max(BLOCK_BYTES, BLOCK_ROWS * longest), max(WIDE_BLOCK_BYTES, 4 * longest))
-    tight = memory is not None and most < block
-    return TextLayout(delimiter, decimal, example, most if tight else block, tight), head
+    return TextLayout(delimiter, decimal, example, block), head
 
 
 def _length(line: Sequence[str]) -> int:
     return sum(map(len, line)) + len(line)
 
 
-def _lines(stream: IO[str], path: str, delimiter: str, most: int, *, tight: bool) -> Iterator[tuple[int, list[str]]]:
+def _lines(stream: IO[str], path: str, delimiter: str, most: int) -> Iterator[tuple[int, list[str]]]:
     """Yield the fields of each line that is not blank, with its number, the header's first.
 
     A line that has other than the header's number of fields, or more than ``most`` characters, is an error. A line
@@ -577,7 +566,7 @@ def _lines(stream: IO[str], path: str, delimiter: str, most: int, *, tight: bool
             if taken > most:
                 while not piece.endswith(("\n", "\r")) and (piece := stream.readline(1 << 16)):
                     taken += len(piece)
-                raise _too_long("a line", most, taken, f"line {number} of {quoted_path(path)}", tight=tight)
+                raise _too_long("a line", most, taken, f"line {number} of {quoted_path(path)}")
             yield piece
 
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
@@ -585,24 +574,17 @@ def _lines(stream: IO[str], path: str, delimiter: str, most: int, *, tight: bool
     for fields in reader:
         width = width or len(fields)
         if fields and len(fields) != width:
-            found = f"{len(fields)} in line {number} of {quoted_path(path)}"
-            raise InvalidInputError(f"{width} fields in every line, as in the header", found)
+            there = f"{len(fields)} in line {number} of {quoted_path(path)}"
+            raise InvalidInputError(f"{width} fields in every line, as in the header", there)
         if fields:
             yield number, fields
         number, taken = reader.line_num + 1, 0
 
 
-def _too_long(what: str, most: int, found: int, where: str, *, tight: bool) -> InvalidInputError:
-    if tight and found <= LONGEST_LINE:
-        needed = -(-found * PART_OF_MEMORY // 1_000_000)
-        return InvalidInputError(
-            f"{argument('memory')} of at least {needed:,} MB for {what} of {found:,} characters ({where})",
-            f"{most * PART_OF_MEMORY / 1e6:,.0f} MB",
-            "close its quotation marks if one is open, or allow more",
-        )
+def _too_long(what: str, most: int, length: int, where: str) -> InvalidInputError:
     return InvalidInputError(
         f"{what} of at most {most:,} characters",
-        f"{found:,} in {where}",
+        f"{length:,} in {where}",
         "close its quotation marks if one is open, or shorten its longest field",
     )
 
@@ -623,9 +605,9 @@ def _decimal(columns: Mapping[str, Sequence[str]], path: str) -> tuple[str, str]
     return ",", next(text for text in commas if not THOUSANDS.fullmatch(text))
 
 
-def read_sheet(path: str, memory: int | None = None) -> dict[str, list[str | None]]:
+def read_sheet(path: str) -> dict[str, list[str | None]]:
     """Return the columns of a sample sheet as text, None where a value is missing."""
-    layout, columns = read_head(path, None, memory)
+    layout, columns = read_head(path, None)
     comma = COMMA_NUMBER if layout.decimal == "," else None
     return {
         name: [
