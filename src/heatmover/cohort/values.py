@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from fractions import Fraction
+from typing import final
 
 import numpy as np
 import scipy.sparse as sp
@@ -36,11 +38,6 @@ __all__ = [
 ]
 
 Blocks = Callable[[], Iterator[Block]]
-# Numbers of twice the precision of a float, as `heatmover._base.compiled.rows` explains: one, or one per column.
-Pair = tuple[Any, Any]
-
-# 2^27 + 1 cuts a float into two halves of 26 bits, whose products are exact.
-SPLIT = 134217729.0
 # Up to so many columns the covariance is made in one pass and solved exactly; with 3,000 that took 38 s for 8,000
 # cells, where the iteration takes 2 s for 5,000 columns.
 MOST_EXACT_COLUMNS = 500
@@ -51,10 +48,10 @@ POWER_PASSES, EXTRA_DIRECTIONS = 5, 20
 
 @final
 class Moments:
-    """Number, mean and sum of squared deviations of each column, merged block by block (Chan and others, 1979).
+    """Number, mean and sum of squared deviations of each column, merged block by block.
 
-    Sums of squares would lose every digit of a small spread around a large mean, such as a Time channel's. They are
-    kept in twice the precision of a float, so that neither blocks nor the order of cells change them.
+    Sums of values and of squares have twice the precision of a float, and mean and deviations are whole-number
+    fractions of them: neither blocks nor the order of cells change these, unless a mean is some million deviations.
 
     Parameters
     ----------
@@ -64,37 +61,23 @@ class Moments:
 
     def __init__(self, n_features: int) -> None:
         self.count = 0
-        # The second row holds what the first cannot.
-        self._means, self._squares = np.zeros((2, n_features)), np.zeros((2, n_features))
+        # The second row holds what the first cannot, as `heatmover._base.compiled.rows` explains.
+        self._sums, self._products = np.zeros((2, n_features)), np.zeros((2, n_features))
+        self._exact: Float64 | None = None
 
     @classmethod
     def of(cls, block: Block) -> Moments:
         """Return those of some rows."""
         from heatmover._base.compiled.rows import add_entries, add_rows
 
-        found = cls(block.shape[1])
-        found.count = block.shape[0]
-        if not found.count:
-            return found
-        sums, products = np.zeros((2, block.shape[1])), np.zeros((2, block.shape[1]))
-        shift = np.zeros(block.shape[1])
+        moments = cls(block.shape[1])
+        moments.count = block.shape[0]
         if sp.issparse(block):
             matrix = sp.csr_array(block)
-            add_entries(matrix.data, matrix.indices, sums, products)
+            add_entries(matrix.data, matrix.indices, moments._sums, moments._products)
         else:
-            dense = np.ascontiguousarray(block)
-            shift[:] = dense[0]
-            add_rows(frozen_view(dense), shift, sums, products)
-        with np.errstate(all="ignore"):  # what is not finite is refused by whoever asks
-            found._finish((shift, 0.0), _pair(sums), _pair(products))
-        return found
-
-    def _finish(self, shift: Pair, total: Pair, products: Pair) -> None:
-        """Take over sums of all rows less ``shift``, and of their squares."""
-        mean = _quotient(total, self.count)
-        left = _sum(products, _negative(_product(mean, total)))
-        self._means[:] = _sum(mean, shift)
-        self._squares[:] = np.where(left[0] > 0, left, 0.0)
+            add_rows(frozen_view(np.ascontiguousarray(block)), moments._sums, moments._products)
+        return moments
 
     def add(self, block: Block) -> None:
         """Take in more rows."""
@@ -102,28 +85,30 @@ class Moments:
 
     def merge(self, other: Moments) -> None:
         """Take in the rows of others."""
-        if not other.count:
-            return
-        total = self.count + other.count
-        mean, more = _pair(self._means), (float(other.count), 0.0)
-        with np.errstate(all="ignore"):  # what is not finite is refused by whoever asks
-            step = _sum(_pair(other._means), _negative(mean))
-            moved = _sum(mean, _quotient(_product(step, more), total))
-            weight = _product((float(self.count), 0.0), more)
-            between = _quotient(_product(_product(step, step), weight), total)
-            both = _sum(_sum(_pair(self._squares), _pair(other._squares)), between)
-        self._means[:], self._squares[:] = moved, both
-        self.count = total
+        from heatmover._base.compiled.rows import add_pairs
+
+        add_pairs(self._sums, other._sums)
+        add_pairs(self._products, other._products)
+        self.count += other.count
+        self._exact = None
+
+    def _finished(self) -> Float64:
+        """Return mean and sum of squared deviations of each column, ``(2, n_columns)``."""
+        if self._exact is None:
+            columns = zip(*self._sums.tolist(), *self._products.tolist(), strict=True)
+            finished = [_finished(max(self.count, 1), *column) for column in columns]
+            self._exact = np.array(finished).reshape(-1, 2).T
+        return self._exact
 
     @property
     def mean(self) -> Float64:
         """Mean of each column."""
-        return np.asarray(self._means[0])
+        return np.asarray(self._finished()[0])
 
     @property
     def squares(self) -> Float64:
         """Sum of squared deviations of each column."""
-        return np.asarray(self._squares[0])
+        return np.asarray(self._finished()[1])
 
     @property
     def deviation(self) -> Float64:
@@ -136,56 +121,13 @@ class Moments:
         return np.asarray(self.deviation <= 1e-12 * np.abs(self.mean))
 
 
-def _pair(rows: Float64) -> Pair:
-    """Return pairs, ``(2, n_columns)``, as two rows that later changes leave alone."""
-    return rows[0].copy(), rows[1].copy()
-
-
-def _negative(a: Pair) -> Pair:
-    return -a[0], -a[1]
-
-
-def _plain_sum(a: Any, b: Any) -> Pair:
-    """Return a sum of two floats and what its rounding lost."""
-    total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
-
-
-def _renormalised(high: Any, low: Any) -> Pair:
-    total = high + low
-    return total, low - (total - high)
-
-
-def _sum(a: Pair, b: Pair) -> Pair:
-    high, low = _plain_sum(a[0], b[0])
-    second, rest = _plain_sum(a[1], b[1])
-    high, low = _renormalised(high, low + second)
-    return _renormalised(high, low + rest)
-
-
-def _halves(a: Any) -> Pair:
-    """Return a float as the sum of two whose products are exact."""
-    cut = SPLIT * a
-    high = cut - (cut - a)
-    return high, a - high
-
-
-def _product(a: Pair, b: Pair) -> Pair:
-    product = a[0] * b[0]
-    (a_high, a_low), (b_high, b_low) = _halves(a[0]), _halves(b[0])
-    lost = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
-    return _renormalised(product, lost + (a[0] * b[1] + a[1] * b[0]))
-
-
-def _quotient(a: Pair, count: int) -> Pair:
-    divisor = float(count)
-    first = a[0] / divisor
-    rest = _sum(a, _negative(_product((first, 0.0), (divisor, 0.0))))
-    second = rest[0] / divisor
-    rest = _sum(rest, _negative(_product((second, 0.0), (divisor, 0.0))))
-    high, low = _renormalised(first, second)
-    return _renormalised(high, low + rest[0] / divisor)
+def _finished(count: int, total: float, total_rest: float, squares: float, squares_rest: float) -> tuple[float, float]:
+    """Return the mean and the sum of squared deviations from sums in pairs; what overflows counts as no deviation."""
+    if not math.isfinite(total + total_rest + squares + squares_rest):
+        return total / count, 0.0
+    whole = Fraction(total) + Fraction(total_rest)
+    deviations = Fraction(squares) + Fraction(squares_rest) - whole * whole / count
+    return float(whole / count), max(float(deviations), 0.0)
 
 
 @final

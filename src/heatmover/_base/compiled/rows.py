@@ -15,7 +15,7 @@ import numpy.typing as npt
 from heatmover._base.compiled.jit import inner, kernel
 from heatmover._base.types import Float64, FloatArray, Int32, IntArray
 
-__all__ = ["add_entries", "add_rows", "hash_dense", "hash_sparse", "rows_times", "salt_hashes"]
+__all__ = ["add_entries", "add_pairs", "add_rows", "hash_dense", "hash_sparse", "rows_times", "salt_hashes"]
 
 UInt64 = npt.NDArray[np.uint64]
 
@@ -91,35 +91,36 @@ SPLIT = 134217729.0
 
 
 @kernel()
-def add_rows(block: FloatArray, shift: Float64, sums: Float64, products: Float64) -> None:
-    """Add rows, less ``shift`` ``(n_columns,)``, and their squares to pairs ``(2, n_columns)`` each."""
+def add_rows(block: FloatArray, sums: Float64, products: Float64) -> None:
+    """Add rows and their squares to pairs ``(2, n_columns)`` each."""
     for row in range(block.shape[0]):
         for column in range(block.shape[1]):
-            value = np.float64(block[row, column])
-            high = value - shift[column]
-            part = high - value
-            _add(sums, products, column, high, (value - (high - part)) + (-shift[column] - part))
+            _add(sums, products, column, np.float64(block[row, column]))
 
 
 @kernel()
 def add_entries(data: FloatArray, indices: IntArray, sums: Float64, products: Float64) -> None:
     """Add the stored values of a CSR block, and their squares, to pairs ``(2, n_columns)`` each."""
     for entry in range(data.size):
-        _add(sums, products, indices[entry], np.float64(data[entry]), 0.0)
+        _add(sums, products, indices[entry], np.float64(data[entry]))
+
+
+@kernel()
+def add_pairs(sums: Float64, others: Float64) -> None:
+    """Add pairs to pairs, ``(2, n_columns)`` each."""
+    for column in range(sums.shape[1]):
+        _add_pair(sums, column, others[0, column], others[1, column])
 
 
 @inner()
-def _add(sums: Float64, products: Float64, column: int, high: float, low: float) -> None:
-    """Add a pair and its square."""
-    cut = SPLIT * high
-    head = cut - (cut - high)
-    tail = high - head
-    square = high * high
-    lost = ((head * head - square) + head * tail + tail * head) + tail * tail
-    lost = lost + (high * low + low * high)
-    total = square + lost
-    _add_pair(sums, column, high, low)
-    _add_pair(products, column, total, lost - (total - square))
+def _add(sums: Float64, products: Float64, column: int, value: float) -> None:
+    """Add a value, and its square with what its rounding lost."""
+    cut = SPLIT * value
+    head = cut - (cut - value)
+    tail = value - head
+    square = value * value
+    _add_pair(sums, column, value, 0.0)
+    _add_pair(products, column, square, ((head * head - square) + head * tail + tail * head) + tail * tail)
 
 
 @inner()
