@@ -130,14 +130,14 @@ def as_array(name: str, values: Any, *, dtype: npt.DTypeLike | None = None) -> n
     heatmover.errors.InvalidInputError: Expected points without masked values, found 1 masked; fill or drop them first.
     """
     # A list of masked rows becomes a plain array without a word; other containers show what they are as an array.
-    found = values if isinstance(values, list | tuple) else np.asanyarray(values)
-    parts = found if isinstance(found, list | tuple) else [found]
+    raw = values if isinstance(values, list | tuple) else np.asanyarray(values)
+    parts = raw if isinstance(raw, list | tuple) else [raw]
     hidden = sum(int(np.ma.getmaskarray(part).sum()) for part in parts if isinstance(part, np.ma.MaskedArray))
     if hidden:
         raise InvalidInputError(
             f"{argument(name)} without masked values", f"{hidden} masked", "fill or drop them first"
         )
-    return np.asarray(found, dtype=dtype)
+    return np.asarray(raw, dtype=dtype)
 
 
 class LabelNames:
@@ -189,13 +189,13 @@ class LabelNames:
 
     def add_all(self, labels: Iterable[Any]) -> list[str]:
         """Return the names of labels; many of the same cost little."""
-        found = list(labels)
+        given = list(labels)
         try:
-            known = {key: self.add(key[1]) for key in dict.fromkeys(zip(map(type, found), found, strict=True))}
+            known = {key: self.add(key[1]) for key in dict.fromkeys(zip(map(type, given), given, strict=True))}
         except TypeError:
-            strange = next((type(label).__name__ for label in found if type(label).__hash__ is None), "a missing one")
+            strange = next((type(label).__name__ for label in given if type(label).__hash__ is None), "a missing one")
             raise InvalidInputError(f"{self.what}: words or numbers", strange) from None
-        return [known[key] for key in zip(map(type, found), found, strict=True)]
+        return [known[key] for key in zip(map(type, given), given, strict=True)]
 
     def _refuse(self, one: Any, other: Any) -> None:
         raise InvalidInputError(
@@ -235,16 +235,16 @@ def in_order(values: Any, names: Sequence[str], what: str) -> list[Any]:
     ):
         shape = f"an array of shape {values.shape}" if hasattr(values, "shape") else f"{type(values).__name__}"
         raise InvalidInputError(f"{what}: one value per sample ({len(names)})", shape, "give a list, array or Series")
-    found = list(values.values() if isinstance(values, Mapping) else values)
+    column = list(values.values() if isinstance(values, Mapping) else values)
     labels = None if index is None or callable(index) else LabelNames("the index").add_all(index)
     if labels is None or _merely_counts(labels, names):
-        if len(found) != len(names):
-            advice = "give one value per sample, not one per cell" if len(found) > len(names) else ""
+        if len(column) != len(names):
+            advice = "give one value per sample, not one per cell" if len(column) > len(names) else ""
             raise InvalidInputError(
-                f"{what}: one value per sample ({len(names)})", counted(len(found), "value"), advice
+                f"{what}: one value per sample ({len(names)})", counted(len(column), "value"), advice
             )
-        return found
-    place = dict(zip(labels, found, strict=True))
+        return column
+    place = dict(zip(labels, column, strict=True))
     wrong = {
         "none for": [name for name in names if name not in place],
         "other samples:": sorted(place.keys() - set(names)),
@@ -372,10 +372,10 @@ def import_extra(module: str, *, package: str, extra: str) -> ModuleType:
 def check_extra(module: str, *, package: str, extra: str) -> None:
     """Raise an error that names the extra to install if an optional module is not there, without importing it."""
     try:
-        found = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # not even its package
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         raise MissingExtraError(package, extra)
 
 

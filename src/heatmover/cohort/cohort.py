@@ -24,8 +24,6 @@ from heatmover.errors import InvalidInputError
 
 __all__ = ["Cohort", "ShiftedReader", "Source", "shifted_cohort"]
 
-BLOCK_BYTES = 1 << 20
-
 
 @final
 @dataclass(frozen=True)
@@ -77,18 +75,14 @@ class Source:
             # Other files in the folder, such as notes, are no part of the input.
             yield from ((path.name, path) for path in fcs_files(top))
         else:
-            found = sorted((path.relative_to(top).as_posix(), path) for path in top.rglob("*") if path.is_file())
-            yield from found
+            yield from sorted((path.relative_to(top).as_posix(), path) for path in top.rglob("*") if path.is_file())
         if self.sample_sheet:
             yield "sample sheet", Path(self.sample_sheet)
 
 
 def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
     with readable(str(path), "file"), path.open("rb") as stream:
-        while block := stream.read(BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @final

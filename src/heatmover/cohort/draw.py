@@ -161,11 +161,11 @@ class EqualDraw(ReadOnlyArrays):
         }
 
     def __str__(self) -> str:
-        found = self.plain()
+        numbers = self.plain()
         return (
             f"{counted(self.n_cells, 'cell')} {verb(self.n_cells, 'was', 'were')} drawn from every sample, which "
-            f"have {found['fewest']:,} to "
-            f"{found['most']:,}: {found['drawn']:,} of {counted(found['of'], 'cell')}"
+            f"have {numbers['fewest']:,} to "
+            f"{numbers['most']:,}: {numbers['drawn']:,} of {counted(numbers['of'], 'cell')}"
         )
 
 

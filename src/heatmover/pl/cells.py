@@ -67,18 +67,18 @@ def composition(
     if most > len(TYPE_COLORS):
         raise InvalidInputError(f"most of at most {len(TYPE_COLORS)}", repr(most), "more colours cannot be told apart")
     every = _read(data, cells, key)
-    found = every.largest(most)
+    shown = every.largest(most)
     pictured = read_data(data, key)
     order, groups = _order(pictured.distances, None if color is None else pictured.variable(color))
     return draw_composition(
         new_axes((8.0, 4.6)) if ax is None else ax,
         [pictured.names[i] for i in order],
-        found.types,
-        found.shares[order],
+        shown.types,
+        shown.shares[order],
         groups,
-        rest=len(found.types) < len(every.types),
+        rest=len(shown.types) < len(every.types),
         title=f"Composition of {counted(len(order), 'sample')}",
-        legend=found.annotation,
+        legend=shown.annotation,
     )
 
 
@@ -86,8 +86,8 @@ def _read(data: Any, cells: Any, key: str) -> SampleComposition:
     """Return the shares of cell types in samples, or say what is not there."""
     if isinstance(data, Study):
         if data.composition is None or cells is not None:
-            found = "a study without any" if data.composition is None else "others"
-            raise InvalidInputError("the types of cells that the study was given", found, "give the study cells=")
+            given = "a study without any" if data.composition is None else "others"
+            raise InvalidInputError("the types of cells that the study was given", given, "give the study cells=")
         return data.composition
     if cells is None:
         raise InvalidInputError("the type of each cell", "none", "give cells=")
@@ -212,25 +212,25 @@ def drivers(data: Any, *, most: int = 15, ax: Any = None) -> Any:
     """
     count = check_integer("most", most, minimum=1)
     contrast = data.contrast if isinstance(data, Study) else data
-    found = contrast if isinstance(contrast, Drivers) else getattr(contrast, "drivers", None)
-    if not isinstance(found, Drivers):
+    table = contrast if isinstance(contrast, Drivers) else getattr(contrast, "drivers", None)
+    if not isinstance(table, Drivers):
         raise InvalidInputError(
             "a contrast of cell types with the features of their cells, from hm.study_cohort with cells=",
             "a study without any" if isinstance(data, Study) else type(data).__name__,
         )
-    types, title = found.types, "Features within cells"
+    types, title = table.types, "Features within cells"
     if isinstance(contrast, CellContrast):
         types = tuple(each.name for each in contrast.types)
         title += f": {shortened(contrast.group)} against {shortened(contrast.reference)}"
-    rows = [found.types.index(name) for name in types]
-    surest = np.argsort(-np.abs(found.scores).max(axis=0), kind="stable")[:count]
+    rows = [table.types.index(name) for name in types]
+    surest = np.argsort(-np.abs(table.scores).max(axis=0), kind="stable")[:count]
     part = np.ix_(np.array(rows), surest)
     return draw_drivers(
         new_axes((2.6 + 0.32 * len(surest), 2.4 + 0.32 * len(rows))) if ax is None else ax,
         types,
-        [found.features[place] for place in surest],
-        found.standardized[part],
-        found.q_values[part] <= LEVEL,
+        [table.features[place] for place in surest],
+        table.standardized[part],
+        table.q_values[part] <= LEVEL,
         title=title,
     )
 

@@ -54,8 +54,8 @@ class Pictured:
     def alike(self) -> Bool | None:
         """``(n_samples, n_samples)``: pairs that cannot be told apart; None without intervals."""
         if isinstance(self.source, Comparison):
-            found = self.source.intervals
-            return None if found is None else ~found.told_apart
+            intervals = self.source.intervals
+            return None if intervals is None else ~intervals.told_apart
         stored = self.source.uns[KEY].get("intervals")
         return None if stored is None else np.asarray(stored["lower"]) <= 0
 
@@ -293,10 +293,10 @@ def scales(data: Any, *, key: str = "heatmover", ax: Any = None) -> Any:
     >>> axes.get_xlabel()
     'steps of the heat'
     """
-    found = read_data(data, key).scales()
+    shares = read_data(data, key).scales()
     axes = picture.new_axes((6.4, 4.0)) if ax is None else ax
-    scale, share, decay = (np.asarray(found[name]) for name in ("scale", "share", "decay"))
-    largest = int(found["max_scale"])
+    scale, share, decay = (np.asarray(shares[name]) for name in ("scale", "share", "decay"))
+    largest = int(shares["max_scale"])
     axes.bar(scale, share, width=0.72, color=picture.COLORS[0], label="share of the mean distance", zorder=2)
     if decay.size:
         _draw_decay(axes, decay, largest)
@@ -385,12 +385,12 @@ def smoothness(
     ['condition']
     """
     pictured = read_data(data, key)
-    found = pictured.variables(variables)
-    if not found:
+    columns = pictured.variables(variables)
+    if not columns:
         raise InvalidInputError("at least one variable", "none")
     tied = _blocks(pictured.variables(blocks))
     asked = {"n_permutations": n_permutations, "random_state": random_state}
-    tests = [_test(pictured, variable, tied, k, asked) for variable in found]
+    tests = [_test(pictured, variable, tied, k, asked) for variable in columns]
     tests.sort(key=lambda tested: -tested[1].statistic)
     axes = picture.new_axes((6.4, 1.6 + 0.42 * len(tests))) if ax is None else ax
     _draw(axes, tests)

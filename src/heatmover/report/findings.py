@@ -125,9 +125,9 @@ def _within_pairs(finding: Finding) -> str:
     return "" if pairs is None else f"{pairs.share} of what varies within the {counted(pairs.n_blocks, pairs.noun)}"
 
 
-def term_rows(found: DesignResult | None) -> list[dict[str, Any]]:
+def term_rows(design: DesignResult | None) -> list[dict[str, Any]]:
     """Return what the table of terms shows of a design; the last row is the residual."""
-    if found is None:
+    if design is None:
         return []
     terms = [
         {
@@ -138,11 +138,11 @@ def term_rows(found: DesignResult | None) -> list[dict[str, Any]]:
             # Whole blocks of which each is a group of its own can only change names.
             "p": term.p_value if term.smallest_p < 1 else None,
         }
-        for term in found.terms
+        for term in design.terms
     ]
-    total = found.total_sum_of_squares
-    share = percent(max(found.residual_sum_of_squares / total, 0.0)) if total > 0 else ""
-    rest = {"term": "residual", "freedom": found.residual_degrees_of_freedom, "share": share, "left": "", "p": None}
+    total = design.total_sum_of_squares
+    share = percent(max(design.residual_sum_of_squares / total, 0.0)) if total > 0 else ""
+    rest = {"term": "residual", "freedom": design.residual_degrees_of_freedom, "share": share, "left": "", "p": None}
     return [*terms, rest]
 
 
@@ -154,11 +154,11 @@ def findings_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return table_text(columns, [[one[name] for name in columns] for one in named])
 
 
-def terms_table(found: DesignResult) -> str:
+def terms_table(design: DesignResult) -> str:
     """Return what each term of a design explains as CSV, with all digits."""
     columns = ["degrees_of_freedom", "r_squared", "partial_r_squared", "p_value", "smallest_p"]
     return table_text(
-        ["term", *columns], [[term.term, *(getattr(term, name) for name in columns)] for term in found.terms]
+        ["term", *columns], [[term.term, *(getattr(term, name) for name in columns)] for term in design.terms]
     )
 
 
@@ -343,27 +343,27 @@ def _weights(model: DiffusionEMD) -> str:
 
 
 def _units(comparison: Comparison) -> Iterator[str]:
-    found = comparison.calibration
-    if found is None:
+    fit = comparison.calibration
+    if fit is None:
         return
     yield (
-        f"Weights, K and an increasing curve from these sums to real units were fitted to {len(found.pairs)} exact "
-        f"Earth Mover's Distances ({GROUNDS[found.ground]}) by nested cross-validation (median error of pairs left out "
-        f"{100 * found.median_error:.1f} %, 90th percentile {100 * found.error_90:.1f} %)."
+        f"Weights, K and an increasing curve from these sums to real units were fitted to {len(fit.pairs)} exact "
+        f"Earth Mover's Distances ({GROUNDS[fit.ground]}) by nested cross-validation (median error of pairs left out "
+        f"{100 * fit.median_error:.1f} %, 90th percentile {100 * fit.error_90:.1f} %)."
     )
 
 
 def _noise(comparison: Comparison) -> Iterator[str]:
-    found = comparison.uncertainty
-    if found is not None and comparison.bias == "corrected":
+    noise = comparison.uncertainty
+    if noise is not None and comparison.bias == "corrected":
         yield (
             "The embeddings of the samples were shrunk towards their centre, scale by scale and along every direction "
             "in which they clearly differ, by the share of their variance that is due to the number of cells "
             "(constrained empirical Bayes)."
         )
-    if found is not None and comparison.intervals is not None:
+    if noise is not None and comparison.intervals is not None:
         yield (
-            f"Intervals of distances ({100 * found.confidence:g} %) come from {found.n_bootstrap:,} replicates of a "
+            f"Intervals of distances ({100 * noise.confidence:g} %) come from {noise.n_bootstrap:,} replicates of a "
             "bootstrap over cells."
         )
 
@@ -441,30 +441,30 @@ def _tests(study: Study) -> Iterator[str]:
 
 
 def _contrast(study: Study) -> Iterator[str]:
-    found = study.contrast
-    if found is None:
+    contrast = study.contrast
+    if contrast is None:
         return
     rate = (
         ""
-        if found.no_calls
+        if contrast.no_calls
         else (", each adjusted for the false discovery rate over types (Benjamini and Hochberg, 1995)")
     )
     yield (
-        f"Cell types ({shortened(found.annotation)}) were compared between {found.n_samples[0]:,} and "
-        f"{counted(found.n_samples[1], 'independent sample')} of {shortened(found.group)!r} and "
-        f"{shortened(found.reference)!r}: "
-        f"their numbers by studentised differences of shares and of log-ratios to {_reference(found)}, the less sure "
-        "of the two counting, and their states by studentised distances between the diffused distributions of their "
-        f"own cells, with {counted(found.n_permutations, 'permutation')}{rate}. The distance "
+        f"Cell types ({shortened(contrast.annotation)}) were compared between {contrast.n_samples[0]:,} and "
+        f"{counted(contrast.n_samples[1], 'independent sample')} of {shortened(contrast.group)!r} and "
+        f"{shortened(contrast.reference)!r}: "
+        f"their numbers by studentised differences of shares and of log-ratios to {_reference(contrast)}, the less "
+        "sure of the two counting, and their states by studentised distances between the diffused distributions of "
+        f"their own cells, with {counted(contrast.n_permutations, 'permutation')}{rate}. The distance "
         "between the means of the two groups was divided among cell types by its witness function, and each part into "
         "abundance and state."
     )
-    if found.no_calls:
-        yield found.no_calls
+    if contrast.no_calls:
+        yield contrast.no_calls
 
 
-def _reference(found: CellContrast) -> str:
-    count = len(found.stable)
+def _reference(contrast: CellContrast) -> str:
+    count = len(contrast.stable)
     return (
         f"the {counted(count, 'type')} that {verb(count, 'is', 'are')} stable"
         if count

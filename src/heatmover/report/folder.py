@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -286,34 +286,26 @@ def write_results(
     >>> sorted(path.name for path in out.iterdir())
     ['distances.csv', 'index.txt', 'report.html', 'run.json', 'samples.h5ad']
     """
-    sure = study.comparison.intervals is not None
-    drivers = None if study.contrast is None else study.contrast.drivers
-    extra = (bool(picture), study.contrast is not None, study.composition is not None, drivers is not None, sure)
-    progress.stage("write results", len(FILES) + sum(extra))
-    study.comparison.to_csv(folder / "distances.csv")
-    progress.advance()
-    if sure:
-        study.comparison.intervals_to_csv(folder / INTERVALS)
-        progress.advance()
-    _write_samples(study, folder / "samples.h5ad")
-    progress.advance()
-    write_report(study, folder / "report.html", title=title)
-    progress.advance()
+    comparison, contrast, composition = study.comparison, study.contrast, study.composition
+    jobs: list[Callable[[], None]] = [lambda: comparison.to_csv(folder / "distances.csv")]
+    if comparison.intervals is not None:
+        jobs.append(lambda: comparison.intervals_to_csv(folder / INTERVALS))
+    jobs.append(lambda: _write_samples(study, folder / "samples.h5ad"))
+    jobs.append(lambda: write_report(study, folder / "report.html", title=title))
     if picture:
-        _draw(study, picture, folder / PICTURE)
+        jobs.append(lambda: _draw(study, picture, folder / PICTURE))
+    if contrast is not None:
+        jobs.append(lambda: write_table(folder / CELL_TYPES, *cell_type_table(contrast)))
+    if contrast is not None and contrast.drivers is not None:
+        rows = driver_rows(contrast)
+        jobs.append(lambda: write_table(folder / DRIVERS, list(rows[0]), [list(row.values()) for row in rows]))
+    if composition is not None:
+        jobs.append(lambda: write_table(folder / COMPOSITION, *composition_table(comparison.names, composition)))
+    jobs.append(lambda: _write_index(study, folder))
+    progress.stage("write results", len(jobs) + 1)
+    for write in jobs:
+        write()
         progress.advance()
-    if study.contrast is not None:
-        write_table(folder / CELL_TYPES, *cell_type_table(study.contrast))
-        progress.advance()
-    if study.contrast is not None and drivers is not None:
-        rows = driver_rows(study.contrast)
-        write_table(folder / DRIVERS, list(rows[0]), [list(row.values()) for row in rows])
-        progress.advance()
-    if study.composition is not None:
-        write_table(folder / COMPOSITION, *composition_table(study.comparison.names, study.composition))
-        progress.advance()
-    _write_index(study, folder)
-    progress.advance()
     written = {path.name: _fingerprint(path) for path in sorted(folder.iterdir())}
     record = {
         "command": dict(command),

@@ -170,17 +170,17 @@ def _headline(mapped: Mapped) -> str:
 
 
 def _coverage(mapped: Mapped) -> Iterator[dict[str, Any]]:
-    found = mapped.coverage
+    coverage = mapped.coverage
     for row, name in enumerate(mapped.names[:MOST_SAMPLES]):
-        style, words = VERDICTS[None if found is None else found.covered[row]]
+        style, words = VERDICTS[None if coverage is None else coverage.covered[row]]
         yield {
             "name": name,
             "cells": int(mapped.sizes[row]),
             "style": style,
             "verdict": words,
-            "far": None if found is None else percent(float(found.shares[row])),
-            "n_far": None if found is None else int(found.n_far[row]),
-            "p": None if found is None else float(found.p_values[row]),
+            "far": None if coverage is None else percent(float(coverage.shares[row])),
+            "n_far": None if coverage is None else int(coverage.n_far[row]),
+            "p": None if coverage is None else float(coverage.p_values[row]),
         }
 
 
@@ -229,22 +229,22 @@ def _differences(mapped: Mapped, answers: Sequence[tuple[str, Any]]) -> Iterator
     for row, name in enumerate(mapped.names[:MOST_SAMPLES]):
         if label is None:
             nearest = mapped.reference.names[int(mapped.nearest(1)[1][row, 0])]
-            found, other = mapped.explain(name), f"its nearest sample, {shortened(nearest, 40)}"
+            contrast, other = mapped.explain(name), f"its nearest sample, {shortened(nearest, 40)}"
         else:
             variable, answer = label
-            found = mapped.explain(name, answer.values[row], variable=variable)
+            contrast = mapped.explain(name, answer.values[row], variable=variable)
             other = f"the samples with {shortened(variable, 40)} {shortened(answer.values[row], 40)}"
         # The witness is higher where the sample is denser than the others, looked at over all scales.
-        both = found.masses.sum(axis=0)
-        denser = found.witness > float(found.witness @ both) / float(both.sum())
-        parts = [_part(mapped, found, word, side) for word, side in (("more", denser), ("less", ~denser))]
+        both = contrast.masses.sum(axis=0)
+        denser = contrast.witness > float(contrast.witness @ both) / float(both.sum())
+        parts = [_part(mapped, contrast, word, side) for word, side in (("more", denser), ("less", ~denser))]
         yield {"name": name, "other": other, "parts": parts}
 
 
-def _part(mapped: Mapped, found: Any, word: str, side: Bool) -> dict[str, Any]:
+def _part(mapped: Mapped, contrast: Any, word: str, side: Bool) -> dict[str, Any]:
     """Return how many cells lie on a side, and in which features those that make the distance differ from others."""
-    weights = np.where(side, np.maximum(found.contributions, 0.0), 0.0)
-    own, theirs = (percent(float(masses[side].sum() / masses.sum())) for masses in found.masses)
+    weights = np.where(side, np.maximum(contrast.contributions, 0.0), 0.0)
+    own, theirs = (percent(float(masses[side].sum() / masses.sum())) for masses in contrast.masses)
     reference = mapped.reference
     centers = np.asarray(reference.nodes.centers, dtype=np.float64)
     usual = np.asarray(reference.measures.masses.mean(axis=0), dtype=np.float64).ravel()

@@ -129,12 +129,12 @@ def colorings(study: Study) -> list[dict[str, Any]]:
     Groups come as names, counts and one code for each sample (-1 for missing), numbers as values (None for missing).
     """
     numeric = study.record.parameters.get("numeric", ())
-    found = [
+    columns = [
         _coloring(str(name), study.variables[name].tolist(), numeric=name in numeric)
         for name in study.variables.columns
     ]
     sizes = {"name": "number of cells", "kind": "number", "values": study.comparison.sizes.tolist()}
-    return [*(coloring for coloring in found if coloring is not None), sizes]
+    return [*(coloring for coloring in columns if coloring is not None), sizes]
 
 
 def first_coloring(study: Study, choices: list[dict[str, Any]]) -> int:
@@ -182,7 +182,7 @@ def maps(comparison: Comparison) -> list[dict[str, Any]]:
     """Return the maps to choose from, the default first."""
     distances, n_samples = comparison.distances, len(comparison.names)
     coordinates, shares = scaled(distances)
-    found = [
+    choices = [
         {
             "label": "all distances (classical scaling)",
             "axes": [f"axis {i + 1} ({100 * share:.0f} % of the variation)" for i, share in enumerate(shares)],
@@ -192,7 +192,7 @@ def maps(comparison: Comparison) -> list[dict[str, Any]]:
     ]
     if 3 <= n_samples <= MOST_MAPPED:
         steps = diffusion_map(distances, 2, k=min(10, n_samples - 1))
-        found.append(
+        choices.append(
             {
                 "label": "near neighbours (diffusion map)",
                 "axes": ["diffusion axis 1", "diffusion axis 2"],
@@ -200,7 +200,7 @@ def maps(comparison: Comparison) -> list[dict[str, Any]]:
                 "y": rounded(steps[:, 1]),
             }
         )
-    return found
+    return choices
 
 
 def scaled(distances: Float64) -> tuple[Float64, Float64]:
@@ -235,16 +235,16 @@ def heatmap(comparison: Comparison) -> dict[str, Any]:
 
 def _intervals(comparison: Comparison, shown: Int64) -> dict[str, Any]:
     """Return which pairs of the samples shown cannot be told apart, as bits, and the intervals of all pairs."""
-    found = comparison.intervals
-    if found is None:
+    intervals = comparison.intervals
+    if intervals is None:
         return {"alike": None}
     inside = np.ix_(shown, shown)
-    alike = ~found.told_apart[inside][np.triu_indices(len(shown), 1)]
+    alike = ~intervals.told_apart[inside][np.triu_indices(len(shown), 1)]
     return {
         "alike": base64.b64encode(np.packbits(alike).tobytes()).decode(),
-        "lower": packed(found.lower[inside]),
-        "upper": packed(found.upper[inside]),
-        "confidence": 100 * found.confidence,
+        "lower": packed(intervals.lower[inside]),
+        "upper": packed(intervals.upper[inside]),
+        "confidence": 100 * intervals.confidence,
     }
 
 
@@ -277,9 +277,11 @@ def shared_data(study: Study) -> dict[str, Any]:
 
 def sample_map(study: Study, shared: dict[str, Any]) -> Section:
     """Return the interactive map of the samples."""
-    found = maps(study.comparison)
-    html = fill("map.html", maps=[one["label"] for one in found], colorings=shared["colorings"], first=shared["first"])
-    return Section("map", "Map of the samples", html, {"maps": found}, picture=True)
+    choices = maps(study.comparison)
+    html = fill(
+        "map.html", maps=[one["label"] for one in choices], colorings=shared["colorings"], first=shared["first"]
+    )
+    return Section("map", "Map of the samples", html, {"maps": choices}, picture=True)
 
 
 def clustered_distances(study: Study, shared: dict[str, Any]) -> Section:
@@ -388,14 +390,14 @@ PARTS = (sample_map, clustered_distances, statistics, scales, graph, method, pro
 def noise_sections(study: Study) -> list[Section]:
     """Return the section on noise, or nothing if the study has not assessed it."""
     comparison = study.comparison
-    found = comparison.uncertainty
-    if found is None:
+    noise = comparison.uncertainty
+    if noise is None:
         return []
     html = fill(
         "noise.html",
         corrected=comparison.bias == "corrected",
         floors=named_floors(comparison),
-        retrieval=None if found.retrieval is None else f"{100 * found.retrieval:.0f}",
+        retrieval=None if noise.retrieval is None else f"{100 * noise.retrieval:.0f}",
         pairs=pair_counts(comparison),
         sentences=study.about_noise,
     )
@@ -495,8 +497,8 @@ def composition_sections(study: Study, shared: dict[str, Any], order: Sequence[i
     """
     if study.composition is None:
         return []
-    found = study.composition.largest(MOST_COLORED)
-    n_types, n_named = len(study.composition.types), len(found.types)
+    largest = study.composition.largest(MOST_COLORED)
+    n_types, n_named = len(study.composition.types), len(largest.types)
     html = fill(
         "composition.html",
         annotation=study.composition.annotation,
@@ -508,11 +510,11 @@ def composition_sections(study: Study, shared: dict[str, Any], order: Sequence[i
         n_joined=n_types - n_named + 1 if n_types > n_named else 0,
     )
     data = {
-        "annotation": found.annotation,
-        "types": list(found.types),
+        "annotation": largest.annotation,
+        "types": list(largest.types),
         "colors": list(TYPE_COLORS),
         "rest": n_types > n_named,
-        "shares": [rounded(found.shares[i]) for i in order],
+        "shares": [rounded(largest.shares[i]) for i in order],
     }
     after = "statistics" if study.contrast is None else "cells"
     table = table_text(*composition_table(study.comparison.names, study.composition))

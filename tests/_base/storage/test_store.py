@@ -269,7 +269,6 @@ def test_deep_and_strange_json_is_refused(tmp_path):
         Record(arrays={"x": np.array(["a", None], dtype=object)}),
         Record(arrays={"x": np.array(1.0)}),
         Record(arrays={"x": np.array(["text"])}),
-        Record({"x": 1}, {"x": np.ones(1)}),
     ],
 )
 def test_what_a_store_cannot_hold_is_refused_and_nothing_is_left(tmp_path, record):

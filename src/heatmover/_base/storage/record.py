@@ -173,12 +173,8 @@ class Record:
         """Return it as a part of a store: its values, and its arrays by their path."""
         return Part({"record": self._document()}, dict(self._flat()))
 
-    def _document(self, depth: int = 8) -> dict[str, Any]:
-        taken = [*self.values, *self.arrays, *self.parts]
-        twice = [name for name in taken if taken.count(name) > 1]
-        if twice or depth == 0:
-            raise InvalidInputError("each name once in a record, at most 8 deep", f"{quoted(taken[0])} and others")
-        inner = {name: part._document(depth - 1) for name, part in self.parts.items()}
+    def _document(self) -> dict[str, Any]:
+        inner = {name: part._document() for name, part in self.parts.items()}
         return {"values": dict(self.values), "arrays": sorted(self.arrays), "parts": inner}
 
     def _flat(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:

@@ -39,8 +39,6 @@ DAMAGED = "it is damaged: take it from a copy, or make it anew"
 FOLDER = re.compile(r"part[0-9]{6,12}")
 # Of an array in a part; what users call things is never part of a path.
 PATH = re.compile(r"[a-z][a-z0-9_]{0,62}(/[a-z][a-z0-9_]{0,62}){0,8}")
-# Bytes that are hashed at a time.
-AT_ONCE = 2**24
 
 
 class Part(NamedTuple):
@@ -371,11 +369,8 @@ def _inventory(folder: Path, paths: Iterable[Path]) -> dict[str, list[Any]]:
 
 
 def _digest(path: Path) -> str:
-    total = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while data := file.read(AT_ONCE):
-            total.update(data)
-    return total.hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # The manifest.

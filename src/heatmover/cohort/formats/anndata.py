@@ -209,8 +209,8 @@ def _check_column(obs: Any, name: str, n_cells: int) -> list[str]:
 
 def _check_length(array: Any, expected: tuple[int, ...], shown: str) -> None:
     if tuple(array.shape) != expected:
-        found = f"{array.shape[0]:,}" if len(array.shape) == 1 else f"an array of shape {tuple(array.shape)}"
-        raise InvalidInputError(f"{counted(expected[0], 'row')} in {shown}, as many as obs has", found, CONTRADICTION)
+        length = f"{array.shape[0]:,}" if len(array.shape) == 1 else f"an array of shape {tuple(array.shape)}"
+        raise InvalidInputError(f"{counted(expected[0], 'row')} in {shown}, as many as obs has", length, CONTRADICTION)
 
 
 def _column(root: Any, name: str) -> Callable[[int, int], Any]:
@@ -265,15 +265,15 @@ def _choose_representation(root: Any, representation: str | Sequence[str] | None
 def _element(root: Any, key: str) -> Any:
     """Return the stored matrix of a representation, not yet read."""
     if not _in_file(root):
-        found = root.X if key == "X" else root.obsm[key]
+        element = root.X if key == "X" else root.obsm[key]
     else:
-        found = (root if key == "X" else root["obsm"]).get(key)
-    if found is None or _encoding(found) == "null":
+        element = (root if key == "X" else root["obsm"]).get(key)
+    if element is None or _encoding(element) == "null":
         raise InvalidInputError(
             "a matrix X", "a file without one", f"choose a key of obsm as {argument('representation')}"
         )
     # A sparse matrix of an object whose values are still on disk is read, and checked, like any file.
-    return found.group if hasattr(found, "group") and hasattr(found, "to_memory") else found
+    return element.group if hasattr(element, "group") and hasattr(element, "to_memory") else element
 
 
 def _shape(element: Any) -> tuple[int, ...]:

@@ -298,11 +298,11 @@ def _compensation(
             f"{quoted(files[have.index(True)])}",
             AS_THEY_ARE,
         )
-    found = [spillover(header, file) for header, file in zip(headers, files, strict=True)]
-    if all(np.array_equal(matrix, np.eye(len(matrix))) for _, matrix in found):
+    matrices = [spillover(header, file) for header, file in zip(headers, files, strict=True)]
+    if all(np.array_equal(matrix, np.eye(len(matrix))) for _, matrix in matrices):
         told = ("The spillover matrices of the FCS files are those of no spillover: nothing was compensated.",)
         return measured._replace(compensate=False), told
-    sizes = sorted({len(matrix) for _, matrix in found})
+    sizes = sorted({len(matrix) for _, matrix in matrices})
     detectors = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     note = Sentence(
         f"Compensated for spillover between {detectors} detectors by the matrix in each FCS file; {AS_THEY_ARE}."
@@ -333,8 +333,8 @@ def spillover(data: Any, file: str) -> tuple[list[int], Any]:
         named = [detectors[int(word) - 1] for word in named]  # some writers number the channels
     absent = [name for name in named if name not in detectors]
     if absent or len(set(named)) < count:
-        found = f"{listed(absent)}, which is none" if absent else f"{listed(named)}, some of them twice"
-        raise InvalidInputError(f"the detectors of the spillover matrix {start} to be channels", found, AS_THEY_ARE)
+        wrong = f"{listed(absent)}, which is none" if absent else f"{listed(named)}, some of them twice"
+        raise InvalidInputError(f"the detectors of the spillover matrix {start} to be channels", wrong, AS_THEY_ARE)
     matrix = np.array(numbers).reshape(count, count)
     if (matrix.diagonal() == 100).all():  # some writers give per cent
         matrix = matrix / 100
@@ -355,9 +355,9 @@ def spillover(data: Any, file: str) -> tuple[list[int], Any]:
     return [detectors.index(name) for name in named], matrix
 
 
-def compensated(values: Any, found: tuple[list[int], Any]) -> Any:
+def compensated(values: Any, spill: tuple[list[int], Any]) -> Any:
     """Return values ``(n_cells, n_channels)`` as they would be without spillover."""
-    places, matrix = found
+    places, matrix = spill
     result = np.array(values, dtype=np.float64)
     result[:, places] = np.linalg.solve(matrix.T, result[:, places].T).T
     return result
@@ -426,9 +426,9 @@ def _check_text(data: Any) -> None:
     if sorted(data.channels) != list(range(1, data.channel_count + 1)):
         raise ValueError(f"it describes the channels {listed(sorted(data.channels))} of {data.channel_count}")
     for key, known in (("mode", "l"), ("datatype", "ifd"), ("byteord", BYTE_ORDERS)):
-        found = data.text[key].strip().lower()
-        if found not in known:
-            raise ValueError(f"its ${key.upper()} is {quoted(found)}, not one of {', '.join(known)}")
+        value = data.text[key].strip().lower()
+        if value not in known:
+            raise ValueError(f"its ${key.upper()} is {quoted(value)}, not one of {', '.join(known)}")
     # A value takes at least a byte; the length of the file bounds what a damaged number of cells can ask for.
     if not 0 <= data.event_count * data.channel_count <= data.file_size:
         raise ValueError(f"{counted(data.event_count, 'cell')} in a file of {data.file_size} bytes")
@@ -512,9 +512,9 @@ def _sample_names(stems: list[str], variables: dict[str, list[str | None]], samp
     """Return the names of the samples: the sheet's column of that name, which is then no variable, or the files'."""
     if sample_key is None:
         return stems
-    found = variables.pop(
+    names = variables.pop(
         find(sample_key, list(variables), f"{argument('sample_key')} to be a column of the sample sheet")
     )
-    if None in found:
-        raise InvalidInputError(f"a name in every row of {quoted(sample_key)}", f"{found.count(None)} missing")
-    return [str(name) for name in found]
+    if None in names:
+        raise InvalidInputError(f"a name in every row of {quoted(sample_key)}", f"{names.count(None)} missing")
+    return [str(name) for name in names]

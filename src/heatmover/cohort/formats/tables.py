@@ -19,7 +19,7 @@ import numpy.typing as npt
 from heatmover._base.types import Float64
 from heatmover._base.validation import import_extra
 from heatmover._base.words import counted, distinct, find, find_all, listed, quoted, quoted_path
-from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, NotFeatures, Numbers, Reader, as_float
+from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, NotFeatures, Numbers, Reader, as_float, spans
 from heatmover.cohort.samples import Mixture
 from heatmover.errors import InvalidInputError, argument
 
@@ -347,25 +347,15 @@ class DelimitedReader(Reader):
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
         """Yield the values of a range of cells; what lies before it is read too."""
-        # Blocks that do not depend on those of the parser, which depend on the memory allowed: bits must not.
-        row, done, block = start, 0, np.empty((0, 0))
+        done = 0
         for batch in self._batches((), self.features):
-            last = min(stop, done + len(batch))
-            values = _matrix(batch, 0)[row - done :] if row < last else np.empty((0, 0))
+            first, last = max(start - done, 0), min(stop - done, len(batch))
+            if first < last:
+                values = _matrix(batch, 0)
+                yield from (np.ascontiguousarray(values[a:b]) for a, b in spans(first, last, size))
             done += len(batch)
-            while row < last:
-                filled = (row - start) % size
-                if not filled:
-                    block = np.empty((min(size, stop - row), len(self.features)))
-                taken = min(last - row, len(block) - filled)
-                block[filled : filled + taken], values = values[:taken], values[taken:]
-                row += taken
-                if filled + taken == len(block):
-                    yield block
             if done >= stop:
                 return
-        if filled := (row - start) % size:  # the file has become shorter
-            yield block[:filled]
 
     def choose(self, features: tuple[str, ...]) -> DelimitedReader:
         """Return a reader of these features only."""
