@@ -40,7 +40,6 @@ from heatmover.cohort.formats.tables import (
 from heatmover.cohort.reader import Block, NotFeatures, Reader, SubsetReader
 from heatmover.cohort.samples import Mixture, SampleTable, check_variable, factorize, from_text, table_of
 from heatmover.cohort.values import (
-    Look,
     Looked,
     Moments,
     Projection,
@@ -226,7 +225,7 @@ def read_cohort(
     memory: int | float | str | None = None,
     random_state: RandomState = 0,
     progress: Progress = SILENT,
-    look_later: Look | None = None,
+    look_later: bool = False,
 ) -> Cohort:
     r"""Read the cells of many samples from a file or folder, without loading them.
 
@@ -283,10 +282,9 @@ def read_cohort(
     progress
         Told how many cells were looked at.
     look_later
-        None: look at every value now. A way to do so: only if that cannot wait, because all values decide what becomes
-        of each (``standardize``, ``n_components``, ``on_missing="drop"``), or the file is a table of text. Else the
-        first pass over the cells looks at them, and raises what would be raised here. `heatmover.scale.read_cohort`
-        gives one that works on a cluster.
+        Look at every value now only if that cannot wait, because all values decide what becomes of each
+        (``standardize``, ``n_components``, ``on_missing="drop"``), or the file is a table of text. Else the first pass
+        over the cells looks at them, and raises what would be raised here, as `heatmover.scale.read_cohort` does.
 
     Returns
     -------
@@ -341,9 +339,7 @@ def read_cohort(
             )
         kept = None if n_components is None or n_components == "all" else int(n_components)
         needs_all = standardize or kept is not None or on_missing == "drop" or isinstance(reader.base, DelimitedReader)
-        looked = None
-        if look_later is None or needs_all:
-            looked = (look_later or look_through)(reader, codes.size, progress)
+        looked = look_through(reader, codes.size, progress) if needs_all or not look_later else None
         if looked is not None and looked.rows.size:
             if on_missing == "refuse":
                 raise refusal(looked, reader, names, codes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import final
@@ -22,18 +22,14 @@ from heatmover.cohort.reader import Block, Reader
 from heatmover.errors import InvalidInputError, argument
 
 __all__ = [
-    "STAGE",
-    "Look",
     "Looked",
     "Moments",
     "Projection",
     "all_finite",
     "block_rows",
     "listed_counts",
-    "look_at_range",
     "look_through",
     "principal_components",
-    "put_together",
     "refusal",
 ]
 
@@ -253,8 +249,6 @@ def _covariance_times(standard: Projection, blocks: Blocks, right: Float64) -> F
 
 # Bytes of one block read within the package: large enough that opening costs nothing, small beside a laptop's memory.
 BLOCK_BYTES = 16_000_000
-# What a pass that looks only is called.
-STAGE = "look at every value"
 
 
 @final
@@ -278,36 +272,18 @@ class Looked:
     moments: Moments
 
 
-# Goes through all values of so many cells, and tells the progress.
-Look = Callable[[Reader, int, Progress], Looked]
-
-
 def look_through(reader: Reader, n_cells: int, progress: Progress) -> Looked:
-    """Look at all cells, in threads of this process while it reads."""
-    progress.stage(STAGE, n_cells)
-
-    def parts() -> Iterator[Looked]:
-        for part in while_reading(_look_at, _blocks(reader, 0, n_cells), check_threads(None)):
-            yield part
-            progress.advance(part.n_rows)
-
-    return put_together(parts(), len(reader.features), n_cells)
-
-
-def look_at_range(reader: Reader, start: int, stop: int) -> Looked:
-    """Look at the cells ``start`` to ``stop``."""
-    return put_together(map(_look_at, _blocks(reader, start, stop)), len(reader.features), stop - start)
-
-
-def put_together(parts: Iterable[Looked], n_features: int, n_cells: int) -> Looked:
-    """Return what was found in consecutive parts, in their order; raise if there are not so many cells in them."""
-    moments, done = Moments(n_features), 0
+    """Look at all cells, in threads of this process while it reads; raise if there are not so many."""
+    progress.stage("look at every value", n_cells)
+    blocks = reader.blocks(0, n_cells, block_rows(len(reader.features)))
+    moments, done = Moments(len(reader.features)), 0
     bad, n_bad = [np.empty(0, dtype=np.int64)], 0
-    for part in parts:
+    for part in while_reading(_look_at, blocks, check_threads(None)):
         n_bad += part.n_bad
         bad.append(done + part.rows)
         moments.merge(part.moments)
         done += part.n_rows
+        progress.advance(part.n_rows)
     if done != n_cells:
         raise InvalidInputError(f"values of {counted(n_cells, 'cell')}", f"those of {done}", "the file may be damaged")
     return Looked(done, n_bad, np.concatenate(bad), moments)
@@ -358,7 +334,3 @@ def _not_finite(block: Block) -> tuple[int, Intp]:
     places = np.nonzero(~np.isfinite(values))[0]
     rows = np.searchsorted(block.indptr, places, side="right") - 1 if sp.issparse(block) else places
     return places.size, np.unique(rows)
-
-
-def _blocks(reader: Reader, start: int, stop: int) -> Iterator[Block]:
-    return reader.blocks(start, stop, block_rows(len(reader.features)))

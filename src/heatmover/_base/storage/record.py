@@ -68,10 +68,6 @@ class Record:
         """Return a finite number or None, or raise."""
         return None if name in self.values and self.values[name] is None else self.number(name)
 
-    def optional_integer(self, name: str) -> int | None:
-        """Return a whole number or None, or raise."""
-        return None if name in self.values and self.values[name] is None else self.integer(name)
-
     def truth(self, name: str) -> bool:
         """Return True or False, or raise."""
         value = self.values.get(name)

@@ -22,7 +22,6 @@ from heatmover.cohort import Cohort
 from heatmover.cohort import read_cohort as read_whole_cohort
 from heatmover.cohort.cohort import ShiftedReader
 from heatmover.cohort.draw import EqualDraw, draw_bytes
-from heatmover.cohort.values import look_through
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Landmarks
@@ -105,7 +104,7 @@ def read_cohort(path: str | os.PathLike[str] | Any, **how: Any) -> Cohort:
         ...
     heatmover.errors.InvalidInputError: Expected features without NaN or infinity, found 1 such value in 1 cell ...
     """
-    return read_whole_cohort(path, look_later=look_through, **how)
+    return read_whole_cohort(path, look_later=True, **how)
 
 
 @final
