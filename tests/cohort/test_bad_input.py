@@ -84,7 +84,7 @@ def test_names_that_are_no_text_become_text(kind, frame, make, tmp_path):
 def test_a_number_and_its_name_are_not_one_sample(frame, make):
     adata = make.anndata(frame)
     adata.obs["sample"] = np.array([1, "1", 2] * 20, dtype=object)
-    refused("one spelling", "the number 1", "the text '1'", path=adata, sample_key="sample")
+    refused("different labels to read differently", "1 and '1'", path=adata, sample_key="sample")
 
 
 @pytest.mark.parametrize("kind", TABLES)

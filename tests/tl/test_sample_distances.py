@@ -153,7 +153,7 @@ BAD = {
     "model": ({"model": "best"}, "model to be a DiffusionEMD"),
     "one sample": ({"sample_key": "all"}, "at least two samples"),
     "missing labels": ({"sample_key": "holes"}, "a sample label for every cell in 'holes', found 3 of 320 missing"),
-    "mixed labels": ({"sample_key": "mixed"}, "which have the same name"),
+    "mixed labels": ({"sample_key": "mixed"}, "different labels to read differently"),
     "NaN": ({"use_rep": "X_nan"}, "without NaN"),
 }
 

@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from heatmover._base.types import Float64, Int32, Intp
-from heatmover._base.validation import import_extra
+from heatmover._base.validation import LabelNames, import_extra
 from heatmover._base.words import counted, find, natural_order, naturally, quoted
 from heatmover.cohort.reader import Columns, Numbers, Reader, SubsetReader
 from heatmover.errors import InvalidInputError, argument
@@ -159,7 +159,7 @@ class SampleTable:
         self.n_cells = 0
         self._whole = frozenset(whole)
         self._codes: list[Int32] = []
-        self._originals: dict[str, object] = {}
+        self._labels = LabelNames(f"samples in {quoted(sample_key)}")
         self._places: dict[str, int] = {}
         self._variation: Variation | None = None
         # Per annotation, the first value that each sample has, and its number.
@@ -239,21 +239,10 @@ class SampleTable:
         return result
 
     def _place(self, original: object) -> int:
-        name = spell(original)
-        if not name.strip():
+        label = native(original)
+        if not str(label).strip():
             return -1
-        if "\0" in name:
-            raise InvalidInputError(
-                f"names without NUL characters in {quoted(self.sample_key)}", repr(name), "replace them"
-            )
-        other = self._originals.setdefault(name, original)
-        if other != original:
-            raise InvalidInputError(
-                f"one spelling of each sample in {quoted(self.sample_key)}",
-                f"both {_typed(other)} and {_typed(original)}, which have the same name",
-                "make the labels all text or all numbers",
-            )
-        return self._places.setdefault(name, len(self._places))
+        return self._places.setdefault(self._labels.add(label), len(self._places))
 
     def _numbered(self, name: str, column: Any, first: Intp) -> Float64:
         """Return a number for each value of an annotation: NaN if it is missing, -1 if no sample begins with it.
@@ -310,11 +299,6 @@ def native(value: Any) -> object:
     if isinstance(value, Decimal):
         return float(value)
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _typed(label: object) -> str:
-    text = isinstance(label, str | bytes)
-    return f"the {'text' if text else 'number'} {quoted(label) if text else label}"
 
 
 def number_pattern(decimal: str) -> re.Pattern[str]:
