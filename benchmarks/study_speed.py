@@ -42,8 +42,6 @@ class Meter:
     def advance(self, steps=1):
         pass
 
-from heatmover.cli._late import load_late
-load_late("scipy.stats")
 from heatmover.study import study_cohort
 from heatmover.cohort import read_cohort
 from heatmover.report import result_folder, write_results

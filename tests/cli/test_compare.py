@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import os
+import subprocess
 import sys
 
 import anndata
@@ -500,3 +501,17 @@ def test_a_variable_is_read_as_it_is_said(make, tmp_path, cli):
         result = cli.run(command, file, "-s", "sample", "--numeric", "condition", "-q", *out)
         cli.fails_with(result, "Expected numbers in 'condition', which --numeric names, found 'control'; correct")
     assert not (tmp_path / "bad").exists()
+
+
+def test_a_comparison_loads_nothing_that_it_does_not_need(tmp_path):
+    rows = [f"s{i % 4},{'ab'[i % 2]},{i % 7},{i % 5 / 3}" for i in range(80)]
+    (tmp_path / "cells.csv").write_text("\n".join(["sample,group,x,y", *rows]))
+    code = """
+import sys
+from heatmover.cli import app
+app(["compare", sys.argv[1], "-s", "sample", "-o", sys.argv[2], "-q"], standalone_mode=False)
+print([name for name in ("matplotlib", "torch") if name in sys.modules])
+"""
+    order = [sys.executable, "-c", code, str(tmp_path / "cells.csv"), str(tmp_path / "out")]
+    done = subprocess.run(order, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"

@@ -11,6 +11,7 @@ import zarr
 
 import heatmover as hm
 from heatmover.cli._settings import check_places
+from heatmover.report.folder import EVERY
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +157,7 @@ def test_what_is_mapped_never_replaces_what_is_read(stores, cells, tmp_path, cli
 
 
 def test_places_beside_each_other_are_fine(cells, tmp_path):
-    assert check_places(str(cells.parent), str(cells), None, str(cells.parent / "run.zarr")) == cells.parent
+    assert check_places(str(cells.parent), EVERY, str(cells), None, str(cells.parent / "run.zarr")) == cells.parent
     # A folder of FCS files may hold its results: only files of that kind are read.
     (tmp_path / "a.fcs").touch()
-    assert check_places(str(tmp_path / "out"), str(tmp_path), None, None) == tmp_path / "out"
+    assert check_places(str(tmp_path / "out"), EVERY, str(tmp_path), None) == tmp_path / "out"

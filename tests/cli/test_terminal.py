@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatmover._base.progress import SILENT
-from heatmover.cli._terminal import clean, output, plain_errors, watched, whole_output, written
+from heatmover.cli._command import plain_errors
+from heatmover.cli._terminal import clean, output, watched, whole_output, written
 from heatmover.errors import InvalidInputError, argument
 
 

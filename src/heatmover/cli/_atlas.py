@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from heatmover._base.words import counted, verb
-from heatmover.cli._late import load_late
-from heatmover.cli._terminal import Described, clean, fail, output, plain_errors, watched
+from heatmover.cli._command import Described, plain_errors
+from heatmover.cli._terminal import clean, fail, output, watched
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
 
 if TYPE_CHECKING:
@@ -36,10 +36,8 @@ def atlas() -> None:
 @app.command(cls=Described)
 def build(ctx: typer.Context) -> None:
     """Build an atlas from a file of cells: model, reference samples with their variables, and what they cover."""
-    load_late("scipy.stats")
     from heatmover.atlas import build_atlas
-    from heatmover.cli._settings import Reading, Running, in_options, made, pieces_of
-    from heatmover.cli._summary import check_sample_key
+    from heatmover.cli._settings import Reading, Running, check_sample_key, in_options, made, pieces_of
     from heatmover.study import StudyParameters
 
     out = ctx.params["out"]
@@ -70,7 +68,6 @@ def map_(ctx: typer.Context) -> None:
 
     Exit code 0 if all are covered, 1 if one is not, 2 if the file cannot be mapped.
     """
-    load_late("scipy.stats")
     from heatmover.cli._settings import MapOptions, Running, in_options, made
 
     with plain_errors():
@@ -97,7 +94,6 @@ def map_(ctx: typer.Context) -> None:
 @app.command(cls=Described)
 def add(ctx: typer.Context) -> None:
     """Add the samples of a file to the reference samples of an atlas; its model and its nodes stay as they are."""
-    load_late("scipy.stats")
     from heatmover.cli._settings import in_options
 
     path, asked = ctx.params["atlas"], ctx.params
@@ -173,7 +169,7 @@ def _check_found(out: str | None, typed: dict[str, Any]) -> None:
         from heatmover._base.validation import check_extra
         from heatmover.report.folder import EVERY
 
-        check_places(out, file, sample_sheet, names=("",) if _is_table(out) else (*EVERY, MAPPED))
+        check_places(out, ("",) if _is_table(out) else (*EVERY, MAPPED), file, sample_sheet)
         if not _is_table(out):
             check_extra("jinja2", package="jinja2", extra="cohort")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,8 @@ from rich.text import Text
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.types import Int32, Int64, Intp
 from heatmover._base.words import counted, listed, unused
-from heatmover.cli._settings import Settings, in_options
-from heatmover.cli._summary import columns_of, hanging, short, show_candidates
-from heatmover.cli._terminal import clean, output, watched
+from heatmover.cli._settings import Settings, candidate_columns, in_options
+from heatmover.cli._terminal import clean, columns_of, fail, hanging, output, short, watched
 from heatmover.cohort import Cohort
 from heatmover.cohort.draw import draw_cells
 from heatmover.cohort.read import format_of
@@ -60,6 +59,7 @@ START_SECONDS, START_BYTES = 6.0, 350_000_000
 SECONDS_PER_PERMUTATION = 4e-9
 VARIABLES_SHOWN = 20
 GROUPS_SHOWN = 4
+CANDIDATES_SHOWN = 20
 # Samples compared for noise, of all sizes: their embedding takes 80 MB on 20,000 nodes, more change the floors little.
 MOST_SAMPLES = 100
 
@@ -292,11 +292,26 @@ def _memory(cohort: Cohort, settings: Settings, nodes: int, trial: Any) -> int:
     return int(START_BYTES + 3 * 8 * cohort.n_cells * cohort.n_dimensions + 1.3 * embedding + graph + matrices)
 
 
+def _show_candidates(file: str, quiet: bool) -> NoReturn:
+    """List the columns that could name the samples, and end."""
+    columns = candidate_columns(file)
+    if not quiet:
+        console = output()
+        console.print(Text("Columns that could tell the sample of each cell:\n"))
+        table = columns_of("column", "values", "cells per value")
+        for candidate in columns[:CANDIDATES_SHOWN]:
+            sizes = f"{candidate.fewest:,} or more, median {candidate.median:,.0f}"
+            table.add_row(Text(short(candidate.column)), f"{candidate.n_values:,}", sizes)
+        console.print(table)
+    likely = clean(columns[0].column)
+    fail(f"Expected --sample-key to name one of these columns, found none; perhaps --sample-key {likely}.")
+
+
 def diagnose_file(settings: Settings, quiet: bool) -> list[str]:
     """Show what is in a file, and return why `compare` would refuse it, in sentences."""
     reading, asked = settings.reading, settings.study
     if reading.sample_key is None and format_of(Path(reading.path)) != "fcs":
-        show_candidates(reading.path, quiet)
+        _show_candidates(reading.path, quiet)
     with watched(quiet) as progress:
         # Without the variables asked for: they are looked at later, and all of them.
         named = [*asked.required, *([] if asked.cells is None else [asked.cells])]

@@ -20,10 +20,11 @@ import typer
 from heatmover._base.progress import Progress
 from heatmover._base.validation import check_integer, check_number
 from heatmover._base.words import counted, quoted_path
+from heatmover.cli._terminal import short
 from heatmover.cohort import Cohort, read_cohort
+from heatmover.cohort.candidates import Candidate, candidates
 from heatmover.cohort.read import check_measurement, format_of
 from heatmover.errors import InvalidInputError, Sentence, argument
-from heatmover.report.folder import EVERY
 from heatmover.study import Comparer, InMemory, StudyParameters
 from heatmover.study.parameters import (
     METHOD,
@@ -47,9 +48,11 @@ __all__ = [
     "Reading",
     "Running",
     "Settings",
+    "candidate_columns",
     "check_named",
     "check_outside",
     "check_places",
+    "check_sample_key",
     "comparer_of",
     "in_options",
     "made",
@@ -65,6 +68,8 @@ HEADINGS = (None, INPUT, TESTS, METHOD, LARGE, RUN)
 DEFAULT_MEMORY = "4 GB"
 # The embedding of a demo has about 4 * 10 * samples^2 * cells bytes: this is 3 GB, which most machines have.
 LARGEST_DEMO = 80_000_000
+# Candidates for the column of samples that an error lists.
+CANDIDATES = 6
 # Files by which a zarr store is known, and what else is one.
 STORE = (".zgroup", ".zmetadata", "zarr.json")
 ANY_STORE = "every atlas, index, saved model, checkpoint and zarr store"
@@ -82,7 +87,7 @@ def check_named(**options: str | None) -> None:
 
 
 def check_places(
-    out: str, file: str, sample_sheet: str | None, checkpoint: str | None = None, names: Sequence[str] = EVERY
+    out: str, names: Sequence[str], file: str, sample_sheet: str | None, checkpoint: str | None = None
 ) -> Path:
     """Return the place of the results, or raise if one place would spoil what is at another.
 
@@ -92,12 +97,12 @@ def check_places(
     ----------
     out
         Folder for the results, or a file.
+    names
+        Files in the folder; an empty name is ``out`` itself.
     file, sample_sheet
         What is read.
     checkpoint
         The store that a run in pieces keeps.
-    names
-        Of the files in the folder; an empty name is ``out`` itself.
     """
     check_named(file=file, sample_sheet=sample_sheet, checkpoint=checkpoint, out=out)
     for path in (file, sample_sheet):
@@ -144,6 +149,28 @@ def _same(first: Path, second: Path) -> bool:
         return first.samefile(second)
     except OSError:  # one of them is not there
         return False
+
+
+def check_sample_key(file: str, sample_key: str | None) -> None:
+    """Raise, with the likely columns, if a file needs a column that names the samples and none was named."""
+    if sample_key is not None or format_of(Path(file)) == "fcs":
+        return
+    columns = candidate_columns(file)
+    likely = [f"{short(each.column)} ({counted(each.n_values, 'value')})" for each in columns[:CANDIDATES]]
+    more = f" and {len(columns) - CANDIDATES} more" if len(columns) > CANDIDATES else ""
+    raise InvalidInputError(
+        "--sample-key to name the column that tells the sample of each cell",
+        f"none; it could be {', '.join(likely)}{more}, perhaps --sample-key {columns[0].column}",
+        f"heatmover doctor {file} tells more",
+    )
+
+
+def candidate_columns(file: str) -> list[Candidate]:
+    """Return the columns that could name the samples of a file, the likeliest first; raise if there are none."""
+    columns = candidates(file)
+    if not columns:
+        raise InvalidInputError("--sample-key to name the column of the samples", "no column that could be it")
+    return columns
 
 
 def _components(name: str, count: object) -> object:

@@ -1,11 +1,10 @@
-"""What the terminal shows after a run, the answer first; or which columns could name the samples of a file."""
+"""What the terminal shows after a run, the answer first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import NoReturn
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -14,10 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heatmover._base.words import counted, listed, naturally, percent, unused
-from heatmover.cli._settings import in_options
-from heatmover.cli._terminal import clean, fail, output
-from heatmover.cohort.candidates import Candidate, candidates
-from heatmover.cohort.read import format_of
+from heatmover.cli._terminal import LONGEST_NAME, clean, columns_of, hanging, short
 from heatmover.measures import is_missing
 from heatmover.report.findings import BEFORE, cautions, term_rows
 from heatmover.report.folder import EVERY, listing
@@ -25,15 +21,12 @@ from heatmover.statistics import DesignResult
 from heatmover.study.examination import Finding, label, out_of_reach
 from heatmover.study.study import Study
 
-__all__ = ["check_sample_key", "columns_of", "hanging", "short", "show_candidates", "show_results"]
+__all__ = ["show_results"]
 
 NEIGHBORS_SHOWN = 3
 SAMPLES_SHOWN = 8
 FINDINGS_SHOWN = 12
-CANDIDATES_SHOWN, CANDIDATES_TOLD = 20, 6
-LONGEST_NAME, LEAST_NAME = 24, 6
-# Columns of words, which may take several lines.
-WORDY = ("effect", "values")
+LEAST_NAME = 6
 # Beside a distance of two samples that may be one distribution.
 ALIKE = "~"
 # From the 256 colours that every terminal knows; the first two are those of the picture of the demo.
@@ -50,7 +43,7 @@ def show_results(console: Console, study: Study, out: Path) -> None:
     if study.contrast is not None:
         console.print()
         console.print(hanging("cells", clean(study.contrast.describe())))
-    _show_cautions(console, [clean(in_options(caution)) for caution in cautions(study)])
+    _show_cautions(console, [clean(caution) for caution in cautions(study)])
     console.print()
     console.print(_nearest_table(study, console.width))
     intervals = study.comparison.intervals
@@ -106,7 +99,7 @@ def _show_findings(console: Console, study: Study) -> None:
         console.print(Text(f"and {counted(len(tested) - FINDINGS_SHOWN, 'more variable')} in report.html", style="dim"))
     for finding in study.findings:
         if finding.answer is None:
-            console.print(Text(clean(in_options(finding.note)), style="dim"))
+            console.print(Text(clean(finding.note), style="dim"))
 
 
 def _term_table(design: DesignResult) -> Table:
@@ -222,66 +215,6 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
             "cells",
             clean(f"{counted(len(source['dimensions']), 'feature')}: {listed(source['dimensions'], most=4)}{left}."),
         )
-    advice = " ".join(map(in_options, diagnosis.advice)) or "All is well."
+    advice = " ".join(diagnosis.advice) or "All is well."
     yield "graph", f"{str(diagnosis).splitlines()[0]} {advice}"
     yield "scales", f"The coarsest is {model.max_scale_}: {study.comparison.max_scale_reason}."
-
-
-def hanging(name: str, text: str, *, width: int = 6) -> Table:
-    """Return text that hangs beside its name."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="bold", no_wrap=True, width=width)
-    grid.add_column(overflow="fold")
-    grid.add_row(name, Text(text))
-    return grid
-
-
-def columns_of(*headers: str) -> Table:
-    """Return an empty table without lines."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for header in headers:
-        table.add_column(header, no_wrap=header not in WORDY, overflow="ellipsis" if header not in WORDY else "fold")
-    return table
-
-
-def short(name: object, longest: int = LONGEST_NAME) -> str:
-    """Return a name that fits into a column."""
-    text = clean(name)
-    return text if len(text) <= longest else text[: longest - 3] + "..."
-
-
-def check_sample_key(file: str, sample_key: str | None) -> None:
-    """End, with the columns that could be it, if a file needs a column that names the samples and none was named."""
-    if sample_key is not None or format_of(Path(file)) == "fcs":
-        return
-    found = _found(file)
-    told = ", ".join(
-        f"{clean(short(each.column))} ({counted(each.n_values, 'value')})" for each in found[:CANDIDATES_TOLD]
-    )
-    more = f" and {len(found) - CANDIDATES_TOLD} more" if len(found) > CANDIDATES_TOLD else ""
-    fail(
-        f"Expected --sample-key to name the column that tells the sample of each cell, found none; it could be {told}"
-        f"{more}, perhaps --sample-key {clean(found[0].column)}; heatmover doctor {clean(file)} tells more."
-    )
-
-
-def show_candidates(file: str, quiet: bool) -> NoReturn:
-    """List the columns that could name the samples, and end."""
-    found = _found(file)
-    if not quiet:
-        console = output()
-        console.print(Text("Columns that could tell the sample of each cell:\n"))
-        table = columns_of("column", "values", "cells per value")
-        for candidate in found[:CANDIDATES_SHOWN]:
-            sizes = f"{candidate.fewest:,} or more, median {candidate.median:,.0f}"
-            table.add_row(Text(short(candidate.column)), f"{candidate.n_values:,}", sizes)
-        console.print(table)
-    likely = clean(found[0].column)
-    fail(f"Expected --sample-key to name one of these columns, found none; perhaps --sample-key {likely}.")
-
-
-def _found(file: str) -> list[Candidate]:
-    found = candidates(file)
-    if not found:
-        fail("Expected --sample-key to name the column of the samples, found no column that could be it.")
-    return found
