@@ -117,18 +117,11 @@ def test_large_groups_are_tested_as_small_ones_are(monkeypatch):
     np.testing.assert_allclose(near.null, exact.null, atol=0.1 * exact.null.max())
 
 
-def test_left_out_medians_of_many_samples_are_those_of_each_group(monkeypatch):
+def test_left_out_medians_are_those_without_the_unit():
     rng = np.random.default_rng(2)
-    places = rng.normal(size=(30, 2))
+    distances = squared(rng.normal(size=(30, 2)))
     codes, unit_of = np.arange(30) % 3, np.arange(30) // 6 * 3 + np.arange(30) % 3
-    distances = squared(places)
-    shares = 1 / np.bincount(unit_of)[unit_of]
-    whole = _left_out_medians(distances, codes, unit_of, shares)
-    monkeypatch.setattr("heatmover.statistics.spread.ROWS", 4)
-    monkeypatch.setattr("heatmover.statistics.spread.LARGE", 1)
-    found = []
-    for n_threads in (1, 3):
-        monkeypatch.setattr("heatmover.statistics.spread.check_threads", lambda _, n=n_threads: n)
-        found.append(_left_out_medians(distances, codes, unit_of, shares))
-    assert (found[0] == found[1]).all()
-    np.testing.assert_allclose(found[0], whole, atol=1e-10)
+    medians = _left_out_medians(distances, codes, unit_of, 1 / np.bincount(unit_of)[unit_of])
+    for row, median in enumerate(medians):
+        others = (codes == codes[row]) & (unit_of != unit_of[row])
+        np.testing.assert_allclose(median, spatial_medians(distances, others[None].astype(float))[0], atol=1e-10)

@@ -32,8 +32,7 @@ from heatmover._base.validation import (
 from heatmover._base.words import counted, find, listed, percent, quoted, quoted_path
 from heatmover.atlas.coverage import RANKED, CellDraw, Coverage, Support, hold_out, support_bytes
 from heatmover.atlas.features import Features, Ranges, check_names, check_unmoved, code_labels, raw_blocks
-from heatmover.atlas.index import MeasureIndex
-from heatmover.atlas.index.index import fingerprint
+from heatmover.atlas.index.index import MeasureIndex, fingerprint
 from heatmover.atlas.placing import PLACEMENTS, UNIT, Placement, around, count_at, share_among
 from heatmover.atlas.prediction import Prediction, may_vote, predict
 from heatmover.attribution import explain
@@ -49,8 +48,7 @@ from heatmover.statistics.noise import uncertainty
 from heatmover.study.comparison import check_model, check_units, fit_samples
 from heatmover.study.landmarking import place_landmarks
 from heatmover.study.parameters import StudyParameters, Units
-from heatmover.study.scale import InPieces
-from heatmover.study.scale.pieces import Request, cells_counted
+from heatmover.study.scale.pieces import InPieces, Request, cells_counted
 from heatmover.study.tables import write_table
 from heatmover.transport.calibration import Curve
 

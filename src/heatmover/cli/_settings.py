@@ -37,8 +37,9 @@ from heatmover.study.parameters import (
     described,
     descriptions,
 )
-from heatmover.study.scale import InPieces, connected
-from heatmover.study.scale import read_cohort as read_in_pieces
+from heatmover.study.scale.pieces import InPieces
+from heatmover.study.scale.pieces import read_cohort as read_in_pieces
+from heatmover.study.scale.stages import connected
 
 __all__ = [
     "OPTIONS",

@@ -22,8 +22,7 @@ from heatmover.study.drawing.heatmap import draw_heatmap
 from heatmover.study.drawing.map import SampleMap, axis_labels
 from heatmover.study.drawing.style import FAINT, INK, QUIET, DrawnVariable, Palette, new_axes, read_variable
 from heatmover.study.study import Study
-from heatmover.tl import samples
-from heatmover.tl.layout import KEY, MAPS, scale_summary
+from heatmover.tl.layout import KEY, MAPS, samples, scale_summary
 
 __all__ = ["Pictured", "distance_heatmap", "read_data", "sample_map", "scales", "smoothness"]
 

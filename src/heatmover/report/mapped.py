@@ -14,7 +14,7 @@ from heatmover._base.types import Bool, Float64
 from heatmover._base.validation import check_integer
 from heatmover._base.version import __version__
 from heatmover._base.words import counted, percent
-from heatmover.atlas import Mapped
+from heatmover.atlas.atlas import Mapped
 from heatmover.report.markup import fill, number, shortened, static
 from heatmover.study.drawing.map import MOST_NAMES, place_names
 from heatmover.study.drawing.style import COLORS, MISSING, NAME_LETTERS, NEAR_TO_FAR, DrawnVariable, read_variable

@@ -18,9 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from heatmover._base.threads import in_threads, one_blas_thread
 from heatmover._base.types import Float64, Int64
-from heatmover._base.validation import check_threads
 
 __all__ = ["Scores", "score_distances", "spatial_medians"]
 
@@ -28,12 +26,12 @@ __all__ = ["Scores", "score_distances", "spatial_medians"]
 # Weiszfeld's iteration stops when no weight moves by more. Groups of 10 samples take 20 to 60 steps; where the median
 # is nearly a sample it creeps, and what is missing after the last step is far below the median's own uncertainty.
 SETTLED, MOST_STEPS = 1e-12, 200
-# In larger groups a sample is moved by the median with it alone: the bias, of one 2n-th, is below 0.03 %, and a median
-# without each sample took 55 s of work for 5,000 samples. Of twelve designs with two groups of 600 no p-value differed
-# by more than 0.001; the statistic depends on distances within groups alone, which nothing moves.
-MOST_LEFT_OUT = 2_000
-# Medians that one thread moves at once, and weights of so many from which on threads help.
-ROWS, LARGE = 256, 10_000
+# In larger groups a sample is moved by the median with it alone: the bias, of one 2n-th, is below 0.1 %. Of twelve
+# designs with two groups of 600 no p-value differed by more than 0.001; the statistic depends on distances within
+# groups alone, which nothing moves. A median without each of 2,000 samples would take 20 s.
+MOST_LEFT_OUT = 500
+# Rows of distances that are moved at once.
+ROWS = 256
 # Fits of places of groups and blocks; after 30 they moved by less than 1e-3 of the unit in all designs tried. Squared
 # residuals below NEAREST, in that unit, count as this.
 FITS, NEAREST, RIDGE = 30, 1e-8, 1e-10
@@ -101,7 +99,7 @@ def score_distances(distances: Float64, codes: Int64, unit_of: Int64, block_of: 
     return Scores(matrix, first)
 
 
-def spatial_medians(squared: Float64, weights: Float64) -> Float64:
+def spatial_medians(squared: Float64, weights: Float64, floor: float | None = None) -> Float64:
     """Return spatial medians: the places with the least weighted sum of distances to the points.
 
     Parameters
@@ -110,6 +108,8 @@ def spatial_medians(squared: Float64, weights: Float64) -> Float64:
         Squared distances between points, ``(n_points, n_points)``.
     weights
         Not negative, one row for each median sought, ``(n_medians, n_points)``.
+    floor
+        Squared distances below it are rounding; default: those of the largest here.
 
     Returns
     -------
@@ -123,67 +123,30 @@ def spatial_medians(squared: Float64, weights: Float64) -> Float64:
     >>> spatial_medians((places[:, None] - places) ** 2, np.ones((1, 3)))
     array([[0., 1., 0.]])
     """
-    floor = _floor(squared)
+    least = _floor(squared) if floor is None else floor
     medians = weights / weights.sum(axis=1, keepdims=True)
-    _settle([(squared, weights, medians)], floor)
+    for _ in range(MOST_STEPS):  # Weiszfeld's iteration
+        nearness = weights / np.sqrt(np.maximum(_to_points(squared, medians), least))
+        before, medians = medians, nearness / nearness.sum(axis=1, keepdims=True)
+        if np.abs(medians - before).max() < SETTLED:
+            break
     return _on_points(squared, weights, medians)
 
 
 def _left_out_medians(squared: Float64, codes: Int64, unit_of: Int64, shares: Float64) -> Float64:
-    """Return the spatial median of each sample's group without the unit of the sample, ``(n_samples, n_samples)``.
-
-    A group's medians have no weights elsewhere: what is computed group by group takes, of G equal groups, one G squared
-    of the products.
-    """
-    if codes.size <= ROWS:  # few: one product for all takes less time than one for each group
-        members = np.where(codes[:, None] == codes, shares, 0.0)
-        return spatial_medians(squared, np.where(unit_of[:, None] == unit_of, 0.0, members))
-    found = np.zeros(squared.shape)
-    groups = [np.flatnonzero(codes == group) for group in range(int(codes.max()) + 1)]
-    inside, parts = [], []
-    for group in groups:
-        same = unit_of[group, None] == unit_of[group]
-        weights = np.where(same, 0.0, shares[group])
-        inside.append((squared[np.ix_(group, group)], weights, weights / weights.sum(axis=1, keepdims=True)))
-    for apart, weights, medians in inside:
-        for start in range(0, len(weights), ROWS):
-            rows = slice(start, start + ROWS)
-            parts.append((apart, weights[rows], medians[rows]))
-    _settle(parts, _floor(squared))
-    for group, (apart, weights, medians) in zip(groups, inside, strict=True):
-        found[np.ix_(group, group)] = _on_points(apart, weights, medians)
-    return found
+    """Return the spatial median of each sample's group without the unit of the sample, ``(n_samples, n_samples)``."""
+    medians, floor = np.zeros(squared.shape), _floor(squared)
+    for group in range(int(codes.max()) + 1):
+        members = np.flatnonzero(codes == group)
+        inside = np.ix_(members, members)
+        weights = np.where(unit_of[members, None] == unit_of[members], 0.0, shares[members])
+        medians[inside] = spatial_medians(squared[inside], weights, floor)
+    return medians
 
 
 def _floor(squared: Float64) -> float:
     """Return the square below which a distance is rounding."""
     return max(np.finfo(float).eps * float(squared.max()), np.finfo(float).tiny)
-
-
-def _settle(parts: list[tuple[Float64, Float64, Float64]], floor: float) -> None:
-    """Move medians, in place, until none moves: parts of squared distances, weights and medians, all in step.
-
-    Threads of our own, for the rows of one product do not wait for those of another.
-    """
-    n_threads = check_threads(None) if len(parts) > 1 and max(part[1].size for part in parts) >= LARGE else 1
-    with one_blas_thread():
-        for _ in range(MOST_STEPS):
-            if max(in_threads(lambda part: _move(*part, floor), parts, n_threads)) < SETTLED:
-                break
-
-
-def _move(squared: Float64, weights: Float64, medians: Float64, floor: float) -> float:
-    """Take one step of Weiszfeld's iteration, in place; return by how much a weight has moved at most."""
-    # In place, for the groups are small and the steps many: most of the time went into new arrays.
-    nearness = _to_points(squared, medians)
-    np.maximum(nearness, floor, out=nearness)
-    np.sqrt(nearness, out=nearness)
-    np.divide(weights, nearness, out=nearness)
-    nearness /= np.add.reduce(nearness, axis=1, keepdims=True)
-    np.subtract(nearness, medians, out=medians)
-    step = float(np.abs(medians, out=medians).max())
-    medians[:] = nearness
-    return step
 
 
 def _to_points(squared: Float64, medians: Float64) -> Float64:
@@ -232,10 +195,9 @@ def _moved_together(
         if np.bincount(codes).max() <= MOST_LEFT_OUT:
             left_out = _left_out_medians(squared, codes, unit_of, shares)
     kept = _share_to_move(squared, codes, unit_of, medians, left_out)
-    centers = None if left_out is None else (medians[codes] + left_out) / 2
 
     def products(matrix: Float64) -> Float64:
-        return (medians @ matrix)[codes] if centers is None else _product(centers, matrix)
+        return (medians @ matrix)[codes] if left_out is None else (medians[codes] + left_out) / 2 @ matrix
 
     towards = products(squared).T * -0.5
     return _moved_by(distances, kept, codes, towards, products(towards))
@@ -283,14 +245,12 @@ def _share_to_move(
     return np.divide(exceeds, apart, out=np.zeros_like(apart), where=apart > VANISHING)
 
 
-def _block_shifts(squared: Float64, codes: Int64, shares: Float64, block_of: Int64 | None) -> Float64:
+def _block_shifts(squared: Float64, codes: Int64, shares: Float64, block_of: Int64) -> Float64:
     """Return how far the block of each sample is shifted, groups being accounted for, as weights of samples.
 
     The places of groups and blocks that add up to the least sum of distances to the samples: what the spatial median is
     for one group, found in the same way, by least squares that weigh each sample by its nearness to the last fit.
     """
-    if block_of is None:
-        return np.zeros_like(squared)
     n_groups, identity = int(codes.max()) + 1, np.eye(codes.size)
     design = np.hstack([np.eye(n_groups)[codes], np.eye(int(block_of.max()) + 1)[block_of]])
     weights: Float64 = shares
@@ -310,17 +270,6 @@ def _block_shifts(squared: Float64, codes: Int64, shares: Float64, block_of: Int
 
 def _between(squared: Float64, combinations: Float64) -> Float64:
     """Return squared distances between combinations of points with equal sums of weights, ``(n_rows, n_rows)``."""
-    products = _product(combinations, _product(combinations, squared).T) / -2
+    products = combinations @ (combinations @ squared).T / -2
     own = products.diagonal()
     return np.asarray(np.abs(own[:, None] + own - products - products.T))
-
-
-def _product(left: Float64, right: Float64) -> Float64:
-    """Return the product of two matrices; threads of our own share the rows of large ones."""
-    result = np.empty((len(left), right.shape[1]))
-
-    def fill(start: int) -> None:
-        np.matmul(left[start : start + ROWS], right, out=result[start : start + ROWS])
-
-    in_threads(fill, range(0, len(left), ROWS), check_threads(None))
-    return result

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from heatmover.atlas import Atlas, load
+from heatmover.atlas.atlas import Atlas, load
 from heatmover.errors import InvalidInputError
 from heatmover.tl.layout import check_target, write
 

@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 import heatmover as hm
+from heatmover.statistics.correction import deal, sketch_samples
 from heatmover.statistics.noise import check_cells
-from heatmover.statistics.noise.correction import deal, sketch_samples
 
 
 def test_cells_are_dealt_into_parts_and_halves():

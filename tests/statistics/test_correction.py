@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from heatmover.statistics.noise.correction import (
+from heatmover.statistics.correction import (
     STANDS_OUT,
     Sketch,
     correction_of,

@@ -9,8 +9,8 @@ from scipy.special import ndtri
 from scipy.stats import ncx2
 
 import heatmover as hm
-from heatmover.statistics.noise.assessment import DistanceLaw, _noise_replicates, _replicates, _skewness
-from heatmover.statistics.noise.correction import Sketch
+from heatmover.statistics.correction import Sketch
+from heatmover.statistics.noise import DistanceLaw, _noise_replicates, _replicates, _skewness
 
 N_PROBES = 128
 

@@ -1,7 +1,7 @@
 """`uncertainty`: how much of a distance is luck of the draw, what is left without it, and how sure that is.
 
 A sample is a draw of cells, so that its embedding x is the true one plus noise, whose variance is that of one cell
-divided by the number of cells. `heatmover.statistics.noise.correction` estimates it for all samples, all scales and all
+divided by the number of cells. `heatmover.statistics.correction` estimates it for all samples, all scales and all
 replicates from one diffusion of random probes, and removes it.
 
 An interval holds every true distance that would not make the observed one rare. In the L2 norm that probes see, two
@@ -41,7 +41,7 @@ from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import Measures
-from heatmover.statistics.noise.correction import (
+from heatmover.statistics.correction import (
     PARTS,
     Correction,
     Sketch,
@@ -54,7 +54,7 @@ from heatmover.statistics.noise.correction import (
     sketch_samples,
 )
 
-__all__ = ["DistanceLaw", "Uncertainty", "assess", "check_cells", "intervals", "uncertainty"]
+__all__ = ["Uncertainty", "assess", "check_cells", "uncertainty"]
 
 # Intervals are those of an L2 norm, in units of the L1 distance of the same pair. The ratio of the two varies with the
 # noise in the pair: its standard deviation was 0.11 to 0.16 of it where nearly all is noise, 0.01 where hardly any is.
