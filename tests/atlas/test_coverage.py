@@ -7,7 +7,13 @@ from scipy.spatial.distance import cdist
 from scipy.stats import gamma
 
 from heatmover.atlas import coverage
-from heatmover.atlas.coverage import Law, Support, find_support
+from heatmover.atlas.coverage import CellDraw, Law, Support, hold_out
+
+
+def find_support(points, codes, n_samples, rng):
+    draw = CellDraw.for_support(np.bincount(codes, minlength=n_samples), int(rng.integers(2**62)))
+    draw.add(points, codes)
+    return hold_out(*draw.cells(), n_samples)
 
 
 def samples(rng: np.random.Generator, n_samples: int, n_cells: int, strangers: int = 0) -> np.ndarray:

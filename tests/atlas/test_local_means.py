@@ -8,7 +8,7 @@ from scipy.spatial.distance import cdist
 
 from heatmover.atlas import coverage
 from heatmover.atlas import coverage as means
-from heatmover.atlas.coverage import LocalMeans, find_support, hold_out_means, local_means, sizes_of, thinned
+from heatmover.atlas.coverage import CellDraw, LocalMeans, hold_out, hold_out_means, local_means, sizes_of, thinned
 from heatmover.errors import InvalidInputError
 
 
@@ -143,7 +143,9 @@ def verdict_of(support: coverage.Support, cells: np.ndarray) -> coverage.Coverag
 def support_of(cells: np.ndarray) -> coverage.Support:
     n_samples, n_cells, n_dimensions = cells.shape
     codes = np.repeat(np.arange(n_samples), n_cells)
-    found = find_support(cells.reshape(-1, n_dimensions), codes, n_samples, np.random.default_rng(0))
+    draw = CellDraw.for_support(np.bincount(codes), int(np.random.default_rng(0).integers(2**62)))
+    draw.add(cells.reshape(-1, n_dimensions), codes)
+    found = hold_out(*draw.cells(), n_samples)
     assert found is not None
     return found
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import heatmover as hm
 from heatmover.attribution import explain, explain_groups
-from heatmover.attribution.cell_types import Places, compare_abundance, compare_state, log_counts, standardized
+from heatmover.attribution.cell_types import compare_abundance, compare_state, log_counts, standardized
 from heatmover.attribution.contrast import (
     choose_groups,
     column_differences,
@@ -238,10 +238,10 @@ def test_a_state_is_told_from_a_number_of_cells_and_unequal_noise():
     members, blocks = design(20, 199)
     cells = np.where(members[0], 4.0, 100.0)[:, None] * np.ones(40)
     places = rng.normal(size=(20, 40, 6)) / np.sqrt(cells)[:, :, None]
-    calm = compare_state(Places(places, cells), members, blocks)
+    calm = compare_state(places, cells, members, blocks)
     assert 0.01 <= (calm.p_values <= 0.1).mean() <= 0.2
     shifted = places + np.where(members[0], 1.0, 0.0)[:, None, None]
-    assert (compare_state(Places(shifted, cells), members, blocks).p_values <= 0.01).mean() > 0.9
+    assert (compare_state(shifted, cells, members, blocks).p_values <= 0.01).mean() > 0.9
 
 
 def test_a_type_in_too_few_samples_has_no_state():
@@ -249,7 +249,7 @@ def test_a_type_in_too_few_samples_has_no_state():
     cells = np.full((8, 2), 20.0)
     cells[members[0].nonzero()[0][1:], 1] = 0
     places = np.random.default_rng(0).normal(size=(8, 2, 3)) * (cells > 0)[:, :, None]
-    found = compare_state(Places(places, cells), members, blocks)
+    found = compare_state(places, cells, members, blocks)
     assert found.tested.tolist() == [True, False]
     assert (found.p_values[1], found.q_values[1], found.scores[1]) == (1, 1, 0)
 

@@ -225,13 +225,7 @@ class Atlas(ReadOnlyArrays):
         values = self.features.values_of(source)
         if labels is None:
             raise InvalidInputError("the sample of each point, or one name for all", f"no {argument('labels')}")
-        names, codes = code_labels([labels] if isinstance(labels, str) else labels)
-        if isinstance(labels, str):
-            codes = np.zeros(len(values), dtype=np.int32)
-        if codes.size != len(values):
-            raise InvalidInputError(
-                f"one label for each of the {counted(len(values), 'point')}", counted(codes.size, "label")
-            )
+        names, codes = code_labels(labels, len(values))
         return self._mapped(names, [(values, codes)], (), placement, n_jobs)
 
     def _mapped(
@@ -488,9 +482,7 @@ class Mapped(ReadOnlyArrays):
         apart = pairwise_distances(self.embedding, reference.embedding, n_jobs=reference.model.n_jobs)
         return reference.in_units(apart)
 
-    def nearest(
-        self, k: int = 10, *, method: Literal["auto", "exact", "approximate"] = "auto"
-    ) -> tuple[Float64, Int64]:
+    def nearest(self, k: int = 10, *, method: SearchMethod = "auto") -> tuple[Float64, Int64]:
         """Return the k nearest reference samples of each sample.
 
         Parameters
@@ -841,11 +833,7 @@ def _read(source: Any, labels: npt.ArrayLike | None, features: Sequence[str] | N
     if features is None and columns is not None:
         features = [str(name) for name in columns]
     points = check_matrix("points", source)
-    names, codes = code_labels(labels)
-    if codes.size != len(points):
-        raise InvalidInputError(
-            f"one label for each of the {counted(len(points), 'point')}", counted(codes.size, "label")
-        )
+    names, codes = code_labels(labels, len(points))
     check_names(points.shape[1], features)
     return _Given(names, codes, {}, points, features)
 

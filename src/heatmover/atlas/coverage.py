@@ -38,7 +38,7 @@ from heatmover.graphs import Graph
 from heatmover.graphs.centers import CenterSearch
 from heatmover.study.landmarking import quota
 
-__all__ = ["RANKED", "SUPPORT", "CellDraw", "Coverage", "Support", "find_support", "hold_out", "support_bytes"]
+__all__ = ["RANKED", "SUPPORT", "CellDraw", "Coverage", "Support", "hold_out", "support_bytes"]
 
 # --- how strange points are ---
 
@@ -55,24 +55,9 @@ FAR = 0.01
 LEAST_SPREAD = TRUNCATED * (2 - TRUNCATED)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Held:
-    """What holding each sample out in turn tells.
-
-    Attributes
-    ----------
-    widths
-        ``(n_kept,)``: the distance that is usual around each point that others are compared with.
-    scores
-        ``(n_points,)``: distance of each point from the other samples, over what is usual there without its own.
-    """
-
-    widths: Float64
-    scores: Float64
-
-
-def hold_out_points(points: Float64, own: IntArray, kept: Bool, n_samples: int, n_threads: int) -> Held:
+def hold_out_points(
+    points: Float64, own: IntArray, kept: Bool, n_samples: int, n_threads: int
+) -> tuple[Float64, Float64]:
     """Compare the points of each sample with those points of all others that are kept.
 
     Parameters
@@ -85,13 +70,20 @@ def hold_out_points(points: Float64, own: IntArray, kept: Bool, n_samples: int, 
         ``(n_points,)``: whether others are compared with it.
     n_samples, n_threads
         Their numbers.
+
+    Returns
+    -------
+    widths : ndarray of shape (n_kept,)
+        The distance that is usual around each point that is kept.
+    scores : ndarray of shape (n_points,)
+        Distance of each point from the other samples, over what is usual there without its own.
     """
     cells, of_cell = points[kept], own[kept]
     nearest, distances = _from_others(points, own, cells, of_cell, n_samples, n_threads)
     graph = Graph.from_points(cells, min(AROUND, len(cells) - 1), kernel="box", n_jobs=n_threads)
     widths = graph.spread(_usual(graph, graph.node_affinity, distances[kept], np.ones(len(cells))))
     without = _without_own(graph, distances[kept], of_cell, nearest, own, n_samples)
-    return Held(widths, scores_of(distances, without))
+    return widths, scores_of(distances, without)
 
 
 def _from_others(
@@ -381,17 +373,17 @@ def hold_out_means(cells: Float64, own: IntArray, n_samples: int, n_threads: int
     counts = np.array([size for _, size, *_ in made])
     of_mean, size_of = (np.repeat(values, counts) for values in ([sample for sample, *_ in made], counts))
     kept = size_of == n_means[of_mean]
-    held = hold_out_points(means, of_mean, kept, n_samples, n_threads)
+    widths, scores = hold_out_points(means, of_mean, kept, n_samples, n_threads)
     evidence = np.zeros(len(means))
     for size in sizes:
         inside = np.flatnonzero(size_of == size)
-        evidence[inside] = beyond(left_out(held.scores[inside], of_mean[inside], n_samples))
+        evidence[inside] = beyond(left_out(scores[inside], of_mean[inside], n_samples))
     by_sample = np.bincount(of_mean[kept], weights=evidence[kept], minlength=n_samples) / np.maximum(n_means, 1)
     residuals = np.where(kept, evidence - by_sample[of_mean], 0.0)
     spread = _means_spread(np.split(residuals, np.cumsum(counts)[:-1]), np.split(near, np.cumsum(counts)[:-1]), n_means)
-    order = np.lexsort((held.scores, size_of))
+    order = np.lexsort((scores, size_of))
     ends = np.searchsorted(size_of[order], sizes, side="right").astype(np.int64)
-    return LocalMeans(means[kept], held.widths, sizes, held.scores[order], ends, n_means, by_sample, spread)
+    return LocalMeans(means[kept], widths, sizes, scores[order], ends, n_means, by_sample, spread)
 
 
 def _largest(sizes: Int64, n_cells: IntArray) -> Int64:
@@ -640,8 +632,6 @@ class CellDraw:
         Cells of each, at most.
     seed
         Of the hashes.
-    every
-        Whether no sample has more, so that nothing is drawn.
 
     Examples
     --------
@@ -653,9 +643,9 @@ class CellDraw:
     ([1.0, 2.0, 3.0, 4.0], [0, 1, 0, 0])
     """
 
-    def __init__(self, n_samples: int, most: int, seed: int, *, every: bool = False) -> None:
+    def __init__(self, n_samples: int, most: int, seed: int) -> None:
         self.n_samples, self.most = n_samples, most
-        self._seed, self._all = seed, every
+        self._seed = seed
         self._points: list[Float64] = []
         self._codes, self._hashes = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)
         # The largest hash that a sample still has room for.
@@ -664,8 +654,7 @@ class CellDraw:
     @classmethod
     def for_support(cls, sizes: Int64, seed: int) -> CellDraw:
         """Draw from samples of these sizes, of each at most its share of the support."""
-        most = quota(sizes, SUPPORT)
-        return cls(sizes.size, most, seed, every=bool(sizes.max() <= most))
+        return cls(sizes.size, quota(sizes, SUPPORT), seed)
 
     def add(self, values: Any, codes: IntArray, project: Callable[[Any], FloatArray] = np.asarray) -> None:
         """Take in a block of cells.
@@ -679,23 +668,19 @@ class CellDraw:
         project
             Makes points of the values of the cells that are drawn.
         """
-        if self._all:
-            hashes, rows = np.zeros(codes.size, dtype=np.uint64), np.arange(codes.size)
-        else:
-            hashes = cell_hashes(values, np.asarray(codes, dtype=np.int32), self._seed)
-            rows = np.flatnonzero(hashes <= self._limits[codes])
+        hashes = cell_hashes(values, np.asarray(codes, dtype=np.int32), self._seed)
+        rows = np.flatnonzero(hashes <= self._limits[codes])
         if not rows.size:
             return
         self._points.append(np.asarray(project(values[rows]), dtype=np.float64))
         self._codes, self._hashes = np.r_[self._codes, codes[rows]], np.r_[self._hashes, hashes[rows]]
         # Rarely, so that each cell is sorted a few times and not once per block.
-        if not self._all and self._codes.size > 2 * max(SUPPORT, self.most * self.n_samples):
+        if self._codes.size > 2 * max(SUPPORT, self.most * self.n_samples):
             self._prune()
 
     def cells(self) -> tuple[Float64, Int64]:
         """Return the cells drawn, ``(n_drawn, n_dimensions)``, in the order in which they came, and their samples."""
-        if not self._all:
-            self._prune()
+        self._prune()
         return np.concatenate(self._points), self._codes
 
     def by_sample(self) -> list[Float64]:
@@ -726,41 +711,18 @@ def support_bytes(n_cells: int, n_dimensions: int) -> int:
     return drawn * (2 * 8 * 8 * n_dimensions + AROUND * EDGE_BYTES)
 
 
-def find_support(
-    points: FloatArray, codes: IntArray, n_samples: int, rng: np.random.Generator, n_jobs: int | None = None
-) -> Support | None:
-    """Draw cells from all samples and hold each sample out in turn; None if there is only one sample.
-
-    Parameters
-    ----------
-    points
-        ``(n_cells, n_dimensions)``.
-    codes
-        ``(n_cells,)``: the sample of each.
-    n_samples
-        Their number; each has a cell.
-    rng
-        Draws the cells.
-    n_jobs
-        Threads.
-    """
-    draw = CellDraw.for_support(np.bincount(codes, minlength=n_samples), int(rng.integers(2**62)))
-    draw.add(points, codes)
-    return hold_out(*draw.cells(), n_samples, n_jobs)
-
-
 def hold_out(cells: Float64, own: IntArray, n_samples: int, n_jobs: int | None = None) -> Support | None:
     """Hold each sample out in turn, of the cells of a `CellDraw`; None if there is only one sample."""
     if n_samples < 2:
         return None
     threads = check_threads(n_jobs)
-    held = hold_out_points(cells, own, np.ones(len(cells), dtype=bool), n_samples, threads)
-    chances = left_out(held.scores, own, n_samples)
+    widths, scores = hold_out_points(cells, own, np.ones(len(cells), dtype=bool), n_samples, threads)
+    chances = left_out(scores, own, n_samples)
     n_cells, n_far = (np.bincount(part, minlength=n_samples).astype(np.int64) for part in (own, own[chances <= FAR]))
     evidence = _evidence(chances, own, n_cells)
     spread = _spread(chances, own, n_cells, evidence)
     means = hold_out_means(cells, own, n_samples, threads)
-    return Support(cells, held.widths, np.sort(held.scores), n_cells, n_far, evidence, spread, means)
+    return Support(cells, widths, np.sort(scores), n_cells, n_far, evidence, spread, means)
 
 
 def _evidence(cell_p_values: Float64, codes: IntArray, n_cells: Int64) -> Float64:

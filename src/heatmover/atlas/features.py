@@ -23,6 +23,7 @@ from heatmover.cohort import Cohort, read_cohort
 from heatmover.cohort.cohort import ShiftedReader
 from heatmover.cohort.values import Moments, Projection, block_rows
 from heatmover.errors import InvalidInputError, argument, in_python
+from heatmover.measures import measures_from_labels
 
 __all__ = ["Features", "Ranges", "check_names", "check_unmoved"]
 
@@ -104,7 +105,6 @@ class Features(ReadOnlyArrays):
     @classmethod
     def of_cohort(cls, cohort: Cohort, draw: CellDraw | None = None) -> Features:
         """Look once at all values of a cohort, and draw cells from it meanwhile."""
-        check_unmoved(cohort)
         key = getattr(cohort.reader.base, "representation", None)
         ranges = Ranges(len(cohort.reader.features))
         for block, codes in raw_blocks(cohort):
@@ -299,12 +299,14 @@ def raw_blocks(cohort: Cohort) -> Iterator[tuple[Any, Int32]]:
         raise InvalidInputError(counted(cohort.n_cells, "cell"), f"{done}", "the file has changed since it was read")
 
 
-def code_labels(labels: npt.ArrayLike) -> tuple[tuple[str, ...], Int32]:
-    """Return the names of the different labels in their order, and the place of each label among them."""
-    from heatmover.measures import measures_from_labels
-
+def code_labels(labels: npt.ArrayLike, n_points: int) -> tuple[tuple[str, ...], Int32]:
+    """Return the names of the different labels in their order, and the place of each point's label among them."""
+    if isinstance(labels, str):
+        return (labels,), np.zeros(n_points, dtype=np.int32)
     measures = measures_from_labels(labels)
     codes = np.empty(measures.shape[1], dtype=np.int32)
     rows = np.repeat(np.arange(len(measures), dtype=np.int32), np.diff(measures.masses.indptr))
     codes[measures.masses.indices] = rows
+    if codes.size != n_points:
+        raise InvalidInputError(f"one label for each of the {counted(n_points, 'point')}", counted(codes.size, "label"))
     return measures.names, codes

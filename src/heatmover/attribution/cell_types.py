@@ -45,7 +45,6 @@ from heatmover.embedding.preparation import Preparation
 __all__ = [
     "Abundance",
     "CellTypes",
-    "Places",
     "State",
     "TypedCells",
     "compare_abundance",
@@ -222,8 +221,9 @@ def contrast_types(
     sizes = effective_cells(design, cells)
     counted = compare_abundance(shares, sizes, design.members, design.blocks)
     threads = check_threads(model.n_jobs)
-    places = places_of_types(model.prepared_, rows, shares * sizes[:, None], rng, threads)
-    moved = compare_state(places, design.members, design.blocks)
+    cells_of_type = shares * sizes[:, None]
+    places = places_of_types(model.prepared_, rows, cells_of_type, rng, threads)
+    moved = compare_state(places, cells_of_type, design.members, design.blocks)
     points = np.bincount(cells.codes, weights=cells.counts, minlength=len(cells.names)).astype(np.int64)
     return CellTypes(
         cells.names, points, parts.masses, parts.contributions, parts.abundance, parts.state,
@@ -408,21 +408,6 @@ def _relative(logs: Float64, weights: Float64, members: Bool, blocks: Int64) -> 
     return statistics[0], two_sided(statistics), np.where(weights[0] < 1, values[0] / alone, 0.0)
 
 
-class Places(NamedTuple):
-    """Where the cells of each type lie in each unit.
-
-    Attributes
-    ----------
-    means
-        ``(n_units, n_types, n_features)``, zero where a unit has none; every scale counts by the spread of the cells.
-    cells
-        ``(n_units, n_types)``: how many cells, as if all of a unit weighed the same.
-    """
-
-    means: FloatArray
-    cells: Float64
-
-
 class State(NamedTuple):
     """What was found of every type: ``scores`` (not negative), p- and q-values, and whether it was ``tested``."""
 
@@ -434,8 +419,10 @@ class State(NamedTuple):
 
 def places_of_types(
     prepared: Preparation, rows: sp.csr_array, cells: Float64, rng: np.random.Generator, n_threads: int
-) -> Places:
-    """Return where the cells of each type lie.
+) -> FloatArray:
+    """Return where the cells of each type lie in each unit, ``(n_units, n_types, n_features)``, zero where it has none.
+
+    Every scale counts by the spread of the cells.
 
     Parameters
     ----------
@@ -482,7 +469,7 @@ def places_of_types(
     spread = _spread(shown, squares.sum(axis=0).T.reshape(n_units, n_types, n_scales), cells)
     shown *= (1 / np.sqrt(spread)).astype(dtype)[None, :, :, None]
     shown[cells <= 0] = 0
-    return Places(shown.reshape(n_units, n_types, -1), cells)
+    return shown.reshape(n_units, n_types, -1)
 
 
 def _spread(means: FloatArray, squares: Float64, cells: Float64) -> Float64:
@@ -494,28 +481,29 @@ def _spread(means: FloatArray, squares: Float64, cells: Float64) -> Float64:
     return np.where(found > least, found, np.inf)
 
 
-def compare_state(places: Places, members: Bool, blocks: Int64) -> State:
+def compare_state(places: FloatArray, cells: Float64, members: Bool, blocks: Int64) -> State:
     """Test whether the cells of a type lie elsewhere in the group, type by type.
 
     Parameters
     ----------
     places
         From `places_of_types`.
+    cells
+        ``(n_units, n_types)``: how many cells, as if all of a unit weighed the same.
     members
         Which units are in the group, ``(n_orders, n_units)``, the observed order first.
     blocks
         Block of each unit, ``(n_units,)``.
     """
-    n_types = places.cells.shape[1]
+    n_types = cells.shape[1]
     scores, tested = np.zeros(n_types), np.zeros(n_types, dtype=bool)
     p_values, smallest = np.ones(n_types), np.ones(n_types)
     for kind in range(n_types):
-        cells = places.cells[:, kind]
-        weighed = weigh(members, blocks, cells / (cells + HALF_KNOWN))
+        weighed = weigh(members, blocks, cells[:, kind] / (cells[:, kind] + HALF_KNOWN))
         taking_part = members[0][weighed.informative]
         if min(taking_part.sum(), (~taking_part).sum()) < LEAST_SAMPLES:
             continue
-        shown = places.means[:, kind].astype(np.float64)
+        shown = places[:, kind].astype(np.float64)
         statistics = np.sqrt(gram_statistics(shown @ shown.T, weighed))
         scores[kind], tested[kind] = statistics[0], True
         p_values[kind], smallest[kind] = two_sided(statistics), smallest_p(statistics)

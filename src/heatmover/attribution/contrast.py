@@ -44,7 +44,6 @@ from heatmover.statistics.samples import check_labels
 
 __all__ = [
     "Differences",
-    "Framed",
     "TestedColumns",
     "TwoGroups",
     "Weighed",
@@ -132,7 +131,12 @@ def first_of_order(column: Any) -> str | None:
 
 
 def choose_groups(
-    counts: Mapping[str, int], *, group: str | None = None, reference: str | None = None, first: str | None = None
+    counts: Mapping[str, int],
+    *,
+    group: str | None = None,
+    reference: str | None = None,
+    first: str | None = None,
+    where: str = "",
 ) -> tuple[str, str | None]:
     """Return the group to explain and the one to compare it with, None for all others.
 
@@ -147,6 +151,8 @@ def choose_groups(
         Names that were asked for.
     first
         The first group of an ordered category.
+    where
+        What messages add to the groups, such as the name of their variable.
 
     Examples
     --------
@@ -155,10 +161,10 @@ def choose_groups(
     """
     names = sorted(counts)
     if len(names) < 2:
-        raise InvalidInputError("at least two groups of samples", f"one ({names[0]!r})" if names else "none")
+        raise InvalidInputError(f"at least two groups of samples{where}", f"one ({names[0]!r})" if names else "none")
     for word, name in (("group", group), ("reference", reference)):
         if name is not None:
-            find(name, names, f"{word} to be one of the groups")
+            find(name, names, f"{word} to be one of the groups{where}")
     if group is not None and group == reference:
         raise InvalidInputError("a reference other than the group", repr(group))
     if group is not None:
@@ -233,18 +239,6 @@ class TwoGroups(NamedTuple):
         return np.asarray(weights @ rows)
 
 
-class Framed(NamedTuple):
-    """Densities of the units ``(n_units, n_nodes)`` at a scale, and the commonest difference per permutation.
-
-    ``commonest`` is the observed one. Where it is too large to be that of most cells, ``modes`` are zero.
-    """
-
-    scale: int
-    densities: FloatArray
-    modes: Float64
-    commonest: float
-
-
 def set_up(
     groups: Any,
     n_samples: int,
@@ -273,8 +267,14 @@ def set_up(
     return TwoGroups(names, counts, chosen, average, members, block_of, orders.complete, restriction.how)
 
 
-def framed(model: DiffusionEMD, design: TwoGroups, rows: sp.csr_array, rng: np.random.Generator) -> Framed:
-    """Return the densities to compare, and the difference that is commonest among cells."""
+def framed(
+    model: DiffusionEMD, design: TwoGroups, rows: sp.csr_array, rng: np.random.Generator
+) -> tuple[int, FloatArray, Float64, float]:
+    """Return a scale, the densities of the units at it ``(n_units, n_nodes)``, and their commonest differences.
+
+    These are one for each permutation, zero where the observed one, which comes last, is too large to be that of most
+    cells.
+    """
     # Of how many cells a sample consists, if all weighed the same.
     units = design.units(rows)
     n_cells = float(np.median(1 / np.asarray(units.multiply(units).sum(axis=1)).ravel()))
@@ -286,7 +286,7 @@ def framed(model: DiffusionEMD, design: TwoGroups, rows: sp.csr_array, rng: np.r
     modes = commonest(densities[:, drawn], design.members, design.blocks)
     usable = is_reference(float(modes[0]))
     # Shares alone are one of the two tests, so that a choice by what was observed makes none of them less strict.
-    return Framed(scale, densities, modes if usable else np.zeros_like(modes), float(modes[0]))
+    return scale, densities, modes if usable else np.zeros_like(modes), float(modes[0])
 
 
 def is_reference(commonest: float) -> bool:
@@ -299,10 +299,10 @@ def _chosen(
 ) -> tuple[tuple[str, str], Bool, Bool]:
     """Return the names of the two groups, which samples take part, and which are in the first."""
     codes, names = check_labels("groups", groups, n_samples)
-    asked = {"group": group, "reference": reference}
     chosen, other = choose_groups(
         dict(zip(names, np.bincount(codes).tolist(), strict=True)),
-        **{word: None if name is None else str(name) for word, name in asked.items()},
+        group=None if group is None else str(group),
+        reference=None if reference is None else str(reference),
         first=first_of_order(groups),
     )
     if group is None and len(names) > 2:

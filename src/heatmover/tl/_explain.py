@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from heatmover.study.comparison import Comparison, compare, in_units
 from heatmover.study.examination import label
 from heatmover.study.parameters import COMPARED
 from heatmover.tl._distances import _from_neighbors, _from_representation
-from heatmover.tl.layout import KEY, Labels, check_anndata, check_stored, read_labels, unpack
+from heatmover.tl.layout import KEY, Labels, check_anndata, check_stored, read_labels, unpack, write
 from heatmover.transport.calibration import Calibration, Curve
 
 __all__ = ["explain"]
@@ -124,9 +125,7 @@ def explain(
     >>> adata.uns["heatmover"]["explain"]["types"].index[0]
     '4'
     """
-    check_anndata(adata)
-    if copy and adata.isbacked:
-        raise InvalidInputError("an AnnData in memory to copy", "one backed by a file", "use copy=False")
+    check_anndata(adata, copy)
     check_integer("n_permutations", n_permutations, minimum=1)
     check_integer("random_state", random_state, minimum=0)
     place, prefix = _place(key, key_added)
@@ -169,7 +168,7 @@ def explain(
     target = adata.copy() if copy else adata
     packed = _packed(points, types, asked)
     packed["distance"] *= factor
-    _write(target, key, place, columns, packed)
+    write(target, key, {**target.uns[key], place: packed}, columns)
     return target if copy else None
 
 
@@ -228,25 +227,15 @@ def _check_groups(
     groups: list[Any], groupby: str, group: str | None, reference: str | None, first: str | None
 ) -> tuple[str, str | None]:
     """Return the names of the group and of the reference, None for all others."""
-    names = sorted({label(value) for value in groups if value is not None})
-    if len(names) < 2:
-        found = f"only {quoted(names[0])}" if names else "no value at all"
-        raise InvalidInputError(f"at least two groups of samples in {quoted(groupby)}", found)
-    for argument, name in (("group", group), ("reference", reference)):
-        if name is not None:
-            find(str(name), names, f"{argument} to be a group in {quoted(groupby)}")
-    if group is None:
-        others = [name for name in names if name != str(reference)]
-        if len(names) > 2:
-            raise InvalidInputError(
-                "group= to say which group to explain", f"{len(names)} in {quoted(groupby)}", f"there is {others[0]!r}"
-            )
-        group, _ = choose_groups(
-            dict.fromkeys(names, 1), reference=None if reference is None else str(reference), first=first
+    counts = Counter(label(value) for value in groups if value is not None)
+    if group is None and len(counts) > 2:
+        example = next(name for name in sorted(counts) if name != str(reference))
+        raise InvalidInputError(
+            "group= to say which group to explain", f"{len(counts)} in {quoted(groupby)}", f"there is {example!r}"
         )
-    if reference is not None and str(reference) == str(group):
-        raise InvalidInputError("a reference other than the group", quoted(group))
-    return str(group), None if reference is None else str(reference)
+    asked = {"group": group, "reference": reference}
+    names = {word: None if name is None else str(name) for word, name in asked.items()}
+    return choose_groups(counts, **names, first=first, where=f" in {quoted(groupby)}")
 
 
 def _annotation(adata: Any, name: str) -> Annotation:
@@ -350,12 +339,12 @@ def _contrast(
     return explain_groups(result.model, result.measures.masses[known], labels, blocks=blocks, **design)
 
 
-def _columns(found: GroupContrast, nodes: Any, prefix: str) -> dict[str, Any]:
+def _columns(contrast: GroupContrast, nodes: Any, prefix: str) -> dict[str, Any]:
     values = {
-        "score": found.scores,
-        "log_ratio": found.log_ratios,
-        "q_value": found.q_values,
-        "witness": found.explanation.witness,
+        "score": contrast.scores,
+        "log_ratio": contrast.log_ratios,
+        "q_value": contrast.q_values,
+        "witness": contrast.explanation.witness,
     }
     return {f"{prefix}_{name}": np.array(value if nodes is None else value[nodes]) for name, value in values.items()}
 
@@ -367,25 +356,16 @@ def _at(rows: Any, values: Any, n_cells: int) -> Any:
     return result
 
 
-def _packed(found: GroupContrast, types: CellContrast | None, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _packed(contrast: GroupContrast, types: CellContrast | None, asked: Mapping[str, Any]) -> dict[str, Any]:
     params = {name: value for name, value in asked.items() if value is not None}
     packed: dict[str, Any] = {
-        "params": params | {"group": found.group, "reference": found.reference},
-        "distance": found.distance,
-        "n_samples": np.array(found.n_samples),
-        "scale": int(found.scale),
+        "params": params | {"group": contrast.group, "reference": contrast.reference},
+        "distance": contrast.distance,
+        "n_samples": np.array(contrast.n_samples),
+        "scale": int(contrast.scale),
     }
     if types is None:
         return packed
     drivers = {} if types.drivers is None else {"drivers": types.drivers.table()}
     reason = {"no_calls": types.no_calls} if types.no_calls else {}
     return packed | {"types": types.table()} | drivers | reason
-
-
-def _write(adata: Any, key: str, place: str, columns: Mapping[str, Any], packed: dict[str, Any]) -> None:
-    """Write everything; a view becomes an object of its own, as scverse tools let it."""
-    with warnings.catch_warnings():
-        if adata.is_view:
-            warnings.filterwarnings("ignore", message="Trying to modify attribute")
-        adata.obs = adata.obs.assign(**columns)
-        adata.uns[key] = {**adata.uns[key], place: packed}

@@ -78,10 +78,12 @@ class Labels:
         return np.unique(self.codes, return_index=True)[1]
 
 
-def check_anndata(adata: Any) -> None:
-    """Raise unless this is an AnnData object."""
+def check_anndata(adata: Any, copy: bool = False) -> None:
+    """Raise unless this is an AnnData object and, if asked, one that can be copied."""
     anndata = import_extra("anndata", package="anndata", extra="cohort")
     if isinstance(adata, anndata.AnnData):
+        if copy and adata.isbacked:
+            raise InvalidInputError("an AnnData in memory to copy", "one backed by a file", "use copy=False")
         return
     advice = "read the file first, anndata.read_h5ad(path)" if hasattr(adata, "__fspath__") else ""
     if isinstance(adata, str):
@@ -103,11 +105,9 @@ def read_labels(adata: Any, sample_key: str, columns: Sequence[str]) -> Labels:
 
 def check_target(adata: Any, key_added: object, copy: bool) -> None:
     """Raise unless results can be written to an AnnData under a key, or to a copy of it."""
-    check_anndata(adata)
+    check_anndata(adata, copy)
     if not isinstance(key_added, str) or not key_added or "/" in key_added:
         raise InvalidInputError("key_added to be a name without '/'", repr(key_added))
-    if copy and adata.isbacked:
-        raise InvalidInputError("an AnnData in memory to copy", "one backed by a file", "use copy=False")
 
 
 def pack(result: Comparison, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,9 +125,10 @@ def pack(result: Comparison, asked: Mapping[str, Any]) -> dict[str, Any]:
     }
     if result.embedding.nbytes <= LARGEST_EMBEDDING:
         packed["embedding"] = result.embedding.copy()
-    found = result.intervals
-    if found is not None:
-        packed["intervals"] = {"lower": found.lower.copy(), "upper": found.upper.copy(), "confidence": found.confidence}
+    limits = result.intervals
+    if limits is not None:
+        bounds = {"lower": limits.lower.copy(), "upper": limits.upper.copy()}
+        packed["intervals"] = {**bounds, "confidence": limits.confidence}
     if result.calibration is not None:
         curve = result.calibration.curve
         packed["units"] = {**result.calibration.plain(), "knots": curve.knots.copy(), "values": curve.values.copy()}
@@ -138,11 +139,13 @@ def pack(result: Comparison, asked: Mapping[str, Any]) -> dict[str, Any]:
     return packed
 
 
-def write(adata: Any, key: str, packed: dict[str, Any]) -> None:
-    """Write the results; a view becomes an object of its own, as scverse tools let it."""
+def write(adata: Any, key: str, packed: dict[str, Any], columns: Mapping[str, Any] | None = None) -> None:
+    """Write the results, and columns of cells; a view becomes an object of its own, as scverse tools let it."""
     with warnings.catch_warnings():
         if adata.is_view:
             warnings.filterwarnings("ignore", message="Trying to modify attribute")
+        if columns is not None:
+            adata.obs = adata.obs.assign(**columns)
         adata.uns[key] = packed
 
 
