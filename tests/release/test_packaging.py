@@ -10,7 +10,7 @@ import yaml
 # Names that conda-forge spells in another way, beside lower case.
 CONDA = {"matplotlib": "matplotlib-base", "torch": "pytorch", "dask": "dask-core"}
 # Extras for those who use heatmover. The others are for those who change it.
-FOR_USERS = ("cohort", "designs", "torch", "exact", "search", "dask", "phate", "umap")
+FOR_USERS = ("cohort", "torch", "exact", "search", "dask", "phate", "umap")
 
 # The fields of a recipe (version 1) that we use, as rattler-build's format names them.
 RECIPE = {

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.threads import by_one_blas_thread
 from heatmover._base.types import Bool, Float64, Int64
-from heatmover._base.validation import LabelNames, RandomState, check_option, check_word, import_extra
+from heatmover._base.validation import LabelNames, RandomState, check_option, check_word
 from heatmover._base.words import counted, distinct, find, listed, quoted
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
@@ -45,8 +45,10 @@ __all__ = [
 # Columns of length 1 whose part outside of other columns is shorter are combinations of them: rounding stays far
 # below, and what differs by less was not meant to differ. R's tolerance.
 DEPENDENT = 1e-7
-# A formula in pieces: names, those with other characters in backticks, and signs; anything else is refused.
-PIECES = re.compile(r"\s*(?:(?P<name>[^\W\d][\w.]*)|`(?P<quoted>[^`]+)`|(?P<sign>[+:*])|(?P<one>-?\s*1\b))")
+# A summand of a formula: variables with : and * between them, or the mean, which may also be taken off. A name with
+# other characters than letters, digits, dots and underscores is in backticks.
+NAME = r"[^\W\d][\w.]*|`[^`]+`"
+SUMMAND = re.compile(rf"(?P<sign>\+|-(?=\s*1\b))?\s*(?:1\b|(?P<product>(?:{NAME})(?:\s*[:*]\s*(?:{NAME}))*))\s*")
 GRAMMAR = "a formula of names of variables with +, : and * between them"
 
 
@@ -114,7 +116,7 @@ class Design:
     def from_formula(
         cls, formula: str, columns: Mapping[str, Any] | Any, *, categorical: Collection[str] = ()
     ) -> Design:
-        """Return the design that a formula describes; needs the package formulaic.
+        """Return the design that a formula describes.
 
         Parameters
         ----------
@@ -170,7 +172,8 @@ def formula_names(formula: str) -> list[str]:
     >>> formula_names("age + condition * `cell line`")
     ['age', 'condition', 'cell line']
     """
-    return list(dict.fromkeys(piece for kind, piece in _pieces(check_word("formula", formula)) if kind == "name"))
+    products = _products_of(check_word("formula", formula))
+    return list(dict.fromkeys(name for factors in products for names in factors for name in names))
 
 
 def formula_terms(formula: str, known: Collection[str]) -> list[tuple[str, ...]]:
@@ -192,51 +195,38 @@ def formula_terms(formula: str, known: Collection[str]) -> list[tuple[str, ...]]
         ...
     heatmover.errors.InvalidInputError: Expected a formula of names of variables with +, : and * between them, found ...
     """
-    pieces, names = _pieces(formula), formula_names(formula)
-    for name in names:
+    for name in formula_names(formula):
         find(name, known, "a variable in the formula")
-    # The package sees no word of the formula but its own numbering of the names.
-    alias = {name: f"x{place}" for place, name in enumerate(names)}
-    spelled = " ".join(alias[piece] if kind == "name" else piece for kind, piece in pieces)
-    package = import_extra("formulaic", package="formulaic", extra="designs")
-    named = {short: name for name, short in alias.items()}
-    terms = [
-        tuple(named[str(factor)] for factor in term.factors if str(factor) in named)
-        for term in package.Formula(spelled)
-    ]
-    return [term for term in terms if term]
+    terms: dict[frozenset[str], tuple[str, ...]] = {}
+    for factors in _products_of(formula):
+        expanded: list[list[str]] = []
+        for names in factors:  # a * b is a + b + a:b
+            expanded += [names, *([*before, *names] for before in expanded)]
+        for names in expanded:
+            terms.setdefault(frozenset(names), tuple(dict.fromkeys(names)))
+    return sorted(terms.values(), key=len)
 
 
-def _pieces(formula: str) -> list[tuple[str, str]]:
-    """Return names and signs in turn, or raise at the first piece that is neither."""
+def _products_of(formula: str) -> list[list[list[str]]]:
+    """Return the summands of a formula, each the factors of a product, each the names of an interaction; or raise."""
     rest = formula.strip().removeprefix("~").strip()  # as in R
-    pieces: list[tuple[str, str]] = []
+    products, is_first = [], True
     while rest:
-        match = PIECES.match(rest)
-        piece = None if match is None else _piece(match)
-        if match is None or piece is None or not _may_follow(pieces[-1] if pieces else ("sign", "+"), piece):
+        match = SUMMAND.match(rest)
+        if match is None or (match["sign"] is None) != is_first:
             raise _not_a_formula(formula, rest)
-        pieces.append(piece)
-        rest = rest[match.end() :].strip()
-    if not any(kind == "name" for kind, _ in pieces) or pieces[-1][0] == "sign":
+        if match["product"] is not None:
+            factors: list[list[str]] = [[]]
+            for piece in re.findall(rf"{NAME}|\*", match["product"]):
+                if piece == "*":
+                    factors.append([])
+                else:
+                    factors[-1].append(piece.strip("`"))
+            products.append(factors)
+        rest, is_first = rest[match.end() :], False
+    if not products:
         raise _not_a_formula(formula, "")
-    return pieces
-
-
-def _piece(match: re.Match[str]) -> tuple[str, str]:
-    if match["one"] is not None:
-        return ("less one", "- 1") if match["one"].startswith("-") else ("one", "1")
-    return ("sign", match["sign"]) if match["sign"] is not None else ("name", match["name"] or match["quoted"])
-
-
-def _may_follow(before: tuple[str, str], piece: tuple[str, str]) -> bool:
-    """Return whether a piece may follow another: names and signs in turn; the mean is added, or taken off, alone."""
-    after_sign = before[0] == "sign"
-    if piece[0] == "name":
-        return after_sign
-    if piece[0] == "one":
-        return before == ("sign", "+")
-    return not after_sign and (before[0] == "name" or piece == ("sign", "+"))
+    return products
 
 
 def _not_a_formula(formula: str, rest: str) -> InvalidInputError:
