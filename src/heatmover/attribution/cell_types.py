@@ -317,8 +317,8 @@ def standardized(shares: Float64, cells: Float64, blocks: Int64) -> Float64:
     weights = np.divide(1, variance, out=np.zeros_like(variance), where=variance > 0)
     inside = (np.unique(blocks)[:, None] == blocks).astype(np.float64)
     total = inside @ weights
-    centres = np.divide(inside @ (weights * shares), total, out=np.zeros_like(total), where=total > 0)
-    return np.asarray((shares - inside.T @ centres) * np.sqrt(weights))
+    centers = np.divide(inside @ (weights * shares), total, out=np.zeros_like(total), where=total > 0)
+    return np.asarray((shares - inside.T @ centers) * np.sqrt(weights))
 
 
 def log_counts(shares: Float64, cells: Float64) -> Float64:
@@ -343,31 +343,31 @@ def log_counts(shares: Float64, cells: Float64) -> Float64:
     return np.asarray(np.log(cells[:, None] * shares + PSEUDO_COUNT) - mean)
 
 
-def _at_least_counted(found: Differences, shares: Float64, cells: Float64, members: Bool) -> Differences:
+def _at_least_counted(differences: Differences, shares: Float64, cells: Float64, members: Bool) -> Differences:
     """Return differences of logarithms with errors not below those of counting cells: few samples may agree by luck."""
     counts = shares.mean(axis=0) / (1 / cells).mean() + PSEUDO_COUNT
     size = members[0].sum()
     counted = (1 / size + 1 / (members.shape[1] - size)) / counts
-    return Differences(found.values, np.sqrt(np.maximum(found.errors**2, counted)))
+    return Differences(differences.values, np.sqrt(np.maximum(differences.errors**2, counted)))
 
 
-def _reference(found: Differences, counts: Float64) -> tuple[Float64, Bool]:
+def _reference(differences: Differences, counts: Float64) -> tuple[Float64, Bool]:
     """Return how much each type counts in the reference of every order, and which are stable in the observed one.
 
     Parameters
     ----------
-    found
+    differences
         Differences of log-shares.
     counts
         Cells of each type in a typical unit, ``(n_types,)``.
     """
     candidates = np.argsort(-counts, kind="stable")[:CANDIDATES]
-    n_orders, n_types = found.values.shape
-    agreeing = np.empty(found.values.shape, dtype=bool)
+    n_orders, n_types = differences.values.shape
+    agreeing = np.empty(differences.values.shape, dtype=bool)
     step = max(1, AT_ONCE // (n_types * candidates.size))
     for start in range(0, n_orders, step):
         part = slice(start, start + step)
-        values, errors = found.values[part], found.errors[part]
+        values, errors = differences.values[part], differences.errors[part]
         # A type with a large error agrees with everything and so decides nothing.
         together = np.sqrt(errors[:, None, :] ** 2 + errors[:, candidates, None] ** 2)
         distances = (values[:, None, :] - values[:, candidates, None]) / together
@@ -375,9 +375,9 @@ def _reference(found: Differences, counts: Float64) -> tuple[Float64, Bool]:
         agreeing[part] = np.abs(distances[np.arange(len(best)), best]) <= AGREES
     # The log-share of a type with most of the cells hardly varies; it is no better a reference for that, and would be
     # all of it.
-    typical = np.nanmedian(np.where(agreeing, found.errors, np.nan), axis=1, keepdims=True)
-    precision = np.where(agreeing, 1 / np.maximum(found.errors, typical) ** 2, 0.0)
-    telling = AGREES * found.errors[0] <= np.log(WOULD_SHOW)
+    typical = np.nanmedian(np.where(agreeing, differences.errors, np.nan), axis=1, keepdims=True)
+    precision = np.where(agreeing, 1 / np.maximum(differences.errors, typical) ** 2, 0.0)
+    telling = AGREES * differences.errors[0] <= np.log(WOULD_SHOW)
     stable = agreeing[0] & telling
     if stable.sum() < 2 or 2 * stable.sum() <= telling.sum():
         stable = np.zeros(n_types, dtype=bool)
@@ -391,18 +391,18 @@ def _relative(logs: Float64, weights: Float64, members: Bool, blocks: Int64) -> 
     studentising removes the factor.
     """
     weighed = weigh(members, blocks)
-    centred = weighed.centre @ logs
-    reference = weights @ centred.T
-    difference = weighed.coefficients @ centred
+    centered = weighed.center @ logs
+    reference = weights @ centered.T
+    difference = weighed.coefficients @ centered
     shift = (weighed.coefficients * reference).sum(axis=1, keepdims=True)
     values = difference - shift
     errors, crossed = weighed.errors, weighed.errors * weighed.contrasts
-    squares = errors @ centred**2 - 2 * (errors * reference) @ centred
+    squares = errors @ centered**2 - 2 * (errors * reference) @ centered
     squares += (errors * reference**2).sum(axis=1, keepdims=True)
-    products = crossed @ centred - (crossed * reference).sum(axis=1, keepdims=True)
+    products = crossed @ centered - (crossed * reference).sum(axis=1, keepdims=True)
     ends = (crossed * weighed.contrasts).sum(axis=1, keepdims=True)
     variance = squares - 2 * values * products + values**2 * ends
-    least = 1e-10 * (centred**2).mean(axis=0) + np.finfo(float).tiny
+    least = 1e-10 * (centered**2).mean(axis=0) + np.finfo(float).tiny
     statistics = values / np.sqrt(np.maximum(variance, least))
     alone = np.maximum(1 - weights[0], 1e-9)
     return statistics[0], two_sided(statistics), np.where(weights[0] < 1, values[0] / alone, 0.0)
@@ -475,10 +475,10 @@ def places_of_types(
 def _spread(means: FloatArray, squares: Float64, cells: Float64) -> Float64:
     """Return the variance of all cells of a type at every scale, ``(n_types, n_scales)``; one where there is none."""
     shares = cells / np.maximum(cells.sum(axis=0), np.finfo(float).tiny)
-    centre = np.einsum("ut,utsp->tsp", shares, means)
-    found = np.einsum("ut,uts->ts", shares, squares) - (centre**2).sum(axis=2)
+    center = np.einsum("ut,utsp->tsp", shares, means)
+    variance = np.einsum("ut,uts->ts", shares, squares) - (center**2).sum(axis=2)
     least = 1e-6 * np.einsum("ut,uts->ts", shares, squares)
-    return np.where(found > least, found, np.inf)
+    return np.where(variance > least, variance, np.inf)
 
 
 def compare_state(places: FloatArray, cells: Float64, members: Bool, blocks: Int64) -> State:

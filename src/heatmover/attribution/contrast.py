@@ -117,8 +117,8 @@ def expected_reference(names: Collection[str]) -> str | None:
             whole.append(name)
         elif set(words) & WORDS and not set(words) & TURNING:
             parts.append(name)
-    found = whole or parts
-    return found[0] if len(found) == 1 else None
+    likely = whole or parts
+    return likely[0] if len(likely) == 1 else None
 
 
 def first_of_order(column: Any) -> str | None:
@@ -454,7 +454,7 @@ class Weighed(NamedTuple):
         ``(n_orders, n_units)``: membership less its mean in the block.
     errors
         ``(n_orders, n_units)``: what makes the variance of that difference from the squares of the residuals.
-    centre
+    center
         ``(n_units, n_units)``: takes the mean of its block from every unit.
     informative
         ``(n_units,)``: units that take part in the observed difference.
@@ -463,7 +463,7 @@ class Weighed(NamedTuple):
     coefficients: Float64
     contrasts: Float64
     errors: Float64
-    centre: Float64
+    center: Float64
     informative: Bool
 
 
@@ -506,15 +506,15 @@ def weigh(members: Bool, blocks: Int64, weights: Float64 | None = None) -> Weigh
 
 def column_differences(columns: Float64, weighed: Weighed) -> Differences:
     """Return the difference of every column ``(n_units, n_columns)`` between the groups, and its standard error."""
-    centred = weighed.centre @ columns
-    values = weighed.coefficients @ centred
+    centered = weighed.center @ columns
+    values = weighed.coefficients @ centered
     crossed = weighed.errors * weighed.contrasts
     variance = (
-        weighed.errors @ centred**2
-        - 2 * values * (crossed @ centred)
+        weighed.errors @ centered**2
+        - 2 * values * (crossed @ centered)
         + values**2 * (crossed * weighed.contrasts).sum(axis=1, keepdims=True)
     )
-    least = LEAST_VARIANCE * (centred**2).mean(axis=0) + np.finfo(float).tiny
+    least = LEAST_VARIANCE * (centered**2).mean(axis=0) + np.finfo(float).tiny
     return Differences(values, np.sqrt(np.maximum(variance, least)))
 
 
@@ -528,15 +528,15 @@ def gram_statistics(gram: Float64, weighed: Weighed) -> Float64:
     weighed
         From `weigh`. An order in which a group has no weight gets an infinite statistic.
     """
-    products = weighed.centre @ gram @ weighed.centre.T
+    products = weighed.center @ gram @ weighed.center.T
     squares = np.diag(products)
     shadows = weighed.coefficients @ products
     apart = (shadows * weighed.coefficients).sum(axis=1)
     residuals = squares - 2 * weighed.contrasts * shadows + weighed.contrasts**2 * apart[:, None]
     variance = (weighed.errors * np.maximum(residuals, 0)).sum(axis=1)
     least = LEAST_VARIANCE * float(squares.mean()) + np.finfo(float).tiny
-    found = np.maximum(apart, 0) / np.maximum(variance, least)
-    return np.asarray(np.where(weighed.coefficients.any(axis=1), found, np.inf))
+    statistics = np.maximum(apart, 0) / np.maximum(variance, least)
+    return np.asarray(np.where(weighed.coefficients.any(axis=1), statistics, np.inf))
 
 
 def two_sided(statistics: Float64) -> Float64:
@@ -565,8 +565,8 @@ def controlled(p_values: Float64, smallest: Float64) -> Float64:
     smallest
         From `smallest_p`, ``(n_types,)``.
     """
-    found = np.ones_like(p_values)
+    q_values = np.ones_like(p_values)
     able = within_reach(smallest)
     if able.any():
-        found[able] = false_discovery(p_values[able])
-    return found
+        q_values[able] = false_discovery(p_values[able])
+    return q_values

@@ -82,12 +82,12 @@ class Drivers(ReadOnlyArrays):
 
     def top(self, count: int = 3, *, level: float = 0.1) -> dict[str, list[str]]:
         """Return the surest features of each type that has any, with a sign: ``{"B": ["+CD19", "-CD20"]}``."""
-        found = {}
+        surest = {}
         for row, name in enumerate(self.types):
             order = [i for i in np.argsort(-np.abs(self.scores[row]), kind="stable") if self.q_values[row, i] <= level]
             if order:
-                found[name] = [f"{'+' if self.scores[row, i] > 0 else '-'}{self.features[i]}" for i in order[:count]]
-        return found
+                surest[name] = [f"{'+' if self.scores[row, i] > 0 else '-'}{self.features[i]}" for i in order[:count]]
+        return surest
 
     def ordered(self, types: tuple[str, ...]) -> Drivers:
         """Return the same with the types in another order."""
@@ -99,10 +99,10 @@ class Drivers(ReadOnlyArrays):
         return Drivers(types, self.features, *(array[order] for array in arrays))
 
     def __str__(self) -> str:
-        found = self.top()
-        if not found:
+        surest = self.top()
+        if not surest:
             return f"None of {counted(len(self.features), 'feature')} surely differs within a cell type."
-        return "\n".join(f"{name}: {', '.join(features)}" for name, features in found.items())
+        return "\n".join(f"{name}: {', '.join(features)}" for name, features in surest.items())
 
     def __repr__(self) -> str:
         return f"Drivers({counted(len(self.features), 'feature')} in {counted(len(self.types), 'type')})"
@@ -155,7 +155,7 @@ def find_drivers(design: TwoGroups, cells: TypedCells, features: Any, names: tup
     squares = squares.reshape(means.shape)
     counts = shares.reshape(n_units, n_types) * sizes[:, None]
     shape = (n_types, len(names))
-    found = {name: np.zeros(shape) for name in ("group", "reference", "difference", "sd", "score")}
+    columns = {name: np.zeros(shape) for name in ("group", "reference", "difference", "sd", "score")}
     p_values, smallest = np.ones(shape), np.ones(shape)
     inside = design.members[0]
     for kind in range(n_types):
@@ -163,8 +163,8 @@ def find_drivers(design: TwoGroups, cells: TypedCells, features: Any, names: tup
         for name, which in (("group", inside), ("reference", ~inside)):
             total = weights[which].sum()
             if total > 0:
-                found[name][kind] = weights[which] @ means[which, kind] / total
-        found["sd"][kind] = _deviation(means[:, kind], squares[:, kind], counts[:, kind])
+                columns[name][kind] = weights[which] @ means[which, kind] / total
+        columns["sd"][kind] = _deviation(means[:, kind], squares[:, kind], counts[:, kind])
         weighed = weigh(design.members, design.blocks, weights)
         taking_part = inside[weighed.informative]
         if min(taking_part.sum(), (~taking_part).sum()) < LEAST_SAMPLES:
@@ -173,14 +173,14 @@ def find_drivers(design: TwoGroups, cells: TypedCells, features: Any, names: tup
             part = slice(start, start + AT_ONCE)
             tested = column_differences(means[:, kind, part], weighed)
             statistics = tested.values / tested.errors
-            found["difference"][kind, part], found["score"][kind, part] = tested.values[0], statistics[0]
+            columns["difference"][kind, part], columns["score"][kind, part] = tested.values[0], statistics[0]
             p_values[kind, part], smallest[kind, part] = two_sided(statistics), smallest_p(statistics)
-    sd = found["sd"]
-    standardized = np.divide(found["difference"], sd, out=np.zeros(shape), where=sd > 0)
+    sd = columns["sd"]
+    standardized = np.divide(columns["difference"], sd, out=np.zeros(shape), where=sd > 0)
     q_values = controlled(p_values.ravel(), smallest.ravel()).reshape(shape)
     return Drivers(
-        cells.names, names, found["group"], found["reference"], found["difference"], standardized, found["score"],
-        p_values, q_values,
+        cells.names, names, columns["group"], columns["reference"], columns["difference"], standardized,
+        columns["score"], p_values, q_values,
     )  # fmt: skip
 
 

@@ -304,9 +304,9 @@ def explain_masses(model: DiffusionEMD, masses: Float64, names: tuple[str, str])
     witness, witnesses = graph.spread(witness), graph.spread(witnesses)
     differences = graph.share(_on_nodes(features * size if total else features * 0, layout))
     both = masses.sum(axis=0)
-    centre = math.fsum(witness * both) / math.fsum(both)
+    center = math.fsum(witness * both) / math.fsum(both)
     return Explanation(
-        names, distance, witness, witnesses, (witness - centre) * difference, differences, masses,
+        names, distance, witness, witnesses, (witness - center) * difference, differences, masses,
         np.asarray(layout.scales),
     )  # fmt: skip
 
@@ -379,9 +379,9 @@ def split(witness: Float64, masses: Float64, codes: Int64, n_types: int) -> Type
         How many there are.
     """
     both = masses.sum(axis=0)
-    centred = witness - math.fsum(witness * both) / math.fsum(both)
+    centered = witness - math.fsum(witness * both) / math.fsum(both)
     a, b = (summed(row, codes, n_types) for row in masses)
-    of_a, of_b = (summed(centred * row, codes, n_types) for row in masses)
+    of_a, of_b = (summed(centered * row, codes, n_types) for row in masses)
     mean_a, mean_b = (np.divide(f, s, out=np.zeros(n_types), where=s > 0) for f, s in ((of_a, a), (of_b, b)))
     shared = (a > 0) & (b > 0)
     state = np.where(shared, (a + b) / 2 * (mean_a - mean_b), 0.0)

@@ -53,13 +53,13 @@ def build(ctx: typer.Context) -> None:
             with warnings.catch_warnings(record=True) as caught:
                 for kind in (GraphWarning, EmbeddingWarning):
                     warnings.simplefilter("always", kind)
-                found = build_atlas(
+                built = build_atlas(
                     cohort, n_neighbors=asked.n_neighbors, landmarks=asked.landmarks, units=asked.units, pieces=pieces,
                     random_state=asked.random_state, n_jobs=running.n_jobs, progress=progress,
                 )  # fmt: skip
-            found.save(out, overwrite=running.force)
+            built.save(out, overwrite=running.force)
     if not running.quiet:
-        _tell(*map(in_options, (*cohort.warnings, *(each.message.args[0] for each in caught), f"{found} in {out}")))  # type: ignore[union-attr]
+        _tell(*map(in_options, (*cohort.warnings, *(each.message.args[0] for each in caught), f"{built} in {out}")))  # type: ignore[union-attr]
 
 
 @app.command("map", cls=Described)
@@ -242,7 +242,7 @@ def _load(path: str) -> Atlas:
     from heatmover.cli._settings import check_named
 
     check_named(atlas=path)
-    found = load(path)
-    if not isinstance(found, Atlas):
-        fail(f"Expected an atlas, found a saved {type(found).__name__} without reference samples.")
-    return found
+    stored = load(path)
+    if not isinstance(stored, Atlas):
+        fail(f"Expected an atlas, found a saved {type(stored).__name__} without reference samples.")
+    return stored

@@ -76,8 +76,8 @@ class Noise:
         largest that `compare` would see.
     typical
         Median distance between samples without noise.
-    found
-        The comparison.
+    comparison
+        Of the samples drawn.
     whole
         Whether `compare` would compare the same cells of the same samples. If not, its share of halves that find each
         other is another one: 4 % with 20,000 of 400,000 cells, 97 % with all of them.
@@ -85,7 +85,7 @@ class Noise:
 
     floors: dict[int, float]
     typical: float
-    found: Comparison
+    comparison: Comparison
     whole: bool
 
 
@@ -205,16 +205,16 @@ def assess_noise(
     if len(chosen) > MOST_SAMPLES:
         chosen = chosen[np.linspace(0, len(chosen) - 1, MOST_SAMPLES).round().astype(np.int64)]
     try:
-        found = _compare(graph, codes, np.sort(chosen), settings, progress)
+        comparison = _compare(graph, codes, np.sort(chosen), settings, progress)
     except InvalidInputError:  # too few samples, or single cells: `compare` says so itself
         return None
-    noise = found.uncertainty
+    noise = comparison.uncertainty
     assert noise is not None
     typical = sorted({int(n) for n in np.quantile(cohort.sizes[kept], [0, 0.5, 1], method="nearest")})
     return Noise(
         {n: noise.noise_floor(n) for n in typical},
-        float(np.median(found.distances[np.triu_indices(len(found.names), 1)])),
-        found,
+        float(np.median(comparison.distances[np.triu_indices(len(comparison.names), 1)])),
+        comparison,
         whole and len(chosen) == len(kept),
     )
 
@@ -241,17 +241,17 @@ def noise_facts(noise: Noise) -> str:
         f"distance is {noise.typical:.2g}"
     )
     if not noise.whole:
-        cells = counted(noise.found.graph.n_points, "cell")
+        cells = counted(noise.comparison.graph.n_points, "cell")
         return f"{told}. These are estimates from {cells}; heatmover compare also cuts samples into halves"
-    assert noise.found.uncertainty is not None
-    share = noise.found.uncertainty.retrieval
+    assert noise.comparison.uncertainty is not None
+    share = noise.comparison.uncertainty.retrieval
     return told if share is None else f"{told}. A half of a sample finds its other half: {100 * share:.0f} %"
 
 
 def noise_cautions(noise: Noise | None, asked: StudyParameters) -> Iterator[str]:
     """Yield what `compare` would say of the noise, where that is known before it runs."""
     assessed = asked.bias == "corrected" or asked.n_bootstrap > 0
-    if noise is not None and noise.whole and assessed and unreliable(noise.found):
+    if noise is not None and noise.whole and assessed and unreliable(noise.comparison):
         yield NOISY
 
 
@@ -262,7 +262,7 @@ def estimate(cohort: Cohort, settings: Settings, checkup: Checkup, n_variables: 
     """
     if checkup.noise is None:
         return None
-    trial, asked = checkup.noise.found, settings.study
+    trial, asked = checkup.noise.comparison, settings.study
     n_cells, n_samples, n_drawn = cohort.n_cells, len(cohort.names), len(checkup.points)
     nodes = _nodes(settings, n_cells)
     seconds = {name: value for name, value in checkup.seconds.items() if name != "assess noise" or asked.bias != "raw"}

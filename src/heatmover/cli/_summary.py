@@ -191,7 +191,9 @@ def _room(names: list[str], groups: list[str], distance: int, most: int, width: 
 def _groups(study: Study) -> tuple[str, list[str], dict[str, str]]:
     """Return the first grouping that was tested, the group of each sample and a colour of each group."""
     n_samples = len(study.comparison.names)
-    first = next((found for found in study.findings if found.kind == "groups" and found.answer is not None), None)
+    first = next(
+        (finding for finding in study.findings if finding.kind == "groups" and finding.answer is not None), None
+    )
     if first is None or len(first.groups) > len(COLORS):
         return "", [""] * n_samples, {}
     values = ["" if is_missing(value) else label(value) for value in study.variables[first.variable].tolist()]

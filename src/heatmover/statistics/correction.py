@@ -246,8 +246,8 @@ def sketch_samples(
                 np.zeros_like(total),
             ) / metric[:, None].astype(dtype)
             total += values
-            centred = values - everything @ values
-            norms[number, scale] = (metric @ np.abs(centred)).sum(), (metric @ centred**2).sum()
+            centered = values - everything @ values
+            norms[number, scale] = (metric @ np.abs(centered)).sum(), (metric @ centered**2).sum()
             read(scale, values)
         seen[:, columns] = parts @ (total - everything @ total)
         read(n_scales, total)

@@ -109,8 +109,8 @@ class Design:
         categorical
             Names of numbers that stand for groups, such as codes of batches.
         """
-        found = _checked(columns, categorical)
-        return cls._made([(name,) for name in found], found)
+        coded = _checked(columns, categorical)
+        return cls._made([(name,) for name in coded], coded)
 
     @classmethod
     def from_formula(
@@ -133,8 +133,8 @@ class Design:
         terms = formula_terms(formula, names)
         wanted = dict.fromkeys(name for term in terms for name in term)
         keyed = dict(zip(names, columns, strict=True))
-        found = _checked({name: columns[keyed[name]] for name in wanted}, set(categorical) & set(wanted))
-        return cls._made(terms, found)
+        coded = _checked({name: columns[keyed[name]] for name in wanted}, set(categorical) & set(wanted))
+        return cls._made(terms, coded)
 
     @classmethod
     def _made(cls, terms: Iterable[Sequence[str]], columns: Mapping[str, Float64]) -> Design:
@@ -422,21 +422,21 @@ class DesignResult:
     total_sum_of_squares: float
 
     def __getitem__(self, term: str) -> TermResult:
-        for found in self.terms:
-            if found.term == term:
-                return found
+        for result in self.terms:
+            if result.term == term:
+                return result
         raise InvalidInputError("a term that was tested", quoted(term), f"there are {', '.join(self.names)}")
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the terms that were tested."""
-        return tuple(found.term for found in self.terms)
+        return tuple(result.term for result in self.terms)
 
     def plain(self) -> dict[str, Any]:
         """Return everything as plain values for JSON."""
         return {
             "by": self.by,
-            "terms": [found.plain() for found in self.terms],
+            "terms": [result.plain() for result in self.terms],
             "residual": {
                 "degrees_of_freedom": self.residual_degrees_of_freedom,
                 "sum_of_squares": self.residual_sum_of_squares,
@@ -451,9 +451,9 @@ class DesignResult:
         """Return the table as text: a row for each term, the residual and the total, cells as many as there are."""
         total = self.total_sum_of_squares or 1.0
         lines = [
-            (found.term, str(found.degrees_of_freedom), f"{found.sum_of_squares:.4g}", f"{found.r_squared:.3f}",
-             f"{found.partial_r_squared:.3f}", f"{found.statistic:.3g}", f"{found.p_value:.2g}")
-            for found in self.terms
+            (result.term, str(result.degrees_of_freedom), f"{result.sum_of_squares:.4g}", f"{result.r_squared:.3f}",
+             f"{result.partial_r_squared:.3f}", f"{result.statistic:.3g}", f"{result.p_value:.2g}")
+            for result in self.terms
         ]  # fmt: skip
         residual, around = self.residual_sum_of_squares, self.total_sum_of_squares
         return [
@@ -470,7 +470,7 @@ class DesignResult:
                          for line in lines)  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"DesignResult({', '.join(f'{found.term}: p = {found.p_value:.2g}' for found in self.terms)})"
+        return f"DesignResult({', '.join(f'{result.term}: p = {result.p_value:.2g}' for result in self.terms)})"
 
 
 class Spaces(NamedTuple):
@@ -551,14 +551,14 @@ def permanova_design(
     unit = float(matrix.max()) or 1.0
     gram = gower(matrix / unit)
     total = float(np.trace(gram))
-    found = []
+    results = []
     for term, spaces, restriction in _set_up(design, by, blocks):
         within = within_blocks(spaces, restriction, quoted(term.name))
         test = residual_test(gram, within, restriction, n_permutations, random_state)
-        found.append(_result(term, _Explained.by(gram, spaces, total), (within, test, restriction.how), unit**2))
+        results.append(_result(term, _Explained.by(gram, spaces, total), (within, test, restriction.how), unit**2))
     size = len(matrix) - 1
     left = _Explained.by(gram, spaces, total).residual
-    return DesignResult(by, tuple(found), spaces.residual_degrees_of_freedom, left * unit**2, size, total * unit**2)
+    return DesignResult(by, tuple(results), spaces.residual_degrees_of_freedom, left * unit**2, size, total * unit**2)
 
 
 def check_design(design: Design, *, by: Literal["terms", "margin"] = "margin", blocks: Any | None = None) -> None:
@@ -578,10 +578,10 @@ def _set_up(
     design: Design, by: Literal["terms", "margin"], blocks: Any | None
 ) -> list[tuple[Term, Spaces, Restriction]]:
     """Return every term to test with its spaces and what blocks allow it."""
-    found = []
+    tests = []
     for term, spaces in _sequential(design) if by == "terms" else _marginal(design):
-        found.append((term, spaces, restrict(_codes(term), blocks)))
-    return found
+        tests.append((term, spaces, restrict(_codes(term), blocks)))
+    return tests
 
 
 class _Explained(NamedTuple):
@@ -641,14 +641,14 @@ def within_blocks(spaces: Spaces, restriction: Restriction, what: str) -> Spaces
             f"{what} to differ within blocks from a combination of the covariates", "none of it left beside them",
             "adjust for fewer",
         )  # fmt: skip
-    found = Spaces(fixed, tested, orthonormal(spaces.rest, np.hstack([fixed, tested])))
-    if found.residual_degrees_of_freedom < 1:
+    inside = Spaces(fixed, tested, orthonormal(spaces.rest, np.hstack([fixed, tested])))
+    if inside.residual_degrees_of_freedom < 1:
         raise InvalidInputError(
             f"covariates and blocks that leave some of {counted(len(fixed), 'sample')} to compare",
             f"{counted(fixed.shape[1] - 1, 'column')} of them",
             "adjust for fewer",
         )
-    return found
+    return inside
 
 
 def f_ratio(share: Float64, freedom: int, left: int) -> Float64:
@@ -686,7 +686,7 @@ def _sequential(design: Design) -> Iterator[tuple[Term, Spaces]]:
 
 def _marginal(design: Design) -> Iterator[tuple[Term, Spaces]]:
     """Yield every term that is no part of an interaction, with all other terms held fixed."""
-    found = []
+    terms = []
     for term in design.terms:
         others = [other for other in design.terms if other is not term]
         if any(set(term.variables) < set(other.variables) for other in others):
@@ -696,8 +696,8 @@ def _marginal(design: Design) -> Iterator[tuple[Term, Spaces]]:
         if not added.shape[1]:
             raise _dependent(quoted(term.name), [other.name for other in others])
         _check_residual(design, np.hstack([fixed, added]))
-        found.append((term, Spaces(fixed, added, np.zeros((design.n_samples, 0)))))
-    yield from found
+        terms.append((term, Spaces(fixed, added, np.zeros((design.n_samples, 0)))))
+    yield from terms
 
 
 def covariates(terms: Iterable[Term], n_samples: int) -> Float64:

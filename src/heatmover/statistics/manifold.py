@@ -123,7 +123,7 @@ def classical_scaling(distances: npt.ArrayLike, n_components: int = 2) -> tuple[
     Returns
     -------
     coordinates : ndarray of shape (n_samples, n_components)
-        In the unit of the distances, centred, the most telling axis first; an axis that the distances do not need is
+        In the unit of the distances, centered, the most telling axis first; an axis that the distances do not need is
         zero. Of the two directions of an axis the one in which its largest coordinate is positive.
     shares : ndarray of shape (n_components,)
         Of the variation that each axis shows.
@@ -142,7 +142,7 @@ def classical_scaling(distances: npt.ArrayLike, n_components: int = 2) -> tuple[
     unit = matrix.max() or 1.0
     squares = (matrix / unit) ** 2
     means = squares.mean(axis=0)
-    # Twice-centred squared distances are inner products if the distances are those of a flat space.
+    # Twice-centered squared distances are inner products if the distances are those of a flat space.
     values, vectors = np.linalg.eigh((means[:, None] + means - squares - means.mean()) / 2)
     # What is left of an axis by rounding would look like one: its root is 1e-8 of the largest.
     values, vectors = np.where(values > 1e-12 * values.max(), values, 0.0)[::-1], vectors[:, ::-1]

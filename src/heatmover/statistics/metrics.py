@@ -85,7 +85,7 @@ def spearman(truth: npt.ArrayLike, distances: npt.ArrayLike) -> float:
         raise InvalidInputError("at least 3 measures", f"{len(true)}", "with fewer there is no order to compare")
     a, b = centered_ranks(_without_diagonal(true)), centered_ranks(_without_diagonal(judged))
     products = (a * b).sum(axis=1)
-    # Ranks are halves of whole numbers, so that those of a constant row are centred to exactly zero.
+    # Ranks are halves of whole numbers, so that those of a constant row are centered to exactly zero.
     norms = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
     return float(np.divide(products, norms, out=np.zeros(len(true)), where=norms > 0).mean())
 

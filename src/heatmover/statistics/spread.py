@@ -1,13 +1,13 @@
 """How widely groups are spread, judged by distances alone: spatial medians, and distances freed of the groups' places.
 
-The spread of a group is the mean score of the distances between its samples. That needs no centre, so it is not biased
+The spread of a group is the mean score of the distances between its samples. That needs no center, so it is not biased
 in small groups, in any dimension, and a shift of a whole group does not change it. A score is bounded: one remote
 sample counts as far, however remote it is.
 
 Only to permute samples must the groups be laid on top of each other. They are moved by the difference of their
 spatial medians, which a remote sample hardly moves, and which stay where they are if most samples of a group are equal.
 
-Places are never computed. A centre is a row of weights over the samples that sum to one, and the squared distances
+Places are never computed. A center is a row of weights over the samples that sum to one, and the squared distances
 between such combinations follow from those between samples. Distances that no Euclidean space holds may give
 negative squares; their size is taken, as Anderson (2006) does.
 """
@@ -204,10 +204,10 @@ def _moved_together(
 
 
 def _moved_by(distances: Float64, kept: Float64, codes: Int64, towards: Float64, products: Float64) -> Float64:
-    """Return distances between samples that each moved by a share of its centre.
+    """Return distances between samples that each moved by a share of its center.
 
-    ``kept`` is the share of two groups; ``towards`` has products of samples with centres, ``products`` those of
-    centres. Some rows at a time: all would take several times the memory.
+    ``kept`` is the share of two groups; ``towards`` has products of samples with centers, ``products`` those of
+    centers. Some rows at a time: all would take several times the memory.
     """
     result = np.empty_like(distances)
     own, own_center = towards.diagonal(), products.diagonal()

@@ -327,7 +327,7 @@ def distance_correlation(
 
 
 class _Unexplained:
-    """What a linear model of covariates leaves of numbers and of double-centred distances.
+    """What a linear model of covariates leaves of numbers and of double-centered distances.
 
     Of blocks that change places as wholes each has one number, which the mean covariates of the block explain.
     """
@@ -353,7 +353,7 @@ class _Unexplained:
         return np.asarray((of_units - (of_units @ self.basis) @ self.basis.T)[:, self.units])
 
     def of_distances(self, centered: Float64) -> Float64:
-        """Return what is left of double-centred distances, ``(n_samples, n_samples)``."""
+        """Return what is left of double-centered distances, ``(n_samples, n_samples)``."""
         left = centered - self.fixed @ (self.fixed.T @ centered)
         return np.asarray(left - (left @ self.fixed) @ self.fixed.T)
 
@@ -545,8 +545,8 @@ def _center_doubly(matrix: Float64) -> None:
 def _squared_correlations(weights: Float64, norm: float, rows: Float64) -> Float64:
     """Return the squared distance correlation of distances with each row of numbers, ``(n_rows,)``.
 
-    ``weights`` are the double-centred distances of both directions added, ``(n_samples, n_samples)``. Their product
-    with the differences of numbers is the same before these are centred.
+    ``weights`` are the double-centered distances of both directions added, ``(n_samples, n_samples)``. Their product
+    with the differences of numbers is the same before these are centered.
     """
     # Here, because numba takes a while to import.
     from heatmover._base.compiled.l1 import NUMBER_ROWS, add_weighed_differences
@@ -560,7 +560,7 @@ def _squared_correlations(weights: Float64, norm: float, rows: Float64) -> Float
 
 
 def _squared_norms(rows: Float64) -> Float64:
-    """Return the sum of squares of the double-centred differences between the numbers of each row, ``(n_rows,)``.
+    """Return the sum of squares of the double-centered differences between the numbers of each row, ``(n_rows,)``.
 
     It follows from sums of differences, and these from sums of the numbers in ascending order.
     """

@@ -71,7 +71,7 @@ def sample_distances(
     standardize
         Give every feature mean 0 and variance 1 first.
     landmarks
-        Let so many centres of k-means stand for the cells, as in `heatmover.compare`.
+        Let so many centers of k-means stand for the cells, as in `heatmover.compare`.
     model
         Settings other than the defaults: a `DiffusionEMD` without a graph.
     equal_cells

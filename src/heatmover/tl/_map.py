@@ -82,7 +82,7 @@ def map_samples(
         raise InvalidInputError("an atlas", type(reference).__name__, "hm.build_atlas makes one")
     mapped = reference.map(adata, sample_key=sample_key, placement=placement, n_jobs=n_jobs)
     n_nearest = min(10, len(reference.names)) if k is None else k
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "names": np.array(mapped.names, dtype=object),
         "sizes": mapped.sizes.copy(),
         "distances": mapped.distances.copy(),
@@ -94,19 +94,19 @@ def map_samples(
         answer = mapped.predict(variable, k)
         values = np.array(answer.values, dtype=np.float64 if answer.is_number else object)
         values = values if answer.is_number else np.array([str(value) for value in answer.values], dtype=object)
-        found.setdefault("predicted", {})[variable] = {
+        results.setdefault("predicted", {})[variable] = {
             "values": values,
             "votes": answer.votes,
             "chances": answer.chances,
         }
     if mapped.coverage is not None:
         told = {None: "unknown", True: "true", False: "false"}
-        found["far"], found["p_values"] = mapped.coverage.shares, mapped.coverage.p_values
-        found["covered"] = np.array([told[verdict] for verdict in mapped.coverage.covered], dtype=object)
+        results["far"], results["p_values"] = mapped.coverage.shares, mapped.coverage.p_values
+        results["covered"] = np.array([told[verdict] for verdict in mapped.coverage.covered], dtype=object)
     for sentence in mapped.warnings:
         warnings.warn(sentence, UserWarning, stacklevel=2)
     target = adata.copy() if copy else adata
-    write(target, key_added, found)
+    write(target, key_added, results)
     if mapped.coverage is not None:
         target.obs[f"{key_added}_p"] = mapped.coverage.cell_p_values
     return target if copy else None
