@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 import heatmover as hm
 from heatmover.errors import GraphWarning, InvalidInputError
-from heatmover.graphs.cuts import find_near_cuts
+from heatmover.graphs.diagnosis import find_near_cuts
 from heatmover.graphs.spectrum import normalise
 
 

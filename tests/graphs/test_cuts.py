@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import connected_components
 
 import heatmover as hm
 from heatmover.graphs import Graph
-from heatmover.graphs.cuts import PASSES, THIN, THREAD, by_sweep, find_near_cuts
+from heatmover.graphs.diagnosis import PASSES, THIN, THREAD, by_sweep, find_near_cuts
 from heatmover.graphs.spectrum import normalise
 
 

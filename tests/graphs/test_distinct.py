@@ -10,7 +10,8 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatmover.graphs.distinct import distinct_points, draw_by_mass, gather_masses, order_of_nodes
+from heatmover.graphs.centers import draw_by_mass
+from heatmover.graphs.distinct import distinct_points, gather_masses, order_of_nodes
 
 
 @settings(deadline=None, max_examples=100)

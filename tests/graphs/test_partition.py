@@ -5,18 +5,16 @@ import pytest
 from scipy.spatial.distance import cdist
 
 from heatmover.graphs import neighbors
-from heatmover.graphs import partition as module
-from heatmover.graphs.neighbors import k_nearest
-from heatmover.graphs.partition import Partition, least_recall
+from heatmover.graphs.neighbors import Partition, k_nearest, least_recall
 
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     """A few hundred points are many parts, and many pieces of work."""
-    monkeypatch.setattr(module, "PART", 16)
-    monkeypatch.setattr(module, "LARGEST", 64)
-    monkeypatch.setattr(module, "PIECE", 100)
-    monkeypatch.setattr(module, "PARTS_AT_ONCE", 3)
+    monkeypatch.setattr(neighbors, "PART", 16)
+    monkeypatch.setattr(neighbors, "LARGEST", 64)
+    monkeypatch.setattr(neighbors, "PIECE", 100)
+    monkeypatch.setattr(neighbors, "PARTS_AT_ONCE", 3)
 
 
 def make(points, k=3, *, strict=True, seed=0, n_threads=2):
@@ -148,7 +146,7 @@ def test_a_sure_plan_finds_what_it_promises_of_all(points):
 
 
 def test_a_sure_plan_of_a_sample_is_wider(monkeypatch):
-    monkeypatch.setattr(module, "PROBES", 400)
+    monkeypatch.setattr(neighbors, "PROBES", 400)
     points = clusters(3000)
     parts = make(points, 10, strict=False)
     probe = parts.probe(10, 1, 400)

@@ -24,7 +24,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._base.storage import Record
+from heatmover._base.storage.record import Record
 from heatmover._base.threads import in_threads
 from heatmover._base.types import Float64, Intp
 from heatmover.diffusion.operator import LANES, Block, Diffuser, DiffusionOperator, aligned_zeros

@@ -9,7 +9,7 @@ from typing import final
 
 import numpy as np
 
-from heatmover._base.storage import Record
+from heatmover._base.storage.record import Record
 from heatmover._base.types import Float64, Intp
 from heatmover.diffusion.chebyshev import rounding
 from heatmover.diffusion.operator import Block, Diffuser, DiffusionOperator

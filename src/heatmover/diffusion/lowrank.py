@@ -17,7 +17,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from heatmover._base.storage import Record
+from heatmover._base.storage.record import Record
 from heatmover._base.types import Float64, FloatArray, Intp
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser, Recurrence, in_columns, power_coefficients, rounding
 from heatmover.diffusion.operator import Block, Diffuser, DiffusionOperator

@@ -14,8 +14,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 
 from heatmover._base.readonly import frozen_view
-from heatmover._base.storage import Record
-from heatmover._base.storage.record import matrix_record
+from heatmover._base.storage.record import Record, matrix_record
 from heatmover._base.types import Bool, Float64, FloatArray, Int32, Int64, IntArray, Intp
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import order_of_nodes

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
-from heatmover._base.storage import Record
+from heatmover._base.storage.record import Record
 from heatmover._base.types import Float64, FloatArray, Int32, Intp
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser, rounding
 from heatmover.diffusion.lowrank import Factor

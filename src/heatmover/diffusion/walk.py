@@ -15,7 +15,7 @@ from typing import final
 import numpy as np
 import scipy.sparse as sp
 
-from heatmover._base.storage import Record
+from heatmover._base.storage.record import Record
 from heatmover._base.types import Float64
 from heatmover.diffusion.operator import Block, Diffuser, DiffusionOperator
 

@@ -29,7 +29,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._base.progress import SILENT, Progress
-from heatmover._base.storage import Record
+from heatmover._base.storage.record import Record
 from heatmover._base.threads import in_threads
 from heatmover._base.types import Float64, FloatArray, Int32, Intp
 from heatmover._base.words import counted

@@ -21,8 +21,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from sklearn.utils.validation import check_memory as check_joblib_memory
 
 from heatmover._base.files import plain
-from heatmover._base.storage import Record, Store
-from heatmover._base.storage.record import texts_record
+from heatmover._base.storage.record import Record, texts_record
+from heatmover._base.storage.store import Store
 from heatmover._base.types import FloatArray
 from heatmover._base.validation import (
     as_array,
@@ -49,7 +49,7 @@ from heatmover.embedding.preparation import (
 )
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, Sentence, argument, in_python
 from heatmover.graphs import Graph
-from heatmover.graphs.cuts import FEWEST, NOTICEABLE, PASSES, find_near_cuts
+from heatmover.graphs.diagnosis import FEWEST, NOTICEABLE, PASSES, find_near_cuts
 from heatmover.measures import Measures, check_measures
 
 __all__ = ["MODEL_SCHEMA", "MODEL_VERSION", "DiffusionEMD", "near_cuts", "warn_of_graph"]

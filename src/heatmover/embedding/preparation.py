@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._base.progress import SILENT, Progress
-from heatmover._base.storage import Record
+from heatmover._base.storage.record import Record
 from heatmover._base.validation import check_matrix
 from heatmover._base.words import counted
 from heatmover.diffusion.chebyshev import ChebyshevDiffuser, check_single, rounding

@@ -22,8 +22,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._base.progress import SILENT, Progress
-from heatmover._base.storage import Record
-from heatmover._base.storage.record import matrix_record
+from heatmover._base.storage.record import Record, matrix_record
 from heatmover._base.threads import in_threads
 from heatmover._base.types import Intp
 from heatmover.diffusion.chebyshev import WIDEST_BLOCK

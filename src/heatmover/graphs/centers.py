@@ -20,9 +20,17 @@ from heatmover._base.threads import in_threads
 from heatmover._base.types import Bool, Float64, FloatArray, Int32, Int64, IntArray, Intp
 from heatmover._base.words import counted
 from heatmover.errors import InvalidInputError, in_python
-from heatmover.graphs.distinct import draw_by_mass
 
-__all__ = ["ITERATIONS", "PER_LANDMARK", "CenterSearch", "Leaves", "k_means", "means_or_same", "move_centers"]
+__all__ = [
+    "ITERATIONS",
+    "PER_LANDMARK",
+    "CenterSearch",
+    "Leaves",
+    "draw_by_mass",
+    "k_means",
+    "means_or_same",
+    "move_centers",
+]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -481,3 +489,37 @@ def means_or_same(sums: Float64, sizes: IntArray | Float64, centers: Float64) ->
     """Return the means from sums ``(n_centers, n_dimensions)`` and sizes ``(n_centers,)``; of no points, the center."""
     means = sums / np.maximum(sizes, 1)[:, None]
     return np.where(sizes[:, None] > 0, means, centers)
+
+
+def draw_by_mass(masses: npt.NDArray[Any], count: int, rng: np.random.Generator) -> Int64:
+    """Draw ``count`` times, each place as often as its share of the mass says, to within one (a systematic sample).
+
+    Places of equal mass are drawn at most once each, and a common factor of the masses changes nothing. Where there are
+    no more places than draws, nothing is drawn at random: the masses, as whole numbers, come back.
+
+    Parameters
+    ----------
+    masses
+        ``(n_places,)``, positive.
+    count
+        How many draws.
+    rng
+        Puts the places into a random order; then every so many-th unit of mass is drawn.
+
+    Returns
+    -------
+    ndarray of shape (n_places,)
+        How often each was drawn.
+
+    Examples
+    --------
+    >>> int(draw_by_mass(np.array([1, 1, 2]), 2, np.random.default_rng(0)).sum())
+    2
+    """
+    if masses.size <= count:
+        return masses.astype(np.int64)
+    order = rng.permutation(masses.size)
+    reached = np.cumsum(masses[order]) / masses.sum()
+    ticks = (np.arange(count) + rng.random()) / count
+    hit = np.minimum(np.searchsorted(reached, ticks, side="right"), masses.size - 1)
+    return np.bincount(order[hit], minlength=masses.size).astype(np.int64)

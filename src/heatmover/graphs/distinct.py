@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._base.types import FloatArray, Int64, Intp
+from heatmover._base.types import FloatArray, Intp
 
-__all__ = ["distinct_points", "draw_by_mass", "gather_masses", "mixed", "order_of_nodes"]
+__all__ = ["distinct_points", "gather_masses", "mixed", "order_of_nodes"]
 
 Real = TypeVar("Real", bound=np.floating[Any])
 Points = npt.NDArray[Real]
@@ -137,40 +137,6 @@ def _sums(data: FloatArray, starts: Intp) -> FloatArray:
     ends = np.append(starts, data.size)[1:]
     equal = data[starts] == data[ends - 1]
     return np.where(equal, data[starts] * (ends - starts), np.add.reduceat(data, starts))
-
-
-def draw_by_mass(masses: npt.NDArray[Any], count: int, rng: np.random.Generator) -> Int64:
-    """Draw ``count`` times, each place as often as its share of the mass says, to within one (a systematic sample).
-
-    Places of equal mass are drawn at most once each, and a common factor of the masses changes nothing. Where there are
-    no more places than draws, nothing is drawn at random: the masses, as whole numbers, come back.
-
-    Parameters
-    ----------
-    masses
-        ``(n_places,)``, positive.
-    count
-        How many draws.
-    rng
-        Puts the places into a random order; then every so many-th unit of mass is drawn.
-
-    Returns
-    -------
-    ndarray of shape (n_places,)
-        How often each was drawn.
-
-    Examples
-    --------
-    >>> int(draw_by_mass(np.array([1, 1, 2]), 2, np.random.default_rng(0)).sum())
-    2
-    """
-    if masses.size <= count:
-        return masses.astype(np.int64)
-    order = rng.permutation(masses.size)
-    reached = np.cumsum(masses[order]) / masses.sum()
-    ticks = (np.arange(count) + rng.random()) / count
-    hit = np.minimum(np.searchsorted(reached, ticks, side="right"), masses.size - 1)
-    return np.bincount(order[hit], minlength=masses.size).astype(np.int64)
 
 
 def order_of_nodes(affinity: sp.csr_array) -> Intp:

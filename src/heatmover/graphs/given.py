@@ -1,8 +1,18 @@
-"""Neighbours from distances that somebody else has computed: of all pairs, or to the nearest of each point."""
+"""Check affinities and distances that a caller has computed, and recognize one that is given as the other.
+
+`looks_like_distances` judges by how small and large values lie together.
+
+In an affinity strong ties are transitive: of three points, two strong ties make the third strong. In a distance small
+values are: the triangle inequality. Values in no order at all are neither. So a matrix is taken for distances if it
+keeps the triangle inequality where the same values in another order would break it many times, or if it is of negative
+type, as distances in Euclidean space, sums of absolute differences and cosine distances are. Where few pairs have a
+value, points that share neighbours have the large affinities, but the small distances.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -10,11 +20,162 @@ import scipy.sparse as sp
 from heatmover._base.types import Float64, Int64, Intp
 from heatmover._base.validation import check_finite, check_integer, check_matrix, check_real, check_sparse
 from heatmover._base.words import counted, verb
-from heatmover.errors import InvalidInputError, argument
-from heatmover.graphs.neighbors import Neighbors, Search, middle_of_rows
-from heatmover.graphs.partition import TIE
+from heatmover.errors import GraphWarning, InvalidInputError, argument
+from heatmover.graphs.kernels import TIE, Neighbors, Search, middle_of_rows
 
-__all__ = ["given_neighbors"]
+__all__ = ["check_affinity", "given_neighbors", "looks_like_distances"]
+
+# What to do with distances.
+AFFINITY_OF_DISTANCES = "use Graph.from_distances(distances), or Graph.from_points(points) on the points themselves"
+
+Verdict = Literal["no", "probably", "surely"]
+
+# Points looked at, of a full matrix and of one with few entries, and neighbours of each.
+FULL_SAMPLE, SPARSE_SAMPLE, AROUND = 300, 200, 40
+# Points whose triangles are all looked at.
+CORNERS = 120
+# A matrix counts as full with this share of its pairs; equal points have a distance of zero.
+FULL = 0.9
+# Fewer points say nothing, and with fewer than FEWEST_SPARSE chance may decide what neighbours share.
+FEWEST, FEWEST_SPARSE = 8, 50
+# Triangles that the values in random order break, at the least, for the triangle inequality to say something.
+BROKEN = 12
+# What distances may be off: rounding, of the largest, as of numbers printed with two decimals, and of each in float32.
+PRINTED, ROUNDING = 1e-2, 1e-5
+# Most negative eigenvalue that this leaves of a distance of negative type, of the largest.
+NEGATIVE = 1e-2
+# Largest eigenvalue over the most negative one, once all that each point has by itself is taken out: sums of that are
+# metrics too, and a walk of four steps in 50 dimensions is like one. 420 full affinities of 12 to 400 points had 1.2 at
+# most, distances between more points than dimensions 1.5 and more.
+DISTANT = 1.5
+# Correlation between a value and the share of common neighbours. Distances to 6 or 15 nearest neighbours in 1 to 50
+# dimensions had -0.3 to -0.9, affinities of the same points (Gaussian, UMAP, shared neighbours) 0 or more, random
+# weights -0.26 or more; affinities over the roots of their sums down to -0.57, but these break triangles.
+FEWER_SHARED = -0.3
+
+
+def looks_like_distances(matrix: sp.csr_array) -> Verdict:
+    """Return whether a matrix that should hold affinities holds distances.
+
+    Parameters
+    ----------
+    matrix
+        ``(n_points, n_points)``, symmetric and non-negative, without explicit zeros.
+
+    Examples
+    --------
+    >>> points = np.random.default_rng(0).normal(size=(40, 3))
+    >>> distances = np.linalg.norm(points[:, None] - points, axis=2)
+    >>> looks_like_distances(sp.csr_array(distances)), looks_like_distances(sp.csr_array(np.exp(-distances)))
+    ('surely', 'no')
+    """
+    n_points = matrix.shape[0]
+    # The one thing that all distances have in common is zero from a point to itself.
+    if n_points < FEWEST or matrix.nnz == 0 or matrix.diagonal().any():
+        return "no"
+    if matrix.data.max() <= matrix.data.min() * (1 + ROUNDING):
+        return "no"
+    rng = np.random.default_rng(0)
+    if matrix.nnz >= FULL * n_points * (n_points - 1):
+        return _judge_full(matrix, rng)
+    return _judge_sparse(matrix, rng)
+
+
+def _judge_full(matrix: sp.csr_array, rng: np.random.Generator) -> Verdict:
+    chosen = rng.choice(matrix.shape[0], min(FULL_SAMPLE, matrix.shape[0]), replace=False)
+    dense = np.asarray(matrix[chosen][:, chosen].toarray(), dtype=np.float64)
+    dense /= dense.max()
+    if not _far_from_each_other(dense):
+        return "no"
+    triangles = _all_triangles(dense[:CORNERS, :CORNERS])
+    return "surely" if _of_negative_type(dense) or _keeps_triangles(*triangles, rng) else "no"
+
+
+def _far_from_each_other(dense: Float64) -> bool:
+    """Return whether points lie apart along a few directions, beside what each has by itself."""
+    n_points = len(dense)
+    if n_points < 4:
+        return False
+    # The least squares fit of u_i + u_j to the pairs, which then stands on the diagonal too.
+    sums = dense.sum(axis=1)
+    own = (sums - sums.sum() / (2 * (n_points - 1))) / (n_points - 2)
+    values = _eigenvalues(dense + np.diag(2 * own))
+    return bool(values[-1] > max(-DISTANT * values[0], ROUNDING))
+
+
+def _of_negative_type(dense: Float64) -> bool:
+    values = _eigenvalues(dense)
+    return bool(values[0] >= -NEGATIVE * values[-1])
+
+
+def _eigenvalues(dense: Float64) -> Float64:
+    """Return those of -J D J, J being the projection beside the constants: none is negative for Euclidean distances."""
+    centered = dense - dense.mean(axis=0)
+    return np.linalg.eigvalsh(-(centered - centered.mean(axis=1, keepdims=True)))
+
+
+def _all_triangles(dense: Float64) -> tuple[Float64, Intp]:
+    """Return the values of all pairs, and the three pairs of each triangle, ``(n_triangles, 3)``."""
+    n_points = len(dense)
+    place = np.zeros(dense.shape, dtype=np.intp)
+    rows, columns = np.triu_indices(n_points, 1)
+    place[rows, columns] = place[columns, rows] = np.arange(rows.size)
+    i, j, k = np.nonzero(np.fromfunction(lambda a, b, c: (a < b) & (b < c), (n_points,) * 3, dtype=np.int16))
+    return dense[rows, columns], np.stack([place[i, j], place[j, k], place[i, k]], axis=1)
+
+
+def _keeps_triangles(values: Float64, triangles: Intp, rng: np.random.Generator) -> bool:
+    """Return whether no triangle is broken that the same values in another order would break."""
+    return not _broken(values, triangles) and _broken(rng.permutation(values), triangles) >= BROKEN
+
+
+def _broken(values: Float64, triangles: Intp) -> int:
+    sides = values[triangles]
+    largest = sides.max(axis=1, initial=0.0)
+    return int((largest > (sides.sum(axis=1) - largest) * (1 + ROUNDING) + PRINTED * values.max()).sum())
+
+
+def _judge_sparse(matrix: sp.csr_array, rng: np.random.Generator) -> Verdict:
+    centers = rng.choice(matrix.shape[0], min(SPARSE_SAMPLE, matrix.shape[0]), replace=False)
+    around = [rng.permutation(np.arange(matrix.indptr[i], matrix.indptr[i + 1]))[:AROUND] for i in centers]
+    if _shared_neighbors(matrix, centers, around) > FEWER_SHARED:
+        return "no"
+    triangles = _triangles(matrix, around)
+    if _broken(matrix.data, triangles):
+        return "no"
+    if _keeps_triangles(matrix.data, triangles, rng):
+        return "surely"
+    return "probably" if matrix.shape[0] >= FEWEST_SPARSE else "no"
+
+
+def _triangles(matrix: sp.csr_array, around: list[Intp]) -> Intp:
+    """Return the places of the three sides of triangles, two of which are among those around a point."""
+    places = sp.csr_array((np.arange(1, matrix.nnz + 1), matrix.indices, matrix.indptr), shape=matrix.shape)
+    triples = [np.empty((0, 3), dtype=np.intp)]
+    for own in around:
+        near = matrix.indices[own]
+        among = sp.coo_array(sp.triu(places[near][:, near], 1))
+        triples.append(np.stack([own[among.coords[0]], own[among.coords[1]], among.data - 1], axis=1))
+    return np.concatenate(triples)
+
+
+def _shared_neighbors(matrix: sp.csr_array, centers: Intp, around: list[Intp]) -> float:
+    """Return the rank correlation, within points, between values and how many neighbours two points have in common."""
+    from scipy.stats import rankdata  # takes a third of a second to import
+
+    joined = sp.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
+    degree = np.diff(matrix.indptr)
+    product, squares = 0.0, np.zeros(2)
+    for center, own in zip(centers, around, strict=True):
+        near = matrix.indices[own]
+        common = np.asarray((joined[near] @ joined[[center]].T).toarray()).ravel()
+        shares = common / (degree[near] + degree[center] - common) if near.size else common
+        both = np.stack([rankdata(shares), rankdata(matrix.data[own])])
+        both -= (near.size + 1) / 2
+        product += float(both[0] @ both[1])
+        squares += (both**2).sum(axis=1)
+    return float(product / np.sqrt(squares.prod())) if squares.all() else 0.0
+
 
 # Neighbours of each point among distances of all pairs, as many as among points.
 NEIGHBORS = 30
@@ -198,3 +359,83 @@ def _of_full(matrix: Float64, k: int) -> tuple[sp.csr_array, Float64]:
     offsets = np.r_[0, np.cumsum(np.bincount(row, minlength=n_points))]
     nearest = sp.csr_array((value[order], column[order], offsets), shape=matrix.shape)
     return nearest, middle_of_rows(nearest, np.full(n_points, k))
+
+
+def check_affinity(affinity: Any) -> sp.csr_array:
+    """Return a copy of an affinity as symmetric CSR, float64, or raise if it is none."""
+    if not sp.issparse(affinity):
+        affinity = check_matrix("affinity", affinity, finite=False)
+    check_sparse("affinity", affinity)
+    if affinity.ndim != 2 or affinity.shape[0] != affinity.shape[1]:
+        raise InvalidInputError("a square affinity (n_points, n_points)", f"shape {affinity.shape}")
+    if affinity.shape[0] == 0:
+        raise InvalidInputError("an affinity of at least one point", "shape (0, 0)")
+    matrix = sp.csr_array(affinity, dtype=check_real("affinity", affinity.dtype), copy=True)
+    matrix.sum_duplicates()
+    check_finite("affinity", matrix)
+    if matrix.nnz and matrix.data.min() < 0:
+        raise InvalidInputError("a non-negative affinity", f"a smallest value of {matrix.data.min():g}")
+    if matrix.nnz and matrix.data.max() > 1e300 / affinity.shape[0]:
+        raise InvalidInputError("an affinity with finite sums", f"values up to {matrix.data.max():g}", "rescale it")
+    matrix = _check_symmetry(matrix, affinity.dtype)
+    matrix.eliminate_zeros()
+    matrix.sort_indices()
+    _check_faintest(matrix)
+    _check_kind(matrix)
+    return matrix
+
+
+def _check_kind(matrix: sp.csr_array) -> None:
+    """Raise if a symmetric matrix surely holds distances, and warn if it probably does."""
+    verdict = looks_like_distances(matrix)
+    if verdict == "surely":
+        raise InvalidInputError(
+            "affinities, which are large between near points",
+            "values that must be distances: zero on the diagonal, and small where two points are near to a third",
+            AFFINITY_OF_DISTANCES,
+        )
+    if verdict == "probably":
+        warnings.warn(
+            "Expected affinities, which are large between near points, found values that are small between points with "
+            f"common neighbours, as distances are; if they are, {AFFINITY_OF_DISTANCES}.",
+            GraphWarning,
+            stacklevel=4,
+        )
+
+
+def _check_faintest(matrix: sp.csr_array) -> None:
+    """Raise if even the largest affinity of a point is so small that it has lost digits."""
+    largest = matrix.max(axis=1).toarray().ravel()
+    faint = np.flatnonzero((largest > 0) & (largest < np.finfo(np.float64).tiny))
+    if faint.size:
+        raise InvalidInputError(
+            "affinities that a float holds with all digits",
+            f"{counted(faint.size, 'point')} whose largest is below 2.2e-308 (first: point {faint[0]})",
+            "multiply all affinities by one large number, which changes no result",
+        )
+
+
+def _without_zeros(matrix: Any) -> sp.csr_array:
+    result = sp.csr_array(matrix)
+    result.eliminate_zeros()
+    return result
+
+
+def _check_symmetry(matrix: sp.csr_array, precision: np.dtype[Any]) -> sp.csr_array:
+    """Return the mean of a matrix and its mirror image, or raise if they differ by more than rounding."""
+    difference = sp.coo_array(abs(matrix - matrix.T))
+    if difference.nnz == 0:
+        return matrix
+    # Against the largest entries of both rows: a faint corner of the graph may be asymmetric all by itself.
+    scale = np.sqrt(matrix.max(axis=1).toarray().ravel())
+    rounding = max(1e-10, 100 * np.finfo(precision).eps if precision.kind == "f" else 0)
+    rows, columns = difference.coords
+    if (difference.data > rounding * scale[rows] * scale[columns]).any():
+        # The distances to nearest neighbours are not symmetric either, and their mean would be no affinity.
+        _check_kind(_without_zeros(matrix.maximum(matrix.T)))
+        raise InvalidInputError(
+            "a symmetric affinity",
+            f"entries that differ from their mirror image by up to {difference.data.max():g}",
+            "use (A + A.T) / 2 or the maximum of both",
+        )
+    return sp.csr_array((matrix + matrix.T) / 2)

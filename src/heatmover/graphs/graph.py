@@ -7,54 +7,45 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._base.files import plain
-from heatmover._base.storage import Record
-from heatmover._base.storage.record import matrix_record
+from heatmover._base.storage.record import Record, matrix_record
 from heatmover._base.types import Bool, FloatArray, Int32, Intp
 from heatmover._base.validation import (
     RandomState,
-    check_finite,
     check_integer,
     check_matrix,
     check_number,
     check_option,
     check_random_state,
-    check_real,
-    check_sparse,
     check_threads,
     check_truth,
 )
 from heatmover._base.words import counted, part_of
 from heatmover.errors import GraphWarning, InvalidInputError, argument
+from heatmover.graphs.diagnosis import Diagnosis, diagnose
 from heatmover.graphs.distinct import distinct_points, gather_masses
-from heatmover.graphs.given import given_neighbors
-from heatmover.graphs.grid import grid_affinity
+from heatmover.graphs.given import check_affinity, given_neighbors
 from heatmover.graphs.kernels import (
     Bandwidth,
     KernelName,
+    Neighbors,
     affinity_from_neighbors,
     check_kernel,
     choose_bandwidth,
+    grid_affinity,
     narrow,
 )
 from heatmover.graphs.metrics import find_metric
-from heatmover.graphs.neighbors import SEARCHES, Neighbors, k_nearest, within_radius
-from heatmover.graphs.recognition import looks_like_distances
+from heatmover.graphs.neighbors import SEARCHES, k_nearest, within_radius
 from heatmover.graphs.spectrum import bipartite
 
-if TYPE_CHECKING:
-    from heatmover.graphs.diagnosis import Diagnosis
-
 __all__ = ["Graph"]
-
-# What to do with distances.
-AFFINITY_OF_DISTANCES = "use Graph.from_distances(distances), or Graph.from_points(points) on the points themselves"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -309,7 +300,7 @@ class Graph:
         >>> Graph.from_affinity([[0, 1, 1], [1, 0, 1], [1, 1, 0]])
         Graph(3 points, 3 edges; given affinity)
         """
-        matrix = _check_affinity(affinity)
+        matrix = check_affinity(affinity)
         if lazy is None:
             periodic, component = bipartite(matrix)
             if periodic.any():
@@ -477,8 +468,6 @@ class Graph:
         >>> Graph.from_affinity([[1, 1, 0], [1, 1, 0], [0, 0, 1]]).diagnose().n_components
         2
         """
-        from heatmover.graphs.diagnosis import diagnose
-
         longest = None if steps is None else check_integer("steps", steps, minimum=1)
         diagnosis = diagnose(self.node_affinity, recall=self.construction.get("recall", 1.0), steps=longest)
         return replace(diagnosis, n_copies=self.n_points - self.n_nodes)
@@ -538,29 +527,6 @@ def _check_neighbors(n_neighbors: object, points: npt.NDArray[Any]) -> int:
     return count
 
 
-def _check_affinity(affinity: Any) -> sp.csr_array:
-    if not sp.issparse(affinity):
-        affinity = check_matrix("affinity", affinity, finite=False)
-    check_sparse("affinity", affinity)
-    if affinity.ndim != 2 or affinity.shape[0] != affinity.shape[1]:
-        raise InvalidInputError("a square affinity (n_points, n_points)", f"shape {affinity.shape}")
-    if affinity.shape[0] == 0:
-        raise InvalidInputError("an affinity of at least one point", "shape (0, 0)")
-    matrix = sp.csr_array(affinity, dtype=check_real("affinity", affinity.dtype), copy=True)
-    matrix.sum_duplicates()
-    check_finite("affinity", matrix)
-    if matrix.nnz and matrix.data.min() < 0:
-        raise InvalidInputError("a non-negative affinity", f"a smallest value of {matrix.data.min():g}")
-    if matrix.nnz and matrix.data.max() > 1e300 / affinity.shape[0]:
-        raise InvalidInputError("an affinity with finite sums", f"values up to {matrix.data.max():g}", "rescale it")
-    matrix = _check_symmetry(matrix, affinity.dtype)
-    matrix.eliminate_zeros()
-    matrix.sort_indices()
-    _check_faintest(matrix)
-    _check_kind(matrix)
-    return matrix
-
-
 def _warn_of_bipartite(points: Bool, component: Int32) -> None:
     count, size = np.unique(component[points]).size, int(points.sum())
     warnings.warn(
@@ -581,60 +547,6 @@ def _with_loops(matrix: sp.csr_array, points: Bool, component: Int32) -> sp.csr_
     totals = np.bincount(owner[order], matrix.data[order], minlength=int(component.max()) + 1)
     sizes = np.bincount(component, minlength=totals.size)
     loops = np.where(points, totals[component] / sizes[component], 0.0)
-    return _without_zeros(matrix + sp.diags_array(loops, format="csr"))
-
-
-def _check_kind(matrix: sp.csr_array) -> None:
-    """Raise if a symmetric matrix surely holds distances, and warn if it probably does."""
-    verdict = looks_like_distances(matrix)
-    if verdict == "surely":
-        raise InvalidInputError(
-            "affinities, which are large between near points",
-            "values that must be distances: zero on the diagonal, and small where two points are near to a third",
-            AFFINITY_OF_DISTANCES,
-        )
-    if verdict == "probably":
-        warnings.warn(
-            "Expected affinities, which are large between near points, found values that are small between points with "
-            f"common neighbours, as distances are; if they are, {AFFINITY_OF_DISTANCES}.",
-            GraphWarning,
-            stacklevel=4,
-        )
-
-
-def _check_faintest(matrix: sp.csr_array) -> None:
-    """Raise if even the largest affinity of a point is so small that it has lost digits."""
-    largest = matrix.max(axis=1).toarray().ravel()
-    faint = np.flatnonzero((largest > 0) & (largest < np.finfo(np.float64).tiny))
-    if faint.size:
-        raise InvalidInputError(
-            "affinities that a float holds with all digits",
-            f"{counted(faint.size, 'point')} whose largest is below 2.2e-308 (first: point {faint[0]})",
-            "multiply all affinities by one large number, which changes no result",
-        )
-
-
-def _without_zeros(matrix: Any) -> sp.csr_array:
-    result = sp.csr_array(matrix)
-    result.eliminate_zeros()
-    return result
-
-
-def _check_symmetry(matrix: sp.csr_array, precision: np.dtype[Any]) -> sp.csr_array:
-    """Return the mean of a matrix and its mirror image, or raise if they differ by more than rounding."""
-    difference = sp.coo_array(abs(matrix - matrix.T))
-    if difference.nnz == 0:
-        return matrix
-    # Against the largest entries of both rows: a faint corner of the graph may be asymmetric all by itself.
-    scale = np.sqrt(matrix.max(axis=1).toarray().ravel())
-    rounding = max(1e-10, 100 * np.finfo(precision).eps if precision.kind == "f" else 0)
-    rows, columns = difference.coords
-    if (difference.data > rounding * scale[rows] * scale[columns]).any():
-        # The distances to nearest neighbours are not symmetric either, and their mean would be no affinity.
-        _check_kind(_without_zeros(matrix.maximum(matrix.T)))
-        raise InvalidInputError(
-            "a symmetric affinity",
-            f"entries that differ from their mirror image by up to {difference.data.max():g}",
-            "use (A + A.T) / 2 or the maximum of both",
-        )
-    return sp.csr_array((matrix + matrix.T) / 2)
+    looped = sp.csr_array(matrix + sp.diags_array(loops, format="csr"))
+    looped.eliminate_zeros()
+    return looped

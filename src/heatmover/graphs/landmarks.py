@@ -13,7 +13,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._base.files import plain
-from heatmover._base.storage import Record
+from heatmover._base.storage.record import Record
 from heatmover._base.types import Float64, FloatArray, Int64
 from heatmover._base.validation import (
     LabelNames,

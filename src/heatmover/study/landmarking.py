@@ -19,8 +19,8 @@ from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
 from heatmover.graphs import Graph, Landmarks
-from heatmover.graphs.centers import ITERATIONS
-from heatmover.graphs.distinct import distinct_points, draw_by_mass, gather_masses
+from heatmover.graphs.centers import ITERATIONS, draw_by_mass
+from heatmover.graphs.distinct import distinct_points, gather_masses
 from heatmover.graphs.landmarks import find_landmarks
 from heatmover.measures import Measures, measures_from_labels, measures_from_weights
 from heatmover.statistics.metrics import spearman
