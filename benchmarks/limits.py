@@ -28,12 +28,10 @@ from numba import njit
 from provenance import add_record, usable_cores, write_table
 
 import heatmover as hm
-from heatmover.diffusion.chebyshev import ChebyshevDiffuser
-from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.lowrank import spectral_factors
+from heatmover.diffusion.operator import ChebyshevDiffuser, DiffusionOperator
 from heatmover.diffusion.scales import PROBES, SAMPLE, choose_max_scale
-from heatmover.diffusion.spectral import spectral_factors
-from heatmover.embedding.definition import Layout, combination, embed
-from heatmover.embedding.table import FeatureTable
+from heatmover.embedding.definition import FeatureTable, Layout, combination, embed
 from heatmover.statistics import distance_correlation, permanova
 
 # Where the system does not tell.

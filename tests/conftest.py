@@ -215,7 +215,7 @@ def measures(affinity_name):
 @pytest.fixture
 def eager_threads(monkeypatch):
     """Threads share every step of a recurrence, however short it is."""
-    monkeypatch.setattr("heatmover.diffusion.chebyshev.PRODUCTS_PER_THREAD", 1)
+    monkeypatch.setattr("heatmover.diffusion.operator.PRODUCTS_PER_THREAD", 1)
 
 
 class Killed(BaseException):

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from numpy.polynomial import chebyshev
 from scipy.special import binom
 
-from heatmover.diffusion.chebyshev import ChebyshevDiffuser, power_coefficients
-from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.operator import ChebyshevDiffuser, DiffusionOperator, power_coefficients
 from heatmover.graphs import Graph
 
 TOLERANCES = [1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8]

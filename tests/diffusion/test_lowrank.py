@@ -7,12 +7,10 @@ import pytest
 
 import heatmover.diffusion.operator as operator_module
 from heatmover._base.compiled.lowrank import combine, coordinates
-from heatmover.diffusion.chebyshev import ChebyshevDiffuser, rounding
 from heatmover.diffusion.exact import ExactDiffuser
 from heatmover.diffusion.interpolative import interpolative_factors
-from heatmover.diffusion.lowrank import Factor, LowRankDiffuser, deflated_power
-from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.spectral import spectral_factors
+from heatmover.diffusion.lowrank import Factor, LowRankDiffuser, deflated_power, spectral_factors
+from heatmover.diffusion.operator import ChebyshevDiffuser, DiffusionOperator, rounding
 from heatmover.graphs import Graph
 
 SCALES = range(11)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import heatmover.diffusion.operator as operator_module
-from heatmover.diffusion.chebyshev import ChebyshevDiffuser
-from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.operator import ChebyshevDiffuser, DiffusionOperator
 from heatmover.graphs import Graph
 
 

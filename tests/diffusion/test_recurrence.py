@@ -9,8 +9,7 @@ from numba.core.errors import TypingError
 from numpy.polynomial import chebyshev
 
 import heatmover._base.compiled.recurrence as compiled
-from heatmover.diffusion.chebyshev import Recurrence, in_columns
-from heatmover.diffusion.operator import DiffusionOperator, aligned_zeros
+from heatmover.diffusion.operator import DiffusionOperator, Recurrence, aligned_zeros, in_columns
 from heatmover.graphs import Graph
 
 

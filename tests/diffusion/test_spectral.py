@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import block_diag
 
-from heatmover.diffusion import spectral
-from heatmover.diffusion.lowrank import threshold
+from heatmover.diffusion import lowrank
+from heatmover.diffusion.lowrank import leading_eigenpairs, spectral_factors, threshold
 from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.spectral import leading_eigenpairs, spectral_factors
 from heatmover.graphs import Graph
 
 LAST = 18
@@ -55,13 +54,13 @@ def manifold(request):
 def widths(monkeypatch):
     """Numbers of columns of every block that was filtered."""
     counts = []
-    plain = spectral.leading_eigenpairs
+    plain = lowrank.leading_eigenpairs
 
     def counted(operator, start, *args, **options):
         counts.append(start.shape[1])
         return plain(operator, start, *args, **options)
 
-    monkeypatch.setattr(spectral, "leading_eigenpairs", counted)
+    monkeypatch.setattr(lowrank, "leading_eigenpairs", counted)
     return counts
 
 
@@ -192,10 +191,10 @@ def test_the_bound_on_powers_holds_for_any_vectors(seed, repeats, tilt, shift):
     image = error @ (vectors * kept)
     inside = vectors.T @ image
     parts = error, image - vectors @ inside, inside, kept[:, None] * inside
-    errors = spectral.Errors(*(float(np.linalg.norm(part, 2)) for part in parts))
+    errors = lowrank.Errors(*(float(np.linalg.norm(part, 2)) for part in parts))
     largest = max(values[0], kept.max())
     exact = np.linalg.matrix_power(power, repeats) - (vectors * kept**repeats) @ vectors.T
-    bound = spectral._bound(errors, float(largest), float(repeats))
+    bound = lowrank._bound(errors, float(largest), float(repeats))
     assert np.linalg.norm(exact, 2) <= bound * (1 + 1e-9) + 1e-12
 
 
@@ -293,15 +292,15 @@ def test_a_tolerance_below_rounding_is_told():
 
 
 def test_passes_are_counted(monkeypatch, widths):
-    monkeypatch.setattr(spectral, "PASSES", 3)
+    monkeypatch.setattr(lowrank, "PASSES", 3)
     assert factorise(DiffusionOperator.from_graph(ring(1200)), 4, 3) is None
     assert len(widths) == 3
 
 
 def test_an_error_of_one_bounds_nothing_further():
-    large = spectral.Errors(1.5, 0.1, 0.1, 0.1)
-    assert spectral._bound(large, 1.0, 1.0) == 1.5
-    assert spectral._bound(large, 1.0, 2.0) > 1
+    large = lowrank.Errors(1.5, 0.1, 0.1, 0.1)
+    assert lowrank._bound(large, 1.0, 1.0) == 1.5
+    assert lowrank._bound(large, 1.0, 2.0) > 1
 
 
 # --- randomness ---------------------------------------------------------------------------------------------------

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import heatmover as hm
-from heatmover.diffusion.chebyshev import ChebyshevDiffuser, Recurrence
-from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.operator import ChebyshevDiffuser, DiffusionOperator, Recurrence
 
 METHODS = ["exact", "chebyshev", "spectral", "interpolative"]
 NORMS = ["levels", "increments", "coarsest"]

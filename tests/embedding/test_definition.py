@@ -70,7 +70,7 @@ def test_equal_indicators_far_apart_reach_the_largest_distance():
 @pytest.mark.usefixtures("eager_threads")
 @pytest.mark.parametrize("n_threads", [1, 2, 5])
 def test_threads_do_not_change_a_bit(graph, measures, n_threads):
-    from heatmover.diffusion.chebyshev import ChebyshevDiffuser
+    from heatmover.diffusion.operator import ChebyshevDiffuser
 
     diffuser = ChebyshevDiffuser(DiffusionOperator.from_graph(graph), adjoint=True, tol=1e-3, dtype=np.float32)
     rows = np.tile(measures, (6, 1))

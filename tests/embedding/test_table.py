@@ -5,13 +5,10 @@ import pytest
 import scipy.sparse as sp
 from scipy.linalg import block_diag
 
-from heatmover.diffusion.chebyshev import ChebyshevDiffuser
 from heatmover.diffusion.exact import ExactDiffuser
-from heatmover.diffusion.lowrank import LowRankDiffuser
-from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.spectral import spectral_factors
-from heatmover.embedding.definition import NORMS, Layout, combination, embed, nested_regions
-from heatmover.embedding.table import FeatureTable
+from heatmover.diffusion.lowrank import LowRankDiffuser, spectral_factors
+from heatmover.diffusion.operator import ChebyshevDiffuser, DiffusionOperator
+from heatmover.embedding.definition import NORMS, FeatureTable, Layout, combination, embed, nested_regions
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 

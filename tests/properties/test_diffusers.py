@@ -8,13 +8,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from heatmover.diffusion.chebyshev import ChebyshevDiffuser
-from heatmover.diffusion.chebyshev import rounding as power_rounding
 from heatmover.diffusion.exact import ExactDiffuser
 from heatmover.diffusion.interpolative import interpolative_factors, nested_skeletons
-from heatmover.diffusion.lowrank import LowRankDiffuser
-from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.spectral import spectral_factors
+from heatmover.diffusion.lowrank import LowRankDiffuser, spectral_factors
+from heatmover.diffusion.operator import ChebyshevDiffuser, DiffusionOperator
+from heatmover.diffusion.operator import rounding as power_rounding
 
 SCALES = range(19)
 

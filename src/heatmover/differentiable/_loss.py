@@ -14,8 +14,7 @@ from torch.autograd.function import once_differentiable
 from heatmover._base.types import FloatArray
 from heatmover._base.validation import check_matrix, check_number, check_threads
 from heatmover.differentiable._powers import Expansion, SparsityPattern, operator_at, powers
-from heatmover.diffusion.chebyshev import check_single
-from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.operator import DiffusionOperator, check_single
 from heatmover.embedding.estimator import DiffusionEMD, near_cuts, warn_of_graph
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph

@@ -24,8 +24,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from heatmover._base.types import Float64
-from heatmover.diffusion.chebyshev import WIDEST_BLOCK, power_coefficients, row_pool
-from heatmover.diffusion.operator import csr_structure
+from heatmover.diffusion.operator import WIDEST_BLOCK, csr_structure, power_coefficients, row_pool
 from heatmover.errors import GraphWarning
 
 __all__ = ["Expansion", "SparsityPattern", "operator_at", "powers"]

@@ -11,8 +11,7 @@ import numpy as np
 
 from heatmover._base.storage.record import Record
 from heatmover._base.types import Float64, Intp
-from heatmover.diffusion.chebyshev import rounding
-from heatmover.diffusion.operator import Block, Diffuser, DiffusionOperator
+from heatmover.diffusion.operator import Block, Diffuser, DiffusionOperator, rounding
 from heatmover.errors import InvalidInputError
 
 __all__ = ["ExactDiffuser", "solver_rounding"]

@@ -33,7 +33,6 @@ import numpy.typing as npt
 
 from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.types import Float64
-from heatmover.diffusion.chebyshev import rounding
 from heatmover.diffusion.lowrank import (
     COARSEST_FACTOR,
     DensityOfStates,
@@ -42,7 +41,7 @@ from heatmover.diffusion.lowrank import (
     spectral_norm,
     spectral_norm_from_sketch,
 )
-from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.operator import DiffusionOperator, rounding
 
 __all__ = [
     "basis_threshold",

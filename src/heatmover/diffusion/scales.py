@@ -23,10 +23,8 @@ from scipy.spatial.distance import cdist
 
 from heatmover._base.storage.record import Record
 from heatmover._base.types import Float64, FloatArray, Int32, Intp
-from heatmover.diffusion.chebyshev import ChebyshevDiffuser, rounding
-from heatmover.diffusion.lowrank import Factor
-from heatmover.diffusion.operator import Block, Diffuser, DiffusionOperator
-from heatmover.diffusion.spectral import spectral_factors
+from heatmover.diffusion.lowrank import Factor, spectral_factors
+from heatmover.diffusion.operator import Block, ChebyshevDiffuser, Diffuser, DiffusionOperator, rounding
 from heatmover.diffusion.walk import LONGEST, WalkDiffuser
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs.spectrum import bipartite
@@ -64,7 +62,7 @@ FLOW_TOL = 1e-3
 LEAST_VARIANCE = 1e-6
 # 2^18 steps cost 1,400 products per measure. Data that have not mixed by then are nearly disconnected.
 COARSEST = 18
-# From here on the next scale costs as much as a basis that serves all coarser ones may cost; see `planning`.
+# From here on the next scale costs as much as a basis that serves all coarser ones may cost.
 PATIENCE = 11
 
 

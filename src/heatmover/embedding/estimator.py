@@ -35,11 +35,11 @@ from heatmover._base.validation import (
 )
 from heatmover._base.words import counted
 from heatmover.diffusion.operator import Diffuser, DiffusionOperator
-from heatmover.diffusion.planning import METHODS
 from heatmover.embedding.definition import NORMS, diffused, embed_densities
 from heatmover.embedding.distances import l1_distances
 from heatmover.embedding.preparation import (
     LARGEST_EMBEDDING,
+    METHODS,
     ModelParameters,
     Preparation,
     PreparedDiffusion,

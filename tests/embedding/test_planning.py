@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from heatmover.diffusion import planning
-from heatmover.diffusion.chebyshev import power_coefficients
-from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.planning import Workload, plan_diffusion
+from heatmover.diffusion.operator import DiffusionOperator, power_coefficients
+from heatmover.embedding import preparation
+from heatmover.embedding.preparation import Workload, plan_diffusion
 from heatmover.graphs import Graph
 
 GRAPHS = {
@@ -35,13 +34,13 @@ def built(monkeypatch):
     firsts = []
 
     def watch(name):
-        plain = getattr(planning, name)
+        plain = getattr(preparation, name)
 
         def counted(operator, first, *args, **options):
             firsts.append(first)
             return plain(operator, first, *args, **options)
 
-        monkeypatch.setattr(planning, name, counted)
+        monkeypatch.setattr(preparation, name, counted)
 
     watch("spectral_factors")
     watch("interpolative_factors")
@@ -68,7 +67,7 @@ def test_few_measures_are_not_worth_a_basis(operator, built):
 
 
 def test_what_a_basis_would_cost_is_told(operator, built, monkeypatch):
-    monkeypatch.setattr(planning, "CHEAP", 0)
+    monkeypatch.setattr(preparation, "CHEAP", 0)
     plan = plan_diffusion(workload(operator, n_measures=3), 10)
     assert plan.factors is None
     assert f"polynomials of degree {degree(operator, 10)} reach 2^10 steps; for 3 measures a basis of" in plan.reason
@@ -108,11 +107,11 @@ def test_the_more_measures_the_smaller_the_scale_where_a_basis_pays(grid):
 def test_the_share_of_the_cost_is_below_what_is_worthwhile(grid):
     plan = plan_diffusion(workload(grid), 14)
     share = float(plan.reason.split("which costs ")[1].split("%")[0]) / 100
-    assert 0 < share <= planning.WORTHWHILE
+    assert 0 < share <= preparation.WORTHWHILE
 
 
 def test_too_large_a_rank_is_told(grid, monkeypatch, built):
-    monkeypatch.setattr(planning, "MOST_VECTORS", 9)
+    monkeypatch.setattr(preparation, "MOST_VECTORS", 9)
     plan = plan_diffusion(workload(grid), 6)
     assert plan.factors is None
     assert plan.reason.endswith("the operator's powers have too large a rank for a basis")
@@ -182,7 +181,7 @@ def test_where_no_basis_is_found_polynomials_take_over_and_say_so(grid, monkeypa
     def nothing(operator, first, *args, **options):
         firsts.append(first)
 
-    monkeypatch.setattr(planning, f"{builder}_factors", nothing)
+    monkeypatch.setattr(preparation, f"{builder}_factors", nothing)
     work, plan = workload(grid, method), None
     for max_scale in (16, 12, 16):
         plan = plan_diffusion(work, max_scale, plan)
@@ -194,13 +193,13 @@ def test_where_no_basis_is_found_polynomials_take_over_and_say_so(grid, monkeypa
 
 
 def test_a_basis_that_is_refused_at_first_takes_over_somewhat_later(grid, monkeypatch):
-    plain, firsts = planning.spectral_factors, []
+    plain, firsts = preparation.spectral_factors, []
 
     def second_time(operator, first, *args, **options):
         firsts.append(first)
         return plain(operator, first, *args, **options) if len(firsts) > 1 else None
 
-    monkeypatch.setattr(planning, "spectral_factors", second_time)
+    monkeypatch.setattr(preparation, "spectral_factors", second_time)
     plan = plan_diffusion(workload(grid), 14)
     assert plan.factors[0].scale == firsts[0] + 1 == plan.first
     assert f"2^{plan.first} to 2^14 steps" in plan.reason
@@ -285,8 +284,8 @@ def test_a_plan_is_a_value(grid):
 
 def test_the_density_of_states_is_estimated_once(grid, monkeypatch):
     calls = []
-    plain = planning.density_of_states
-    monkeypatch.setattr(planning, "density_of_states", lambda *a, **o: calls.append(1) or plain(*a, **o))
+    plain = preparation.density_of_states
+    monkeypatch.setattr(preparation, "density_of_states", lambda *a, **o: calls.append(1) or plain(*a, **o))
     work = workload(grid)
     coarse = plan_diffusion(work, 12)
     assert plan_diffusion(work, 8, coarse).states is coarse.states
