@@ -180,13 +180,3 @@ def test_a_point_tied_to_a_far_stronger_one_alone(weights):
     share = loop / (loop + tie)
     to_hub = 1 / np.sqrt(1 + share)
     np.testing.assert_allclose(symmetric.toarray(), [[share / (1 + share), to_hub], [to_hub, 0]], rtol=1e-14)
-
-
-def test_products_in_threads_have_the_same_bits(monkeypatch):
-    points = np.random.default_rng(0).normal(size=(400, 3))
-    symmetric, _ = normalise(Graph.from_points(points, n_neighbors=8).node_affinity, 1.0)
-    alone = lanczos(symmetric, 30)
-    monkeypatch.setattr(spectrum, "SHARED_ABOVE", 0)
-    monkeypatch.setattr(spectrum, "check_threads", lambda _: 5)
-    for here, there in zip(alone, lanczos(symmetric, 30), strict=True):
-        np.testing.assert_array_equal(here, there)

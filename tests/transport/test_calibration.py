@@ -301,9 +301,9 @@ def test_geodesics_need_one_component():
 
 
 def test_a_solver_that_stops_early_is_an_error(monkeypatch):
-    from heatmover.transport import exact as transport
+    from heatmover.transport import exact
 
-    monkeypatch.setattr(transport, "MAX_PIVOTS", 1)
+    monkeypatch.setattr(exact, "MAX_PIVOTS", 1)
     with pytest.raises(hm.HeatmoverError, match="to optimality, found that it gave up"):
         calibrated()
 

@@ -17,7 +17,7 @@ from heatmover.differentiable._powers import Expansion, SparsityPattern, operato
 from heatmover.diffusion.operator import DiffusionOperator, check_single
 from heatmover.embedding.estimator import DiffusionEMD, near_cuts, warn_of_graph
 from heatmover.errors import InvalidInputError
-from heatmover.graphs import Graph
+from heatmover.graphs.graph import Graph
 from heatmover.measures import MASS_TOLERANCE
 
 __all__ = ["DiffusionEMDLoss", "diffusion_emd", "embed"]

@@ -29,6 +29,7 @@ point.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -449,14 +450,7 @@ def measures_within(memory: int, layout: Layout, dtype: npt.DTypeLike, n_threads
             f"{memory:,}",
             "allow more, or set compress for fewer features",
         )
-    width = 1
-    while need(2 * width) <= memory:
-        width *= 2
-    step = width
-    while step > 1:
-        step //= 2
-        width += step if need(width + step) <= memory else 0
-    return width
+    return bisect_right(range(1, memory // features + 1), memory, key=need)
 
 
 def _fill_points(densities: Iterator[Block], layout: Layout, embedding: Block) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, combinations, pairwise, product
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._base.threads import while_reading
 from heatmover._base.types import Float64, FloatArray
 from heatmover._base.validation import check_finite, check_matrix, check_real, check_sparse, check_threads
 from heatmover.errors import EmbeddingWarning, InvalidInputError
@@ -31,10 +31,6 @@ TILE_ROWS = 96
 TILE_ROWS_NARROW = 192
 # Smaller tiles read memory more often than they are worth, even for idle threads.
 TILE_ROWS_LEAST = 12
-# Tiles become smaller and more numerous until the threads have work for at least this share of the time.
-# 100 rows of 60,000, two threads, best times of several runs on a shared machine: 2 blocks (3 tiles) 9.0 to
-# 10.4 ms, 4 blocks (10 tiles) 9.6 to 10.8 ms.
-BUSY = 0.9
 # Rows of a sparse embedding that a thread takes at a time.
 SPARSE_ROWS = 32
 # Rows that sum to one to within this are measures, not an embedding.
@@ -169,7 +165,8 @@ def _sparse_distances(embedding: Any, other: Any | None, *, n_threads: int, out:
     left, right = (rows.indptr, rows.indices, rows.data), (columns.indptr, columns.indices, columns.data)
     edges = pairwise([*range(0, shape[0], SPARSE_ROWS), shape[0]])
 
-    def work(first: int, last: int) -> None:
+    def work(ends: tuple[int, int]) -> None:
+        first, last = ends
         subtract_shared((first, last), left, right, norms, other_norms, other is None, result)
         if other is None:
             result[range(first, last), range(first, last)] = 0
@@ -178,7 +175,7 @@ def _sparse_distances(embedding: Any, other: Any | None, *, n_threads: int, out:
             lower = np.tril_indices(last - first, -1)
             square[lower] = square.T[lower]
 
-    _in_threads(work, edges, min(n_threads, -(-shape[0] // SPARSE_ROWS)))
+    deque(while_reading(work, edges, min(n_threads, -(-shape[0] // SPARSE_ROWS))), maxlen=0)
     return result
 
 
@@ -258,7 +255,8 @@ def for_each_tile(
     row_blocks, target_blocks = _blocks(rows, others, n_threads)
     one = rows.dtype.type(1)
 
-    def work(i: slice, j: slice) -> None:
+    def work(pair: tuple[slice, slice]) -> None:
+        i, j = pair
         left, right = rows[i], targets[j]
         padded = [-len(side) % REGISTER_ROWS + len(side) for side in (left, right)]
         tile = np.empty(padded)
@@ -272,7 +270,8 @@ def for_each_tile(
     if others is None:
         # The diagonal last: its tiles are half the work, so that all threads end at about the same time.
         pairs = chain(combinations(row_blocks, 2), ((i, i) for i in row_blocks))
-    _in_threads(work, pairs, min(n_threads, len(row_blocks) * len(target_blocks)))
+    # One after the other as threads come free: a list of all tiles of 70,000 rows would take 200 MB.
+    deque(while_reading(work, pairs, min(n_threads, len(row_blocks) * len(target_blocks))), maxlen=0)
 
 
 def _blocks(rows: FloatArray, others: FloatArray | None, n_threads: int) -> tuple[list[slice], list[slice]]:
@@ -280,29 +279,21 @@ def _blocks(rows: FloatArray, others: FloatArray | None, n_threads: int) -> tupl
     from heatmover._base.compiled.l1 import CHUNK
 
     largest = min(TILE_ROWS * CHUNK // min(rows.shape[1], CHUNK), TILE_ROWS_NARROW)
+    fewest = 2 * n_threads if n_threads > 1 else 1
     if others is None:
-        blocks = _cut(len(rows), largest, lambda count: _busy(count * (count - 1) // 2, count, n_threads))
+        blocks = _cut(len(rows), largest, fewest)
         return blocks, blocks
     short, long = sorted([len(rows), len(others)])
-    whole = _cut(short, largest, lambda _: 1.0)
-    parts = _cut(long, largest, lambda count: _busy(count * len(whole), 0, n_threads))
+    whole = _cut(short, largest, 1)
+    parts = _cut(long, largest, fewest)
     return (whole, parts) if len(rows) == short else (parts, whole)
 
 
-def _busy(n_full: int, n_half: int, n_threads: int) -> float:
-    """Share of the time for which threads have work that take full tiles first, then half ones."""
-    halves = 2 * n_full + n_half
-    duration = max(-(-halves // n_threads), 2 * -(-n_full // n_threads))
-    return halves / (n_threads * duration)
-
-
-def _cut(n_rows: int, largest: int, busy: Callable[[int], float]) -> list[slice]:
-    """Cut into the fewest nearly equal blocks that keep the threads busy, if blocks can be that small."""
+def _cut(n_rows: int, largest: int, fewest: int) -> list[slice]:
+    """Cut into nearly equal blocks, at least as many as keep the threads busy, if blocks can be that small."""
     from heatmover._base.compiled.l1 import REGISTER_ROWS
 
-    count = -(-n_rows // largest)
-    while busy(count) < BUSY and (count + 1) * TILE_ROWS_LEAST <= n_rows:
-        count += 1
+    count = max(-(-n_rows // largest), min(fewest, n_rows // TILE_ROWS_LEAST), 1)
     size = -(-n_rows // (count * REGISTER_ROWS)) * REGISTER_ROWS
     return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
 
@@ -318,30 +309,3 @@ def _explain(rows: FloatArray, others: FloatArray | None, limit: float) -> None:
         "rows that are farther apart",
         "scale them down, or use float64 throughout",
     )
-
-
-def _in_threads(work: Callable[..., None], tasks: Iterator[tuple[Any, Any]], n_threads: int) -> None:
-    """Do all tasks; the first error, or an interrupt, stops the threads at their next task."""
-    lock, stop = threading.Lock(), threading.Event()
-
-    def work_on() -> None:
-        try:
-            while not stop.is_set():
-                with lock:
-                    task = next(tasks, None)
-                if task is None:
-                    return
-                work(*task)
-        finally:
-            stop.set()
-
-    if n_threads == 1:
-        work_on()
-        return
-    with ThreadPoolExecutor(n_threads) as pool:
-        futures = [pool.submit(work_on) for _ in range(n_threads)]
-        try:
-            for future in futures:
-                future.result()
-        finally:
-            stop.set()

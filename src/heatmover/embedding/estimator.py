@@ -48,8 +48,8 @@ from heatmover.embedding.preparation import (
     skeleton_tolerance,
 )
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, Sentence, argument, in_python
-from heatmover.graphs import Graph
 from heatmover.graphs.diagnosis import FEWEST, NOTICEABLE, PASSES, find_near_cuts
+from heatmover.graphs.graph import Graph
 from heatmover.measures import Measures, check_measures
 
 __all__ = ["MODEL_SCHEMA", "MODEL_VERSION", "DiffusionEMD", "near_cuts", "warn_of_graph"]

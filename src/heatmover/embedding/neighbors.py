@@ -466,23 +466,14 @@ class _Search:
 
     def block(self, block: slice) -> tuple[Float64, Int64]:
         """Return distances and indices of the k nearest of a block of rows."""
-        from heatmover._base.compiled.l1 import list_within
-
         bounds, seeds = self._bounds(block)
-        n_rows, n_others = bounds.shape
-        best = [self._compared(block.start + row, seeds[row]) for row in range(n_rows)]
-        np.put_along_axis(bounds, seeds, np.inf, axis=1)  # compared already
-        limits = np.array([self._limit(block.start + row, best[row][0][-1]) for row in range(n_rows)])
-        left = np.empty(n_rows * n_others // ALONE_COST, dtype=np.intp)
-        count = list_within(bounds, limits, left)
-        if count > left.size:
-            return self._in_tiles(block)
-        edges = np.searchsorted(left[:count], n_others * np.arange(n_rows + 1))
-        for row, (first, last) in enumerate(pairwise(edges.tolist())):
-            if last > first:
-                candidates = left[first:last] - n_others * row
-                best[row] = self._improved(block.start + row, candidates, bounds[row, candidates], best[row])
-        return np.array([distances for distances, _ in best]), np.array([indices for _, indices in best])
+        near = []
+        for row, own, first in zip(range(block.start, block.stop), bounds, seeds, strict=True):
+            best = self._compared(row, first)
+            own[first] = np.inf  # compared already
+            candidates = np.flatnonzero(own <= self._limit(row, best[0][-1]))
+            near.append(self._improved(row, candidates, own[candidates], best))
+        return np.array([distances for distances, _ in near]), np.array([indices for _, indices in near])
 
     def _bounds(self, block: slice) -> tuple[Float32, Int64]:
         """Return the bounds of a block of rows, ``(n_rows, n_others)``, and where each row has its smallest ones."""
@@ -528,21 +519,6 @@ class _Search:
             best = np.lexsort((indices, distances))[: self.k]
             near = distances[best], indices[best]
         return near
-
-    def _in_tiles(self, block: slice) -> tuple[Float64, Int64]:
-        """Compare a block with all others, for too few could be left out."""
-        from heatmover._base.compiled.l1 import keep_smallest
-
-        shape = (block.stop - block.start, self.k)
-        distances, indices = np.full(shape, np.inf), np.full(shape, np.iinfo(np.int64).max)
-        for start in range(0, len(self.others), BLOCK_ROWS):
-            part = slice(start, min(start + BLOCK_ROWS, len(self.others)))
-            tile = _tile(self.rows[block], self.others[part])
-            if self.within:
-                own = np.arange(max(block.start, part.start), min(block.stop, part.stop))
-                tile[own - block.start, own - part.start] = np.inf
-            keep_smallest(tile, start, distances, indices)
-        return distances, indices
 
 
 def _sums(rows: FloatArray, groups: Groups, *, sizes: bool = True) -> tuple[Float64, Float64]:

@@ -80,7 +80,6 @@ __all__ = [
     "fewest_regions",
     "lay_out",
     "plan_diffusion",
-    "prepare",
     "prepare_diffusion",
     "regions_of_scales",
     "skeleton_tolerance",
@@ -561,7 +560,7 @@ class PreparedDiffusion:
     rng: np.random.Generator
 
 
-def prepare(
+def prepare_diffusion(
     operator: DiffusionOperator,
     rows: Any,
     settings: ModelParameters,
@@ -569,8 +568,8 @@ def prepare(
     n_measures: int | None,
     rng: np.random.Generator,
     n_threads: int,
-) -> Preparation:
-    """Decide everything and pay for it.
+) -> PreparedDiffusion:
+    """Do what is the same for all parameters with the same ``settings.of_diffusion``.
 
     Parameters
     ----------
@@ -585,20 +584,6 @@ def prepare(
     rng, n_threads
         For all random choices; to use.
     """
-    diffusion = prepare_diffusion(operator, rows, settings, n_measures=n_measures, rng=rng, n_threads=n_threads)
-    return lay_out(diffusion, settings, n_threads=n_threads)
-
-
-def prepare_diffusion(
-    operator: DiffusionOperator,
-    rows: Any,
-    settings: ModelParameters,
-    *,
-    n_measures: int | None,
-    rng: np.random.Generator,
-    n_threads: int,
-) -> PreparedDiffusion:
-    """Do what is the same for all parameters with the same ``settings.of_diffusion``; arguments as in `prepare`."""
     _check_method(operator, settings.method)
     chosen = "walk" if operator.is_uneven else settings.method
     _check_tolerance(operator, chosen, settings.tol, 0)  # before anything is paid for
@@ -625,7 +610,7 @@ def lay_out(diffusion: PreparedDiffusion, settings: ModelParameters, *, n_thread
     diffusion
         From `prepare_diffusion`; nothing of it changes but the state of its generator.
     settings, n_threads
-        As in `prepare`.
+        As in `prepare_diffusion`.
     """
     n_measures, operator, plan = diffusion.n_measures, diffusion.operator, diffusion.plan
     work = _workload(operator, settings, n_measures, diffusion.rng, n_threads)

@@ -10,9 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-from heatmover._base.threads import in_threads, one_blas_thread
+from heatmover._base.threads import one_blas_thread
 from heatmover._base.types import Bool, Float64, Int32
-from heatmover._base.validation import check_threads
 
 __all__ = ["SlowMode", "alternating", "bipartite", "lanczos", "normalise", "relative", "slowest_mode"]
 
@@ -28,9 +27,6 @@ PIECE = 2**16
 
 # Numbers that `lanczos` may keep (32 MB).
 MOST_REMEMBERED = 4_000_000
-
-# Entries of S from which on products are shared by threads: below, they take less than a few milliseconds.
-SHARED_ABOVE = 2_000_000
 
 # Up to this many points the slow end of the spectrum is computed densely, in 0.2 s: exact up to rounding.
 DENSE = 1_000
@@ -158,11 +154,7 @@ def lanczos(
     # Products of a few long vectors: several threads wait for each other longer than they work (24,000 points and 120
     # steps on two busy cores: 4.5 s of computing with two threads, 0.7 s with one).
     with one_blas_thread():
-        return _lanczos(symmetric, steps, deflate, ends_only)
-
-
-def _lanczos(symmetric: sp.csr_array, steps: int, deflate: Float64 | None, ends_only: bool) -> tuple[Float64, Float64]:
-    values, _, residuals = _ritz(symmetric, steps, deflate, ends_only)
+        values, _, residuals = _ritz(symmetric, steps, deflate, ends_only)
     return values, residuals
 
 
@@ -299,36 +291,17 @@ def _walk(
     vector = np.random.default_rng(20210718).standard_normal(symmetric.shape[0])
     known = np.zeros((vector.size, 0)) if deflate is None else deflate
     basis = np.zeros((window, vector.size))
-    blocks = _row_blocks(symmetric, check_threads(None) if symmetric.nnz > SHARED_ABOVE else 1)
     length = _orthogonalise(vector, known, basis)
     for step in range(steps):
         if length < 1e-9:  # the Krylov space is exhausted: its Ritz values are eigenvalues
             return
         basis[step % window] = vector / length
         unit = basis[step % window]
-        vector = _product(blocks, unit)
+        vector = symmetric @ unit
         diagonal = float(unit @ vector)
         # Rows that are still zero would be half of the work.
         length = _orthogonalise(vector, known, basis[: step + 1])
         yield unit, diagonal, length if length >= 1e-9 else 0.0
-
-
-def _row_blocks(matrix: sp.csr_array, count: int) -> list[sp.csr_array]:
-    """Return the rows of a matrix in blocks of about as many entries, without a copy of these."""
-    cuts = np.searchsorted(matrix.indptr, np.linspace(0, matrix.nnz, count + 1)[1:-1])
-    blocks = []
-    for first, last in pairwise([0, *cuts.tolist(), matrix.shape[0]]):
-        entries, starts = slice(matrix.indptr[first], matrix.indptr[last]), matrix.indptr[first : last + 1]
-        block = sp.csr_array((last - first, matrix.shape[1]), dtype=matrix.dtype)
-        # Set one by one: the constructor would copy what is less than half of another array.
-        block.data, block.indices, block.indptr = matrix.data[entries], matrix.indices[entries], starts - starts[0]
-        blocks.append(block)
-    return blocks
-
-
-def _product(blocks: list[sp.csr_array], vector: Float64) -> Float64:
-    """Return a product, a thread for each block of rows; a row's sum does not depend on its block."""
-    return np.concatenate(in_threads(lambda block: block @ vector, blocks, len(blocks)))
 
 
 def _orthogonalise(vector: Float64, known: Float64, basis: Float64) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from heatmover._base.words import counted, listed, percent, unused, verb
-from heatmover.embedding import DiffusionEMD
+from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.report.markup import shortened
 from heatmover.statistics import DesignResult, TestResult
 from heatmover.study.cell_types import CellContrast

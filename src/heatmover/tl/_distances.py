@@ -18,7 +18,7 @@ from heatmover.cohort.formats.anndata import DEFAULT_REPRESENTATION
 from heatmover.cohort.read import MOST_COLUMNS
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
-from heatmover.graphs import Graph
+from heatmover.graphs.graph import Graph
 from heatmover.measures import Measures, measures_from_labels
 from heatmover.study.comparison import compare
 from heatmover.study.parameters import Units

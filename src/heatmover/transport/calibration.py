@@ -32,7 +32,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.readonly import ReadOnlyArrays
-from heatmover._base.storage import Record
+from heatmover._base.storage.record import Record
 from heatmover._base.types import Float64, Int64, IntArray
 from heatmover._base.validation import as_array, check_integer, check_matrix, check_random_state, check_threads
 from heatmover._base.words import counted
@@ -41,7 +41,7 @@ from heatmover.embedding.definition import block_weights, scale_weights
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument, in_python
-from heatmover.graphs import Graph
+from heatmover.graphs.graph import Graph
 from heatmover.graphs.metrics import ALIASES, METRICS
 from heatmover.measures import check_measures
 from heatmover.statistics.metrics import centered_ranks

@@ -15,7 +15,6 @@ __all__ = [
     "dual_step",
     "keep_smallest",
     "l1_tile",
-    "list_within",
     "subtract_shared",
     "sum_groups",
     "supporting",
@@ -162,24 +161,6 @@ def sum_groups(rows: FloatArray, group: Intp, signs: Float64, out: Float64, size
         for f in range(n_features):
             size += abs(np.float64(row[f]))
         sizes[i] = size
-
-
-@kernel()
-def list_within(bounds: npt.NDArray[np.float32], limits: Float64, places: Intp) -> int:
-    """List the places of the flattened ``bounds`` (n_rows, n_others) that are at most their row's limit, in order.
-
-    ``places`` takes as many as it has room for; the number returned is that of all.
-    """
-    count = 0
-    n_others = bounds.shape[1]
-    for i in range(bounds.shape[0]):
-        limit = limits[i]
-        for j in range(n_others):
-            if bounds[i, j] <= limit:
-                if count < places.size:
-                    places[count] = i * n_others + j
-                count += 1
-    return count
 
 
 # Sums keep their order: a row and its copy then cancel exactly.

@@ -34,7 +34,7 @@ from heatmover._base.validation import (
 )
 from heatmover._base.words import counted, distinct, find, listed
 from heatmover.atlas.index.search import RECALL, CandidateGraph, Rows, read_cache, recall, write_cache
-from heatmover.embedding import DiffusionEMD
+from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import Measures, check_measures, names_of
 from heatmover.transport.exact import GroundCosts, exact_pairs

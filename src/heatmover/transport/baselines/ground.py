@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from heatmover._base.types import Float64, IntArray
 from heatmover._base.validation import check_matrix
 from heatmover.errors import InvalidInputError
-from heatmover.graphs import Graph
+from heatmover.graphs.graph import Graph
 from heatmover.measures import check_measures
 from heatmover.transport.exact import GroundCosts
 
