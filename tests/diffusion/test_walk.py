@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from heatmover.diffusion.exact import WalkDiffuser
 from heatmover.diffusion.operator import DiffusionOperator
-from heatmover.diffusion.walk import WalkDiffuser
 from heatmover.graphs import Graph
 
 

@@ -9,9 +9,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 
 import heatmover as hm
-from heatmover.diffusion.exact import ExactDiffuser
+from heatmover.diffusion.exact import ExactDiffuser, WalkDiffuser
 from heatmover.diffusion.operator import ChebyshevDiffuser, DiffusionOperator
-from heatmover.diffusion.walk import WalkDiffuser
 from heatmover.embedding import estimator
 from heatmover.errors import InvalidInputError
 

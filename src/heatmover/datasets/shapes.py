@@ -4,11 +4,11 @@ All shapes take the same parameters, which are explained here once; each functio
 measured in, and how many dimensions its shape needs.
 
 n_measures
-    Number of measures: clouds of points, each around a centre of its own on the shape.
+    Number of measures: clouds of points, each around a center of its own on the shape.
 points_per_measure
     Points drawn for each measure. Labels are 0 to ``n_measures - 1``, and the points of a measure stand together.
 spread
-    Standard deviation of the points of a measure around its centre; 0 puts all of them on the centre.
+    Standard deviation of the points of a measure around its center; 0 puts all of them on the center.
 n_dimensions
     Dimensions of the ambient space, at least those that the shape needs. In more dimensions the shape is rotated at
     random, which changes no distance.
@@ -18,7 +18,7 @@ noise
 random_state
     Seed or generator; the same seed gives the same bits.
 
-Every shape is a `Dataset` with the annotation ``center``, (n_measures, n_coordinates): the coordinates of the centres.
+Every shape is a `Dataset` with the annotation ``center``, (n_measures, n_coordinates): the coordinates of the centers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Clouds:
     rng: np.random.Generator
 
     def scatter(self, centers: Float64) -> Float64:
-        """Return Gaussian coordinates (n_points, n_coordinates) around centres (n_measures, n_coordinates)."""
+        """Return Gaussian coordinates (n_points, n_coordinates) around centers (n_measures, n_coordinates)."""
         shape = (self.labels.size, centers.shape[1])
         return centers[self.labels] + self.spread * self.rng.standard_normal(shape)
 
@@ -109,7 +109,7 @@ def line(
     noise: float = 0.0,
     random_state: RandomState = 0,
 ) -> Dataset:
-    """Draw Gaussian clouds along a line, with their centres uniform in [0, 1].
+    """Draw Gaussian clouds along a line, with their centers uniform in [0, 1].
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def ring(
     noise: float = 0.0,
     random_state: RandomState = 0,
 ) -> Dataset:
-    """Draw clouds around the unit circle, Gaussian in the angle, with their centres uniform.
+    """Draw clouds around the unit circle, Gaussian in the angle, with their centers uniform.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def swiss_roll(
 ) -> Dataset:
     """Draw clouds on the swiss roll, the sheet (t cos t, y, t sin t).
 
-    Centres are uniform in the angle t between 1.5 pi and 4.5 pi and in the height y between 0 and 21.
+    Centers are uniform in the angle t between 1.5 pi and 4.5 pi and in the height y between 0 and 21.
 
     Parameters
     ----------
@@ -305,7 +305,7 @@ def sphere(
     noise: float = 0.0,
     random_state: RandomState = 0,
 ) -> Dataset:
-    """Draw clouds on the unit sphere: Gaussian in space around uniform centres, then pulled to the sphere.
+    """Draw clouds on the unit sphere: Gaussian in space around uniform centers, then pulled to the sphere.
 
     Parameters
     ----------
@@ -452,14 +452,14 @@ def star(
     noise: float = 0.0,
     random_state: RandomState = 0,
 ) -> Dataset:
-    """Draw clouds on the straight arms of a star in the plane, with their centres uniform up to radius 1.
+    """Draw clouds on the straight arms of a star in the plane, with their centers uniform up to radius 1.
 
     Parameters
     ----------
     n_measures, points_per_measure, noise, random_state
         As for all shapes; `heatmover.datasets.shapes` explains them.
     spread
-        Standard deviation along the arm. A point that passes the centre of the star goes on along another arm,
+        Standard deviation along the arm. A point that passes the center of the star goes on along another arm,
         drawn at random.
     n_arms
         Number of arms, at equal angles.
@@ -470,7 +470,7 @@ def star(
     -------
     Dataset
         Coordinates and the annotation ``center``: the index of the arm and the radius. True distance: along
-        the arms, through the centre from one arm to another.
+        the arms, through the center from one arm to another.
 
     Examples
     --------

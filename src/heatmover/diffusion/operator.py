@@ -209,7 +209,7 @@ class DiffusionOperator:
 
     @property
     def is_uneven(self) -> bool:
-        """Whether no polynomial of S can be trusted; see `heatmover.diffusion.walk`."""
+        """Whether no polynomial of S can be trusted; see `WalkDiffuser`."""
         return self.evenness < UNEVEN
 
     @cached_property

@@ -23,9 +23,9 @@ from scipy.spatial.distance import cdist
 
 from heatmover._base.storage.record import Record
 from heatmover._base.types import Float64, FloatArray, Int32, Intp
+from heatmover.diffusion.exact import LONGEST, WalkDiffuser
 from heatmover.diffusion.lowrank import Factor, spectral_factors
 from heatmover.diffusion.operator import Block, ChebyshevDiffuser, Diffuser, DiffusionOperator, rounding
-from heatmover.diffusion.walk import LONGEST, WalkDiffuser
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs.spectrum import bipartite
 

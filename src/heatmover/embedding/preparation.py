@@ -20,7 +20,7 @@ from heatmover._base.progress import SILENT, Progress
 from heatmover._base.storage.record import Record
 from heatmover._base.validation import check_matrix
 from heatmover._base.words import counted
-from heatmover.diffusion.exact import ExactDiffuser, solver_rounding
+from heatmover.diffusion.exact import LONGEST, ExactDiffuser, WalkDiffuser, solver_rounding
 from heatmover.diffusion.interpolative import interpolative_factors, nested_skeletons, prescribed_ranks
 from heatmover.diffusion.lowrank import (
     BELOW,
@@ -48,7 +48,6 @@ from heatmover.diffusion.operator import (
     rounding,
 )
 from heatmover.diffusion.scales import COARSEST, ScaleChoice, choose_max_scale, choose_mixed_scale, finest_scale
-from heatmover.diffusion.walk import LONGEST, WalkDiffuser
 from heatmover.embedding.definition import (
     FeatureTable,
     Layout,
@@ -69,7 +68,6 @@ __all__ = [
     "LARGEST_EMBEDDING",
     "METHODS",
     "Compression",
-    "Cut",
     "DiffusionPlan",
     "ModelParameters",
     "Preparation",
@@ -78,6 +76,7 @@ __all__ = [
     "centers_of_scales",
     "choose_compression",
     "fewest_regions",
+    "kept_scales",
     "lay_out",
     "plan_diffusion",
     "prepare_diffusion",
@@ -107,27 +106,6 @@ FILTERED = 0.55
 ORTHOGONALISATION, PASSES = 0.11, 2
 # A product with a test vector: in float64, and few at a time.
 TESTED = 1.65
-
-
-@final
-@dataclass(frozen=True)
-class Cut:
-    """Where a basis would take over, and what it would cost.
-
-    Attributes
-    ----------
-    first
-        The first scale computed from a basis.
-    rank
-        Expected number of basis vectors.
-    cost, polynomial_cost
-        With the basis, and with polynomials alone, in products with one column.
-    """
-
-    first: int
-    rank: int
-    cost: float
-    polynomial_cost: float
 
 
 @final
@@ -278,16 +256,17 @@ def _decide(work: Workload, max_scale: int, known: DiffusionPlan, *, try_basis: 
     states = known.states
     if states is None:
         states = work.estimate_states(min(max_scale, FINELY), work.tol / BELOW)
-    cut = _cheapest_cut(work, states, max_scale)
-    reason = _why_polynomials(work, max_scale, cut)
+    cost, first, rank = _cheapest_cut(work, states, max_scale)
+    relative = cost / work.polynomial_cost(max_scale)
+    reason = _why_polynomials(work, max_scale, rank, relative)
     plan = DiffusionPlan("chebyshev", reason, states=states, planned_for=known.planned_for)
-    if cut is None or not try_basis or (work.method == "auto" and cut.cost > WORTHWHILE * cut.polynomial_cost):
+    if np.isinf(cost) or not try_basis or (work.method == "auto" and relative > WORTHWHILE):
         return plan
-    for first in range(cut.first, min(cut.first + TRIALS, max_scale + 1)):
-        basis = _build(work, states, first, max_scale)
+    for scale in range(first, min(first + TRIALS, max_scale + 1)):
+        basis = _build(work, states, scale, max_scale)
         if basis is not None:
             return replace(plan, basis=basis)
-    reason = f"no basis of up to {MOST_VECTORS:,} vectors reaches tol at 2^{cut.first} steps or somewhat later"
+    reason = f"no basis of up to {MOST_VECTORS:,} vectors reaches tol at 2^{first} steps or somewhat later"
     return replace(plan, reason=reason, hopeless=True)
 
 
@@ -305,16 +284,18 @@ def _build(work: Workload, states: DensityOfStates, first: int, last: int) -> li
     )
 
 
-def _cheapest_cut(work: Workload, states: DensityOfStates, max_scale: int) -> Cut | None:
-    """Return the scale where a basis of allowed size costs least, or None."""
+def _cheapest_cut(work: Workload, states: DensityOfStates, max_scale: int) -> tuple[float, int, int]:
+    """Return what a basis costs, its first scale and its rank, where it costs least; infinity if none is small enough.
+
+    Costs are in products with one column.
+    """
     most = min(MOST_VECTORS - LANES, work.operator.n_points)
-    alone = work.polynomial_cost(max_scale)
     cuts = []
     for first in range(1, max_scale + 1):
         rank = max(states.rank(first, work.tol / BELOW) - work.operator.n_components, 0)
         if OVERSAMPLING * rank <= most:
-            cuts.append(Cut(first, rank, work.basis_cost(first, rank), alone))
-    return min(cuts, key=lambda cut: cut.cost, default=None)
+            cuts.append((work.basis_cost(first, rank), first, rank))
+    return min(cuts, default=(np.inf, 0, 0))
 
 
 def _why_basis(work: Workload, max_scale: int, finest: Factor) -> str:
@@ -329,21 +310,16 @@ def _why_basis(work: Workload, max_scale: int, finest: Factor) -> str:
     return f"{reason}, which costs {share:.0%} of polynomials alone for {counted(work.n_measures, 'measure')}"
 
 
-def _why_polynomials(work: Workload, max_scale: int, cut: Cut | None) -> str:
+def _why_polynomials(work: Workload, max_scale: int, rank: int, relative: float) -> str:
     reason = f"polynomials of degree {work.degree(max_scale) - 1} reach 2^{max_scale} steps"
     if max_scale == 0:
         return f"{reason}; a single step needs no basis"
-    if cut is None:
+    if np.isinf(relative):
         return f"{reason}; the operator's powers have too large a rank for a basis"
-    if cut.cost <= cut.polynomial_cost:
-        return (
-            f"{reason}, and a basis of {counted(cut.rank, 'vector')} would save little for "
-            f"{counted(work.n_measures, 'measure')}"
-        )
-    return (
-        f"{reason}; for {counted(work.n_measures, 'measure')} a basis of {counted(cut.rank, 'vector')} would cost "
-        f"{cut.cost / cut.polynomial_cost:.1f} times as much"
-    )
+    measures, basis = counted(work.n_measures, "measure"), f"a basis of {counted(rank, 'vector')}"
+    if relative <= 1:
+        return f"{reason}, and {basis} would save little for {measures}"
+    return f"{reason}; for {measures} {basis} would cost {relative:.1f} times as much"
 
 
 # Single precision is for graphs whose stationary law is even to within this factor (of its root): the certificate
@@ -614,7 +590,8 @@ def lay_out(diffusion: PreparedDiffusion, settings: ModelParameters, *, n_thread
     """
     n_measures, operator, plan = diffusion.n_measures, diffusion.operator, diffusion.plan
     work = _workload(operator, settings, n_measures, diffusion.rng, n_threads)
-    scales = _kept_scales(diffusion.choice.max_scale, settings)
+    n_scales = settings.n_scales if settings.weights is None else len(settings.weights)
+    scales = kept_scales(diffusion.choice.max_scale, n_scales, settings.alpha)
     shape = (n_measures or MANY, len(scales), operator.n_points)
     compression = choose_compression(settings.compress, shape, diffusion.precision.itemsize)
     layout = _layout(work, plan, scales, settings, compression.delta, diffusion.skeletons)
@@ -658,13 +635,11 @@ def _choose_scale(work: Workload, rows: Any, max_scale: float | str) -> tuple[Sc
     return choice, plans[0] if plans else None
 
 
-def _kept_scales(max_scale: int, settings: ModelParameters) -> range:
+def kept_scales(max_scale: int, n_scales: int | None, alpha: float) -> range:
+    """Return the scales that are compared: the coarsest ``n_scales``, or all that carry weight."""
     everything = range(max_scale + 1)
-    if settings.weights is not None:
-        return everything[len(everything) - len(settings.weights) :]
-    if settings.n_scales is None:
-        return everything[finest_scale(scale_weights(everything, settings.alpha)) :]
-    return everything[max(len(everything) - settings.n_scales, 0) :]
+    first = finest_scale(scale_weights(everything, alpha)) if n_scales is None else len(everything) - n_scales
+    return everything[max(first, 0) :]
 
 
 def _check_method(operator: DiffusionOperator, method: str) -> None:

@@ -187,16 +187,9 @@ class Graph:
                 order=how.order,
             )
         support.distances.data[:] = how.length(support.distances.data)
-        construction = {
-            "source": "points",
-            "metric": metric,
-            "n_neighbors": None if radius is not None else int(n_neighbors),
-            "neighbors": support.search.algorithm,
-            "recall": support.search.recall,
-            "reason": support.search.reason,
-        }
         support = replace(support, middle=how.length(support.middle))
-        return cls._from_neighbors(support, place, kernel, bandwidth, construction)
+        source = {"source": "points", "metric": metric}
+        return cls._from_neighbors(support, place, kernel, bandwidth, count or None, source)
 
     @classmethod
     def _from_neighbors(
@@ -205,21 +198,26 @@ class Graph:
         place: Intp,
         kernel: KernelName,
         bandwidth: Bandwidth,
-        construction: dict[str, Any],
+        n_neighbors: int | None,
+        source: dict[str, str],
     ) -> Graph:
         """Weigh neighbours by a kernel; ``place`` is the node of each point. The distances are written over."""
         widths = choose_bandwidth(support.middle, kernel, bandwidth)
         n_nodes = support.distances.shape[0]
-        told = {
-            "source": construction["source"],
+        construction = {
+            "source": source["source"],
             "kernel": kernel,
             "bandwidth": None if kernel == "box" else float(np.median(widths)),
-            **construction,
+            **source,
+            "n_neighbors": n_neighbors,
+            "neighbors": support.search.algorithm,
+            "recall": support.search.recall,
+            "reason": support.search.reason,
             "n_copies": place.size - n_nodes,
         }
         unmoved = np.array_equal(place, np.arange(n_nodes))
         affinity = affinity_from_neighbors(support.distances, kernel, widths, overwrite=True)
-        return cls(affinity, told, None if unmoved else place)
+        return cls(affinity, construction, None if unmoved else place)
 
     @classmethod
     def from_distances(
@@ -266,14 +264,8 @@ class Graph:
         """
         check_kernel(kernel, bandwidth)
         support, place = given_neighbors(distances, n_neighbors)
-        construction = {
-            "source": "distances",
-            "n_neighbors": None if n_neighbors is None else int(n_neighbors),
-            "neighbors": support.search.algorithm,
-            "recall": support.search.recall,
-            "reason": support.search.reason,
-        }
-        return cls._from_neighbors(support, place, kernel, bandwidth, construction)
+        count = None if n_neighbors is None else int(n_neighbors)
+        return cls._from_neighbors(support, place, kernel, bandwidth, count, {"source": "distances"})
 
     @classmethod
     def from_affinity(cls, affinity: Any, *, lazy: bool | None = None) -> Graph:

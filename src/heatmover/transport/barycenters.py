@@ -1,4 +1,4 @@
-"""Barycentres: the measure whose mean distance to given ones is smallest.
+"""Barycenters: the measure whose mean distance to given ones is smallest.
 
 The embedding is linear, x -> A x, so that the mean distance is a sum over features of phi_j((A x)_j), where
 ``phi_j(a) = sum_i w_i |a - E_ij|`` is piecewise linear. Over the simplex this is a saddle point::
@@ -103,7 +103,7 @@ def barycenter(
     """Return the measure whose weighted mean distance to given measures is smallest, with a certificate.
 
     It is to distributions what the median is to numbers: a measure that carries half of all weight is its own
-    barycentre, and few outliers move it little.
+    barycenter, and few outliers move it little.
 
     Parameters
     ----------

@@ -36,10 +36,10 @@ from heatmover._base.storage.record import Record
 from heatmover._base.types import Float64, Int64, IntArray
 from heatmover._base.validation import as_array, check_integer, check_matrix, check_random_state, check_threads
 from heatmover._base.words import counted
-from heatmover.diffusion.scales import finest_scale
-from heatmover.embedding.definition import block_weights, scale_weights
+from heatmover.embedding.definition import block_weights
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.embedding.preparation import kept_scales
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument, in_python
 from heatmover.graphs.graph import Graph
 from heatmover.graphs.metrics import ALIASES, METRICS
@@ -681,11 +681,7 @@ def _starts(base: DiffusionEMD, masses: sp.csr_array, pairs: Int64, n_threads: i
 
 
 def _start(base: DiffusionEMD, max_scale: int, design: Float64) -> _Start:
-    everything = range(max_scale + 1)
-    if base.n_scales is None:
-        kept = everything[finest_scale(scale_weights(everything, base.alpha)) :]
-    else:
-        kept = everything[max(len(everything) - base.n_scales, 0) :]
+    kept = kept_scales(max_scale, base.n_scales, base.alpha)
     return _Start(max_scale, block_weights(kept, base.alpha, base.norm), design[:, kept[0] :])
 
 
