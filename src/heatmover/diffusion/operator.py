@@ -16,14 +16,14 @@ semi-definite) the walk is half as restless and needs 0.7 of the degree.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import count, pairwise
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,6 @@ from heatmover._base.threads import in_threads
 from heatmover._base.types import Bool, Float64, FloatArray, Int32, Int64, IntArray, Intp
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import order_of_nodes
-from heatmover.graphs.graph import Graph
 from heatmover.graphs.spectrum import alternating, lanczos, normalise, relative
 
 __all__ = [
@@ -73,6 +72,16 @@ LANCZOS_FAILURE = 1e-10
 LOW = -0.85
 
 
+class AffinityGraph(Protocol):
+    """What the operator takes of a `heatmover.graphs.Graph`: affinities between nodes, and where they came from."""
+
+    @property
+    def node_affinity(self) -> sp.csr_array: ...
+
+    @property
+    def construction(self) -> Mapping[str, Any]: ...
+
+
 @dataclass(frozen=True, eq=False)
 class DiffusionOperator:
     """S = d^-1/2 K_n d^-1/2 with K_n = q^-a K q^-a, stored in an order that keeps neighbours together.
@@ -106,22 +115,24 @@ class DiffusionOperator:
     nodes: Intp
 
     @classmethod
-    def from_graph(cls, graph: Graph, *, anisotropy: float = 1.0) -> DiffusionOperator:
+    def from_graph(cls, graph: AffinityGraph, *, anisotropy: float = 1.0) -> DiffusionOperator:
         """Normalise a graph's affinity into a diffusion operator, in float64.
 
         Examples
         --------
+        >>> from heatmover.graphs import Graph
         >>> graph = Graph.from_affinity([[1, 1, 0], [1, 1, 1], [0, 1, 1]])
         >>> DiffusionOperator.from_graph(graph).n_components
         1
         """
-        affinity, order = _with_loops_where_isolated(graph.node_affinity), np.arange(graph.n_nodes)
+        affinity = _with_loops_where_isolated(graph.node_affinity)
+        order = np.arange(affinity.shape[0])
         if graph.construction.get("source") not in ("points", "grid"):
             # Nodes made from points are sorted already; these are in the order of the matrix that was given.
             order = order_of_nodes(relative(affinity, _components(affinity)[1]))
             affinity = _permuted(affinity, order)
         nodes = order
-        if graph.n_nodes > REORDER_ABOVE:
+        if order.size > REORDER_ABOVE:
             # Neighbours close together.
             place = reverse_cuthill_mckee(sp.csr_matrix(affinity), symmetric_mode=True)
             affinity, order = _permuted(affinity, place), order[place]

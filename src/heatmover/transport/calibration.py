@@ -261,14 +261,9 @@ class Calibration(ReadOnlyArrays):
 
     def __repr__(self) -> str:
         return (
-            (
-                f"Calibration({counted(len(self.pairs), 'exact pair')}, {self.ground}: median error "
-                f"{self.median_error:.1%}, "
-                f"90 % of pairs within {self.error_90:.1%}; Spearman {self.spearman:.3f}, "
-                f"uncalibrated {self.spearman_uncalibrated:.3f})"
-            )
-            .replace("%,", " %,")
-            .replace("%;", " %;")
+            f"Calibration({counted(len(self.pairs), 'exact pair')}, {self.ground}: median error "
+            f"{_percent(self.median_error)}, 90 % of pairs within {_percent(self.error_90)}; "
+            f"Spearman {self.spearman:.3f}, uncalibrated {self.spearman_uncalibrated:.3f})"
         )
 
 
