@@ -149,7 +149,7 @@ def test_every_center_is_in_one_leaf_and_its_box():
     tiles, boxes, radii = leaves.parts
     assert sorted(leaves.order[leaves.order >= 0]) == list(range(1000))
     width = leaves.order.size // leaves.n_leaves
-    rotated = (centers - leaves.frame.origin) / leaves.frame.unit @ leaves.rotation[:3]
+    rotated = (centers - leaves.origin) / leaves.unit @ leaves.rotation[:3]
     for leaf in range(leaves.n_leaves):
         members = leaves.order.reshape(-1, width)[leaf]
         own = rotated[members[members >= 0]]

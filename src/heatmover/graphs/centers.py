@@ -178,54 +178,6 @@ def _in_floats(points: npt.NDArray[Any]) -> FloatArray:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Frame:
-    """Where centers are and how large: how points become coordinates of single precision.
-
-    Attributes
-    ----------
-    origin, unit
-        ``(n_dimensions,)`` and a power of two, so that nothing is rounded.
-    """
-
-    origin: Float64
-    unit: float
-
-    @classmethod
-    def around(cls, centers: Float64) -> Frame:
-        """Return that of centers ``(n_centers, n_dimensions)``."""
-        # Of many equal values around a few remote ones the median is near to the many, whose digits count.
-        origin = np.median(centers, axis=0)
-        largest = float(np.abs(centers - origin).max()) or 1.0
-        return cls(origin, float(np.exp2(np.ceil(np.log2(largest)))))
-
-    @property
-    def stride(self) -> int:
-        """Coordinates of a point with padding, whole vectors."""
-        from heatmover._base.compiled.centers import WIDTH
-
-        return -(-len(self.origin) // WIDTH) * WIDTH
-
-    @property
-    def scale(self) -> float:
-        """What differences from the origin are multiplied by."""
-        with np.errstate(over="ignore"):
-            return float(np.float64(1.0) / self.unit)
-
-    @cached_property
-    def rounding(self) -> Float32:
-        """Factors of the error of half a square in single precision, see decision 0033."""
-        epsilon = float(np.finfo(np.float32).eps)
-        return np.array([(len(self.origin) + 8) * epsilon, 2 * epsilon], dtype=np.float32)
-
-    def tells(self, sizes: Float32) -> Bool:
-        """Return for which points, by their norms, neither precision leaves its range."""
-        if not LEAST < self.unit < LARGEST:
-            return np.zeros(sizes.size, dtype=np.bool_)
-        return np.asarray(sizes < min(FAR, LARGEST / self.unit))
-
-
-@final
-@dataclass(frozen=True, eq=False)
 class Guess:
     """What single precision says about a block of points.
 
@@ -259,8 +211,9 @@ class Leaves:
     ----------
     order
         ``(n_leaves * LANES,)``: the number of the center in each place; -1 where there is none.
-    frame, rotation
-        How points become coordinates; the rotation is ``(stride, stride)``, zeros beyond, or empty for none.
+    origin, unit, rotation
+        How points become coordinates of single precision: ``(n_dimensions,)``; a power of two, so that nothing is
+        rounded; ``(stride, stride)``, zeros beyond, or empty for none.
     parts
         Tiles, boxes and radii, see `heatmover._base.compiled.centers`.
     cuts
@@ -268,7 +221,8 @@ class Leaves:
     """
 
     order: Int64
-    frame: Frame
+    origin: Float64
+    unit: float
     rotation: Float64
     parts: tuple[Float32, Float32, Float32]
     cuts: tuple[Int32, Float32, Int32]
@@ -276,21 +230,36 @@ class Leaves:
     @classmethod
     def from_centers(cls, centers: Float64) -> Leaves:
         """Put centers ``(n_centers, n_dimensions)`` into leaves."""
-        from heatmover._base.compiled.centers import LANES
+        from heatmover._base.compiled.centers import LANES, WIDTH
 
-        frame = Frame.around(centers)
-        scaled, stride = (centers - frame.origin) / frame.unit, frame.stride
+        # Of many equal values around a few remote ones the median is near to the many, whose digits count.
+        origin = np.median(centers, axis=0)
+        largest = float(np.abs(centers - origin).max()) or 1.0
+        unit = float(np.exp2(np.ceil(np.log2(largest))))
+        scaled, stride = (centers - origin) / unit, -(-len(origin) // WIDTH) * WIDTH  # whole vectors
         rotation = _axes(scaled, stride)
         placed = np.pad(scaled, ((0, 0), (0, stride - centers.shape[1])))
         placed = placed @ rotation if rotation.size else placed
         members, cuts = _cut(placed, LANES)
         parts = _parts(placed, members, centers.shape[1], LANES)
-        return cls(_places(members, LANES), frame, rotation, parts, cuts)
+        return cls(_places(members, LANES), origin, unit, rotation, parts, cuts)
 
     @property
     def n_leaves(self) -> int:
         """Number of leaves."""
         return len(self.parts[0])
+
+    @cached_property
+    def _rounding(self) -> Float32:
+        """Factors of the error of half a square in single precision, see decision 0033."""
+        epsilon = float(np.finfo(np.float32).eps)
+        return np.array([(len(self.origin) + 8) * epsilon, 2 * epsilon], dtype=np.float32)
+
+    def _in_range(self, sizes: Float32) -> Bool:
+        """Return for which points, by their norms, neither precision leaves its range."""
+        if not LEAST < self.unit < LARGEST:
+            return np.zeros(sizes.size, dtype=np.bool_)
+        return np.asarray(sizes < min(FAR, LARGEST / self.unit))
 
     def nearest(self, block: FloatArray) -> Guess:
         """Return the nearest center of each point of a block ``(n_points, n_dimensions)``."""
@@ -298,8 +267,10 @@ class Leaves:
 
         n_points = len(block)
         points, sizes = np.empty((n_points, self.parts[1].shape[2]), dtype=np.float32), np.empty(n_points, np.float32)
-        rotate(block, self.frame.origin, self.frame.scale, self.rotation, points, sizes)
-        known = self.frame.tells(sizes)
+        with np.errstate(over="ignore"):
+            scale = float(np.float64(1.0) / self.unit)
+        rotate(block, self.origin, scale, self.rotation, points, sizes)
+        known = self._in_range(sizes)
         own = np.zeros(n_points, dtype=np.int32)
         if len(self.cuts[0]):
             find_leaves(points, *self.cuts, own)
@@ -308,7 +279,7 @@ class Leaves:
             order = order[known[order]]
         points, norms, own = points[order], sizes[order], own[order]
         places, bounds = np.empty(len(order), dtype=np.int64), np.full((3, len(order)), np.inf, dtype=np.float32)
-        nearest_by_leaves(points, norms, own, *self.parts, self.frame.rounding, places, bounds)
+        nearest_by_leaves(points, norms, own, *self.parts, self._rounding, places, bounds)
         nearest = np.zeros(n_points, dtype=np.int64)
         nearest[order] = self.order[places]
         unsure = np.flatnonzero(bounds[2] <= bounds[0])
@@ -325,7 +296,7 @@ class Leaves:
         done = 0
         while done < len(guess.unsure):
             left = (guess.points[done:], guess.norms[done:], np.ascontiguousarray(guess.bounds[:, done:]))
-            n_pairs, n_points = candidates_by_leaves(*left, *self.parts, self.frame.rounding, which, places)
+            n_pairs, n_points = candidates_by_leaves(*left, *self.parts, self._rounding, which, places)
             yield guess.unsure[done + which[:n_pairs]], self.order[places[:n_pairs]]
             done += n_points
         everyone = np.sort(self.order[centers])

@@ -23,7 +23,7 @@ from heatmover._base.words import counted, verb
 from heatmover.errors import GraphWarning, InvalidInputError, argument
 from heatmover.graphs.kernels import TIE, Neighbors, Search, middle_of_rows
 
-__all__ = ["check_affinity", "given_neighbors", "looks_like_distances"]
+__all__ = ["check_affinity", "check_count", "given_neighbors", "looks_like_distances"]
 
 # What to do with distances.
 AFFINITY_OF_DISTANCES = "use Graph.from_distances(distances), or Graph.from_points(points) on the points themselves"
@@ -199,7 +199,7 @@ def given_neighbors(distances: Any, n_neighbors: int | None) -> tuple[Neighbors,
     n_nodes, place = sp.csgraph.connected_components(zero, directed=False)
     place = _in_order_of_points(place, n_nodes)
     if n_neighbors is not None:
-        _check_count(n_neighbors, matrix.shape[0])
+        check_count(n_neighbors, matrix.shape[0])
     if sparse:
         nearest, middle = _of_stored(_between_nodes(matrix, place, n_nodes), n_neighbors)
     else:
@@ -279,12 +279,16 @@ def _refuse_asymmetry(off: float) -> None:
     )
 
 
-def _check_count(n_neighbors: object, n_points: int) -> None:
+def check_count(n_neighbors: object, n_points: int) -> int:
+    """Return a number of neighbors that each of so many points can have, or raise."""
     count = check_integer("n_neighbors", n_neighbors, minimum=1)
     if count >= n_points:
         raise InvalidInputError(
-            f"more points than {argument('n_neighbors', count)}", f"{counted(n_points, 'point')}", "use fewer"
+            f"more points than {argument('n_neighbors', count)}",
+            counted(n_points, "point"),
+            f"use {argument('n_neighbors')} of at most {n_points - 1}" if n_points > 1 else "give at least two points",
         )
+    return count
 
 
 def _zeros(matrix: Any) -> sp.coo_array:

@@ -30,7 +30,7 @@ from heatmover._base.words import counted, part_of
 from heatmover.errors import GraphWarning, InvalidInputError, argument
 from heatmover.graphs.diagnosis import Diagnosis, diagnose
 from heatmover.graphs.distinct import distinct_points, gather_masses
-from heatmover.graphs.given import check_affinity, given_neighbors
+from heatmover.graphs.given import check_affinity, check_count, given_neighbors
 from heatmover.graphs.kernels import (
     Bandwidth,
     KernelName,
@@ -172,7 +172,7 @@ class Graph:
         array = np.asarray(check_points(points), dtype=np.float64)
         rng = check_random_state(random_state)
         n_threads = check_threads(n_jobs)
-        count = 0 if radius is not None else _check_neighbors(n_neighbors, array)
+        count = 0 if radius is not None else check_count(n_neighbors, len(array))
         nodes, place = distinct_points(how.place(array))
         if radius is not None:
             reach = float(how.radius(np.float64(check_number("radius", radius, above=0))))  # type: ignore[arg-type]
@@ -504,19 +504,6 @@ def check_points(points: npt.ArrayLike) -> FloatArray:
     if largest > 0 and not 1e-150 < largest < 1e150:  # squares of distances must stay in the range of a float
         raise InvalidInputError("coordinates between 1e-150 and 1e150", f"a largest of {largest:g}", "rescale them")
     return array
-
-
-def _check_neighbors(n_neighbors: object, points: npt.NDArray[Any]) -> int:
-    count = check_integer("n_neighbors", n_neighbors, minimum=1)
-    if count >= len(points):
-        raise InvalidInputError(
-            f"more points than {argument('n_neighbors', count)}",
-            counted(len(points), "point"),
-            f"use {argument('n_neighbors')} of at most {len(points) - 1}"
-            if len(points) > 1
-            else "give at least two points",
-        )
-    return count
 
 
 def _warn_of_bipartite(points: Bool, component: Int32) -> None:

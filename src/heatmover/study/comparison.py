@@ -47,7 +47,7 @@ from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Diagnosis, Graph, Landmarks
 from heatmover.measures import Measures, is_missing, measures_from_labels, measures_from_weights
 from heatmover.statistics.manifold import classical_scaling
-from heatmover.statistics.noise.assessment import Uncertainty, assess, check_cells
+from heatmover.statistics.noise import Uncertainty, assess, check_cells
 from heatmover.statistics.tests import Separation, separate
 from heatmover.study.landmarking import LandmarkAgreement, landmark_agreement, place_landmarks
 from heatmover.study.parameters import BIASES, UNITS, Units
