@@ -142,6 +142,20 @@ def test_numbers_of_batches_are_names(tmp_path):
     assert found.design["run"].degrees_of_freedom == 7
 
 
+def test_a_number_of_few_values_is_kept_as_a_number_where_it_is_called_one(tmp_path):
+    """As groups the doses could not be told from the batches: each batch has its own."""
+    _, moved, samples, _, _ = cells()
+    dose = np.array([0, 1, 2, 3]).repeat(4)[samples]
+    frame = pd.DataFrame(moved, columns=["x", "y", "z"]).assign(sample=samples, dose=dose, batch=dose // 2)
+    frame.to_csv(tmp_path / "cells.csv", index=False)
+    cohort = read_cohort(tmp_path / "cells.csv", sample_key="sample")
+    asked = {"variables": ["dose"], "align_batch": "batch", "n_permutations": 19}
+    study = hm.study_cohort(cohort, numeric=["dose"], **asked)
+    assert any("were moved onto each other" in note for note in study.notes)
+    with pytest.raises(InvalidInputError, match="batches that can be told from 'dose'"):
+        hm.study_cohort(cohort, categorical=["dose"], **asked)
+
+
 def test_moved_cells_are_those_of_align_batches(cohort):
     asked = {"variables": ["condition"], "bias": "raw", "n_permutations": 9, "allow_components": True}
     found = hm.study_cohort(cohort, align_batch="batch", **asked)

@@ -135,7 +135,13 @@ def align_batches(
 
 
 def align_cohort(
-    cohort: Cohort, kept: Intp, batch: Sequence[object], keep: Mapping[str, Any], anchors: Sequence[object] | None
+    cohort: Cohort,
+    kept: Intp,
+    batch: Sequence[object],
+    keep: Mapping[str, Any],
+    anchors: Sequence[object] | None,
+    *,
+    numeric: Sequence[str] = (),
 ) -> tuple[Cohort, Alignment]:
     """Return a cohort whose batches are moved onto each other as it is read; see `align_batches`.
 
@@ -147,8 +153,10 @@ def align_cohort(
         Samples that take part, of which the others are values.
     batch, keep, anchors
         As in `align_batches`, of the samples that take part.
+    numeric
+        As in `check_batches`.
     """
-    fit = check_batches(batch, keep, anchors)
+    fit = check_batches(batch, keep, anchors, numeric=numeric)
     place = np.full(len(cohort.names), -1, dtype=np.int64)
     place[kept] = np.arange(len(kept))
     points, codes = _some_cells(cohort, place)

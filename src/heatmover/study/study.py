@@ -565,7 +565,7 @@ def study_cohort(
     aligned, moved = cohort, tuple[str, ...]()
     if asked.align_batch is not None:
         watch.stage("align batches", 1)
-        aligned, alignment = align_cohort(cohort, kept, *_batches(design.table, asked))
+        aligned, alignment = align_cohort(cohort, kept, *_batches(design.table, asked), numeric=asked.numeric)
         moved = (alignment.describe(asked.align_batch),)
         watch.advance()
     annotation, told = _annotation(cohort, aligned, asked, getattr(comparer, "n_jobs", None), watch)
