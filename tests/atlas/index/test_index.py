@@ -377,3 +377,14 @@ def test_exact_emd_of_what_does_not_fit():
         exact_emd(STORED, ASKED, COSTS - 1)
     with pytest.raises(InvalidInputError, match="the measure of every row"):
         exact_emd(STORED, ASKED, COSTS)(0, np.array([5]))
+
+
+@pytest.mark.parametrize("kept", ["memory", "folder"])
+def test_a_variable_of_numbers_takes_numbers_alone(kept, tmp_path):
+    path = tmp_path / "index" if kept == "folder" else None
+    index = hm.MeasureIndex.from_embedding([[0.0], [5.0]], variables={"age": [30, None]}, path=path)
+    with pytest.raises(hm.InvalidInputError, match=r"numbers for the variable 'age', .*found 'old'.*None where"):
+        index.add([[4.0]], names=["new"], variables={"age": ["old"]})
+    assert index.n_rows == 2
+    index.add([[4.0], [6.0]], names=["new", "newer"], variables={"age": [None, 41.5]})
+    np.testing.assert_array_equal(index.variables()["age"], [30, np.nan, np.nan, 41.5])

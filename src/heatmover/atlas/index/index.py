@@ -32,7 +32,7 @@ from heatmover._base.validation import (
     check_random_state,
     check_threads,
 )
-from heatmover._base.words import counted, distinct, find, listed
+from heatmover._base.words import counted, distinct, find, listed, quoted
 from heatmover.atlas.index.search import RECALL, CandidateGraph, Rows, read_cache, recall, write_cache
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
@@ -492,6 +492,7 @@ class MeasureIndex:
                 first = self.n_rows
                 given = samples.names if isinstance(samples, Measures) else range(first, first + len(rows))
             table = Table.checked(rows, given, variables).fitted(self._store.schema)
+            _check_numbers(self._store.variables(), table.variables)
             if isinstance(self._store, Samples):
                 self._move(self._store.append(table))
             else:
@@ -774,6 +775,18 @@ class MeasureIndex:
     def _names_of(self, rows: Int64) -> tuple[tuple[str, ...], ...]:
         names = self._store.names
         return tuple(tuple(map(names.__getitem__, each)) for each in rows.tolist())
+
+
+def _check_numbers(stored: Mapping[str, Sequence[Any]], added: Mapping[str, Sequence[Any]]) -> None:
+    """Raise if what is added to a variable of numbers is none: its column would no longer be one of numbers."""
+    for name, values in stored.items():
+        strangers = [value for value in added[name] if not isinstance(value, float | int | None)]
+        if strangers and _column(tuple(values)).dtype == np.float64:
+            raise InvalidInputError(
+                f"numbers for the variable {quoted(name)}, as the index has them",
+                quoted(str(strangers[0])),
+                "give numbers, and None where a value is missing",
+            )
 
 
 def _check_width(n_features: int, model: DiffusionEMD) -> None:
