@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from flowio import create_fcs
 
-from heatmover.cli import _diagnosis
+from heatmover.cli import _doctor
 from heatmover.report.findings import BEFORE
 
 
@@ -19,13 +19,13 @@ from heatmover.report.findings import BEFORE
 def advice(monkeypatch):
     """What the doctor advised last, in sentences as a terminal shows them."""
     told = []
-    show = _diagnosis._show
+    show = _doctor._show
 
     def noted(console, cohort, checkup, *given):
-        told[:] = [_diagnosis.in_options(each) for each in (*checkup.advice, *cohort.warnings)]
+        told[:] = [_doctor.in_options(each) for each in (*checkup.advice, *cohort.warnings)]
         show(console, cohort, checkup, *given)
 
-    monkeypatch.setattr(_diagnosis, "_show", noted)
+    monkeypatch.setattr(_doctor, "_show", noted)
     return told
 
 

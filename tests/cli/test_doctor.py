@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import heatmover as hm
-from heatmover.cli import _diagnosis
+from heatmover.cli import _doctor
 from heatmover.cohort import read_cohort
 from heatmover.cohort.candidates import candidates
 from heatmover.cohort.draw import draw_cells
@@ -233,8 +233,8 @@ def test_equal_cells_have_the_noise_that_compare_finds(noisy, doctor):
 
 
 def test_of_many_cells_some_tell_the_noise(noisy, doctor, monkeypatch):
-    monkeypatch.setattr(_diagnosis, "MOST_CELLS", 100)
-    monkeypatch.setattr(_diagnosis, "MOST_SAMPLES", 5)
+    monkeypatch.setattr(_doctor, "MOST_CELLS", 100)
+    monkeypatch.setattr(_doctor, "MOST_SAMPLES", 5)
     text = " ".join(doctor(noisy, "-s", "sample", "--neighbors", 10).stdout.split())
     # A share of halves of fewer cells, or among fewer samples, is not what compare would find.
     assert "finds its other half" not in text

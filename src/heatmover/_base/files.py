@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all, and locks that end with the process that holds them."""
+"""Write files whole or not at all, lock them for one process, check paths, and make values plain for JSON."""
 
 from __future__ import annotations
 

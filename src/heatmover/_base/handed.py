@@ -1,4 +1,4 @@
-"""What a lower room calls in a higher one: the face hands it in, so that no room imports one above it."""
+"""Registry for calls upwards (reports of comparisons and of mapped samples); the package face fills it."""
 
 from __future__ import annotations
 

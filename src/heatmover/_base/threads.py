@@ -1,4 +1,4 @@
-"""Work in threads."""
+"""Run tasks in threads with results in order, read ahead while workers run, and limit BLAS to one thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks at the door: every public function validates here, everything inside trusts its input."""
+"""Check arguments or raise InvalidInputError, align metadata of samples by name, import optional packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names in messages: shortened, quoted, and with a guess at what was meant."""
+"""Text for messages: quote, list, sort and count names, suggest the nearest, explain unreadable files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coverage: whether a reference knows the cells of a new sample.
+"""Coverage: p-values per cell and per sample for cells that the reference does not contain.
 
 Each point of the reference is compared with those of all OTHER samples. Held out like this it stands where a point of a
 new sample stands, so that the rank of a new one among them is a p-value (conformal), whatever the distribution.

@@ -127,7 +127,7 @@ def doctor(ctx: typer.Context) -> None:
     Takes the options of `heatmover compare` and ends with exit code 0 if that would run, with 2 and the reasons if it
     would refuse. Without --sample-key it lists the columns that could be it.
     """
-    from heatmover.cli._diagnosis import diagnose_file
+    from heatmover.cli._doctor import diagnose_file
     from heatmover.cli._settings import check_named, settings_of
 
     with plain_errors():

@@ -1,4 +1,4 @@
-"""What a terminal sees: progress, errors in one sentence, and names that cannot command it."""
+"""Print to the terminal: progress, errors in one line, tables, names without control codes; report lost output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`read_cohort`: one door for every format, which a path's name and first bytes tell."""
+"""`read_cohort`: detect the format, read labels, choose features and metadata, drop cells, fit the PCA."""
 
 from __future__ import annotations
 

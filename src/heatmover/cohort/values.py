@@ -1,4 +1,4 @@
-"""Values of cells: what every pass finds in them, their moments, standardization and principal components."""
+"""Read all values of the cells: reject NaN and infinity, compute moments, standardize, fit and apply the PCA."""
 
 from __future__ import annotations
 

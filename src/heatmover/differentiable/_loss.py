@@ -1,4 +1,4 @@
-"""The distance for PyTorch: `embed` and `diffusion_emd` of a fitted model, and `DiffusionEMDLoss`, a module."""
+"""Diffusion EMD for PyTorch, on the CPU: gradients in masses, in positions of points and in new points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The diffusion operator of a graph (the walk P and its symmetric form S), and its powers by Chebyshev polynomials.
+"""The diffusion operator of a graph, the `Diffuser` interface of all ways, and the Chebyshev way.
 
 `Diffuser` is the contract of a way to diffuse. `ChebyshevDiffuser` certifies its tolerance.
 

@@ -1,4 +1,4 @@
-"""The definition of Diffusion EMD: difference, weigh, stack. It stands here and nowhere else.
+"""The Diffusion EMD embedding: combine densities over scales, compact regions, feature table, transpose.
 
 With densities mu^(t) at the dyadic times t = 2^k, the distance between two measures is one of
 

@@ -1,4 +1,4 @@
-"""Different points in an order of their own, so that nothing depends on the order in which rows came."""
+"""Merge equal points, add their masses and order nodes, independently of the order of the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph on which all measures live: an immutable symmetric affinity that knows where it came from."""
+"""`Graph`: an affinity from points, distances, affinities or a grid that never changes; equal points share a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The normalised operator of an affinity and the ends of its spectrum."""
+"""The normalized operator of an affinity and the ends of its spectrum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of the Chebyshev recurrence on a block of columns, fused with the accumulation of all scales."""
+"""Chebyshev steps, forward and transposed, in generated vector code; projection on the top eigenvectors."""
 
 from __future__ import annotations
 

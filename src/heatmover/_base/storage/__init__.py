@@ -1,4 +1,4 @@
-"""Models, atlases and indexes on disk: folders in zarr's format, written whole and checked when read."""
+"""Models, atlases, indexes and checkpoints on disk: folders written whole and checked when read."""
 
 from heatmover._base.storage.record import Record
 from heatmover._base.storage.samples import Samples, Schema, Table, parts_of

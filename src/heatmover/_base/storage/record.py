@@ -1,4 +1,4 @@
-"""`Record`: what a part of a model becomes before it is written: plain values, arrays, and records of its own parts."""
+"""`Record`: part of a model as values, arrays and nested records; written to a store, checked when read."""
 
 from __future__ import annotations
 

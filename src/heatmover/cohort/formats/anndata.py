@@ -1,4 +1,4 @@
-"""AnnData: .h5ad and .zarr read in blocks of rows, and objects in memory.
+"""AnnData (.h5ad, .zarr, in memory): read blocks of rows, and check lengths and indices of damaged files.
 
 h5py and zarr read arrays, anndata reads sparse matrices. Lengths, pointers and indices are checked here: a length that
 contradicts another would shift values to other cells, and compiled code would follow a wrong pointer or index of a

@@ -1,4 +1,4 @@
-"""What `heatmover doctor` looks at and shows: a draw of the cells, the graph over it, why `compare` would refuse."""
+"""`heatmover doctor`: check a sample of the cells: graph, noise, time, memory, errors of `compare`."""
 
 from __future__ import annotations
 
